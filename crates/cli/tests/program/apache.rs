@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Apache, Folder, alone, get, number, signal, wait_until};
+use crate::common::{Apache, Folder, alone, end_at_each_step, get, number, wait_until};
 use serde_json::{Value, json};
 
 const HEAVY: &str = "/perl/heavy.pl";
@@ -242,6 +242,12 @@ fn an_included_folder_takes_the_override() {
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
     assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
+    // Where the server as it was answered too little to divide by, words say so.
+    match tune["winner"]["ratio"].as_f64() {
+        Some(_) => assert!(number(&tune["winner"]["interval"][0]) > 1.0, "{tune}"),
+        None => assert!(tune["because"].to_string().contains("too little to divide by"), "{tune}"),
+    }
+    assert!(tune["diff"].to_string().contains("-MaxConnectionsPerChild 10 "), "{}", tune["diff"]);
     let kept = fs::read_to_string(conf_d.join("zz-lastdrop.conf")).expect("kept there");
     let mut directives: Vec<String> = kept.lines().filter(|l| !l.starts_with('#')).map(str::to_string).collect();
     directives.sort();
@@ -293,68 +299,22 @@ fn a_server_in_use_is_reloaded_and_no_visitor_notices() {
 }
 
 #[test]
-fn recycling_every_ten_connections_is_found_and_proven() {
-    let _alone = alone();
-    let folder = Folder::new();
-    let apache = Apache::start(&folder);
-    let before = (apache.tree(), apache.masters());
-    let tune =
-        folder.json(&["tune", &apache.name(), "--url", &apache.url(HEAVY), "-c", "50", "-d", "1s", "--trials", "8"], 0);
-    assert_eq!(tune["verdict"], "improved", "{tune}");
-    let winner = &tune["winner"];
-    // Three to ten on a machine of its own; beside others that take its processors less is left to gain, or the server as it
-    // was answers too little to divide by, and then words say so.
-    match winner["ratio"].as_f64() {
-        Some(ratio) => {
-            assert!(ratio >= 1.5, "{winner}");
-            assert!(winner["interval"][0].as_f64().expect("a bound") > 1.0, "{winner}");
-        }
-        None => assert!(tune["because"].to_string().contains("too little to divide by"), "{tune}"),
-    }
-    assert!(tune["race"].as_array().expect("pairs").len() >= 4);
-    assert!(tune["diff"].to_string().contains("-MaxConnectionsPerChild 10 "), "{}", tune["diff"]);
-    assert_eq!((&tune["kept"], &tune["restored"]), (&false.into(), &true.into()));
-    assert_eq!((apache.tree(), apache.masters()), before, "the configuration is byte-identical, the server as it was");
-    assert_eq!(apache.pool(), Some(50));
-}
-
-#[test]
-fn a_tune_killed_at_any_moment_is_undone_by_restore() {
+fn a_sweep_killed_at_any_step_is_undone_by_restore() {
     let folder = Folder::new();
     let apache = Apache::start(&folder);
     let before = (apache.tree(), apache.masters());
     assert_eq!(before.1.len(), 1, "{before:?}");
-    let (name, url) = (apache.name(), apache.url(HEAVY));
-    for i in 0..12 {
-        let moment = Duration::from_millis(2300 + 650 * i);
-        let mut tune = folder
-            .lastdrop(&[
-                "tune",
-                &name,
-                "--url",
-                &url,
-                "-d",
-                "200ms",
-                "--warm-up",
-                "100ms",
-                "--quiet",
-                "--dead-man",
-                "0s",
-                "--only",
-                "MaxRequestWorkers,MaxConnectionsPerChild",
-            ])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("runs");
-        thread::sleep(moment);
-        signal(&tune, libc::SIGKILL);
-        tune.wait().expect("ends");
-        let restored = folder.run(&["restore"]);
-        assert_eq!(restored.code, 0, "killed after {moment:?}: {restored:?}");
-        assert!(!restored.stdout.contains("but "), "{restored:?}");
-        assert_eq!((apache.tree(), apache.masters()), before, "killed after {moment:?}");
-        assert_eq!(apache.pool(), Some(50), "killed after {moment:?}");
-    }
+    let plan = folder.join("plan.toml");
+    let (name, url) = (apache.name(), apache.url("/"));
+    let settings = "MaxRequestWorkers = 20\nMaxConnectionsPerChild = 0";
+    fs::write(&plan, format!("server = '{name}'\nurl = '{url}'\nusers = 2\nrequests = 20\n[settings]\n{settings}\n"))
+        .expect("written");
+    let plan = plan.display().to_string();
+    let steps = end_at_each_step(&folder, &["sweep", &plan, "--live", "--quiet"], |moment| {
+        assert_eq!((apache.tree(), apache.masters()), before, "{moment}");
+        assert_eq!(apache.pool(), Some(50), "{moment}");
+    });
+    assert!(steps >= 12, "{steps}");
 }
 
 #[test]

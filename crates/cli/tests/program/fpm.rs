@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
-use crate::common::{Done, Folder, free_port, get, processes_with, signal, wait_until};
+use crate::common::{Done, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// A pool of three whose settings are in a file that the main one includes, and a page of it.
@@ -254,25 +254,16 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_killed_sweep_is_put_back_byte_for_byte() {
+fn a_sweep_killed_at_any_step_is_put_back_byte_for_byte() {
     let folder = Folder::new();
     let site = Site::start(&folder, "");
     let before = site.tree();
-    let plan = site.plan(&folder, "300ms", "'pm.max_children' = [2, 5]\npm = ['static', 'ondemand']");
-    for moment in 0..4 {
-        let mut sweep = start_sweep(&folder, &plan);
-        match moment {
-            0 => wait_until("a journal", || folder.journal().is_some()),
-            1 => wait_until("an override", || site.ours().exists()),
-            _ => wait_until("a changed pool", || site.ours().exists() && site.children() == 2),
-        }
-        signal(&sweep, libc::SIGKILL);
-        sweep.wait().expect("ends");
-        let restored = folder.run(&["restore"]);
-        assert!(restored.code == 0, "{moment}: {restored:?}");
+    let plan = site.plan(&folder, "50ms", "'pm.max_children' = 2\npm = 'ondemand'");
+    let steps = end_at_each_step(&folder, &["sweep", &plan, "--live", "--quiet"], |moment| {
         wait_until("its own pool", || site.children() == 3 && get(site.port, "/pid.php").is_some());
         assert_eq!((site.tree(), folder.journal()), (before.clone(), None), "{moment}");
-    }
+    });
+    assert!(steps >= 12, "{steps}");
 }
 
 /// The longest queue of a unix socket, as the kernel has it.

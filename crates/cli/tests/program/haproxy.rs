@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::haproxy::Haproxy;
-use crate::common::{Done, Folder, free_port, get, signal, wait_until};
+use crate::common::{Done, Folder, KILLED, end_at, end_at_each_step, free_port, get, signal, wait_until};
 use serde_json::Value;
 
 fn start_sweep(folder: &Folder, plan: &str) -> Child {
@@ -283,32 +283,14 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert_eq!((haproxy.tree(), haproxy.info("Pid"), folder.journal()), (before.0, before.1, None));
 }
 
-/// A sweep that is killed at some moments leaves nothing.
+/// A sweep that is killed at any step leaves nothing.
 fn is_put_back(flags: &[&'static str]) {
     let folder = Folder::new();
     let haproxy = Haproxy::start(&folder, flags);
     let (tree, line) = (haproxy.tree(), haproxy.masters()[0].1.clone());
-    let settings = "nbthread = 1\nmaxconn = [50, 60]\n'be_app.balance' = 'leastconn'";
-    let plan = haproxy.plan(&folder, "300ms", settings);
-    let edited = || fs::read_to_string(haproxy.site()).is_ok_and(|text| text.contains("leastconn"));
-    for moment in 0..6 {
-        let mut sweep = start_sweep(&folder, &plan);
-        let is_over = |sweep: &mut Child| sweep.try_wait().expect("waited for").is_some();
-        match moment {
-            0 => wait_until("a journal", || folder.journal().is_some() || is_over(&mut sweep)),
-            1..4 => wait_until("an edit", || edited() || is_over(&mut sweep)),
-            _ => wait_until("one thread", || haproxy.info("Nbthread") == Some(1) || is_over(&mut sweep)),
-        }
-        thread::sleep(Duration::from_millis(40 * (moment as u64 % 4)));
-        assert!(!is_over(&mut sweep), "it was to be killed at work");
-        signal(&sweep, libc::SIGKILL);
-        sweep.wait().expect("ends");
-        if moment == 5 {
-            // The machine was short of memory.
-            haproxy.end(libc::SIGKILL);
-        }
-        let restored = folder.run(&["restore"]);
-        assert!(restored.code == 0, "{moment}: {restored:?}");
+    let settings = "nbthread = 1\nmaxconn = 50\n'be_app.balance' = 'leastconn'";
+    let plan = haproxy.plan(&folder, "50ms", settings);
+    let is_as_found = |moment: &str| {
         assert_eq!((haproxy.tree(), folder.journal()), (tree.clone(), None), "{moment}");
         let is_as_before = || {
             let masters = haproxy.masters();
@@ -318,7 +300,17 @@ fn is_put_back(flags: &[&'static str]) {
         assert_eq!(haproxy.info("Maxconn"), Some(200), "{moment}");
         let workers = usize::from(flags.contains(&"-W"));
         wait_until("no process more", || haproxy.processes().len() == 1 + workers);
-    }
+    };
+    let sweep = ["sweep", &plan, "--live", "--quiet"];
+    let steps = end_at_each_step(&folder, &sweep, is_as_found);
+    assert!(steps >= 12, "{steps}");
+
+    // The machine was short of memory.
+    assert_eq!(end_at(&folder, &sweep, steps / 2).code, KILLED);
+    haproxy.end(libc::SIGKILL);
+    let restored = folder.run(&["restore"]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    is_as_found("killed meanwhile");
 }
 
 #[test]

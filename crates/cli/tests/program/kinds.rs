@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::servers::children_of;
-use crate::common::{Done, Folder, free_port, get, processes_with, signal, wait_until};
+use crate::common::{Done, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// A server that nobody has heard of: `procs` workers behind a listen queue of `backlog`, by options, variables or a file.
@@ -179,7 +179,7 @@ fn a_kind_of_30_lines_is_swept_in_every_way_and_is_as_it_was() {
 }
 
 #[test]
-fn whatever_is_killed_is_put_back() {
+fn a_sweep_killed_at_any_step_is_put_back() {
     for (way, args) in [("command_line = true", &["--procs", "3"][..]), ("lines = {}\nreload = 'SIGHUP'", &["--file"])]
     {
         let folder = Folder::new();
@@ -191,26 +191,13 @@ fn whatever_is_killed_is_put_back() {
         let name = server.name(&format!("custom:{}", folder.join("kind.toml").display()));
         wait_until("its workers", || server.workers() == 3);
         let before = server.state(slice::from_ref(&file));
-        let plan = plan(&folder, &server, &name, "600ms", "procs = [2, 5]\nbacklog = [11, 17]\n");
-        for moment in 0..4 {
-            let mut sweep = start_sweep(&folder, &plan);
-            match moment {
-                0 => wait_until("a journal", || folder.journal().is_some()),
-                1 => wait_until("another number of workers", || ![0, 3].contains(&server.workers())),
-                2 => wait_until("another listen queue", || server.backlog().is_some_and(|b| b != 9)),
-                _ => wait_until("no server, or the last trial", || server.master().is_none() || server.workers() == 5),
-            }
-            signal(&sweep, libc::SIGKILL);
-            sweep.wait().expect("ends");
-            let restored = folder.run(&["restore"]);
-            assert_eq!(restored.code, 0, "{way} {moment}: {restored:?}");
+        let plan = plan(&folder, &server, &name, "50ms", "procs = 5\nbacklog = 17\n");
+        let steps = end_at_each_step(&folder, &["sweep", &plan, "--live", "--quiet"], |moment| {
             wait_until("its own workers", || server.workers() == 3 && get(server.port, "/").is_some());
-            assert_eq!(
-                (server.state(slice::from_ref(&file)), folder.journal().is_none()),
-                (before.clone(), true),
-                "{way} {moment}"
-            );
-        }
+            let now = (server.state(slice::from_ref(&file)), folder.journal().is_none());
+            assert_eq!(now, (before.clone(), true), "{way}: {moment}");
+        });
+        assert!(steps >= 10, "{way}: {steps}");
     }
 }
 

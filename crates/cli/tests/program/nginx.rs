@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Done, Folder, free_port, get, signal, wait_until};
+use crate::common::{Done, Folder, KILLED, end_at, end_at_each_step, free_port, get, wait_until};
 use serde_json::Value;
 
 /// An nginx in the background, its site in a file of its own that a link includes, as Debian has it.
@@ -295,39 +295,31 @@ fn what_nginx_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_killed_sweep_is_put_back_byte_for_byte() {
+fn a_sweep_killed_at_any_step_is_put_back_byte_for_byte() {
     let folder = Folder::new();
     let nginx = Nginx::start(&folder);
     let before = nginx.tree();
-    let plan = nginx.plan(&folder, "300ms", "worker_processes = [1, 3]\nbacklog = [44, 55]\nkeepalive_timeout = 0");
+    let plan = nginx.plan(&folder, "50ms", "worker_processes = 1\nbacklog = 44\nkeepalive_timeout = 0");
     let title = || fs::read_to_string(format!("/proc/{}/cmdline", nginx.master().unwrap_or(0))).unwrap_or_default();
     let own = title();
-    let edited = || fs::read(nginx.site()).is_ok_and(|text| text.windows(8).any(|w| w == b"backlog="));
-    for moment in 0..6 {
-        let mut sweep = start_sweep(&folder, &plan);
-        let is_over = |sweep: &mut Child| sweep.try_wait().expect("waited for").is_some();
-        match moment {
-            0 => wait_until("a journal", || folder.journal().is_some() || is_over(&mut sweep)),
-            _ => wait_until("an edit", || edited() || is_over(&mut sweep)),
-        }
-        thread::sleep(Duration::from_millis(170 * (moment as u64 / 2)));
-        assert!(!is_over(&mut sweep), "it was to be killed at work");
-        signal(&sweep, libc::SIGKILL);
-        sweep.wait().expect("ends");
-        if moment == 4 {
-            // As a kill in the middle of writing leaves it.
-            fs::write(nginx.folder.join("sites-available/.site.lastdrop-new"), "half").expect("written");
-        }
-        if moment == 5 {
-            nginx.stop();
-        }
-        let restored = folder.run(&["restore"]);
-        assert!(restored.code == 0, "{moment}: {restored:?}");
+    let is_as_found = |moment: &str| {
         wait_until("its own workers", || nginx.workers().len() == 2 && get(nginx.port, "/").is_some());
         assert_eq!(nginx.tree(), before, "{moment}");
         assert_eq!((nginx.answers(), nginx.backlog()), (Some((true, false)), Some(511)), "{moment}");
         assert_eq!((title(), folder.journal()), (own.clone(), None), "{moment}");
-    }
+    };
+    let sweep = ["sweep", &plan, "--live", "--quiet"];
+    let steps = end_at_each_step(&folder, &sweep, is_as_found);
+    assert!(steps >= 12, "{steps}");
+
+    // A server that is down by then is started.
+    assert_eq!(end_at(&folder, &sweep, steps / 2).code, KILLED);
+    // As a kill in the middle of writing leaves it.
+    fs::write(nginx.folder.join("sites-available/.site.lastdrop-new"), "half").expect("written");
+    nginx.stop();
+    let restored = folder.run(&["restore"]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    is_as_found("stopped meanwhile");
 }
 
 #[test]

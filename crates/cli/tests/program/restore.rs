@@ -6,7 +6,9 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Done, Folder, Target, alone, get, processes_with, signal, wait_until};
+use crate::common::{
+    Done, Folder, KILLED, Target, alone, end_at, end_at_each_step, get, processes_with, signal, wait_until,
+};
 use serde_json::Value;
 
 const SETTINGS: &str = "workers = 3\nmax_requests_per_worker = 10\nservice = '5ms'\nstartup = '20ms'";
@@ -400,29 +402,37 @@ fn what_a_kill_left_half_written_is_taken_away() {
 }
 
 #[test]
-fn a_tune_killed_at_any_moment_is_undone_by_restore() {
+fn a_tune_killed_at_any_step_is_undone_by_restore() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    for i in 0..14 {
-        // The first two seconds only watch for visitors; the trials take some eight more. The last has begun them.
-        let moment = Duration::from_millis(2200 + 470 * i);
-        let mut tune = start_tune(&folder, &target, &[]);
-        thread::sleep(moment);
-        if i == 13 {
-            wait_until("a run in the store", || {
-                folder.run(&["history", "-n", "1000"]).stdout.contains("tune baseline")
-            });
+    let plan = folder.join("plan.toml");
+    let (name, url) = (target.name(), target.url());
+    let text =
+        format!("server = '{name}'\nurl = '{url}'\nusers = 2\nrequests = 10\n[settings]\nworkers = [5]\nbacklog = 7\n");
+    fs::write(&plan, text).expect("written");
+    let plan = plan.display().to_string();
+    let sweep = ["sweep", &plan, "--live", "--quiet"];
+    let steps = end_at_each_step(&folder, &sweep, |moment| assert_as_found(&folder, &target, moment));
+    assert!(steps >= 12, "{steps}");
+    // Nor does it matter how far a restore came that was killed itself.
+    for step in 1.. {
+        assert_eq!(end_at(&folder, &sweep, steps / 2).code, KILLED);
+        let restore = end_at(&folder, &["restore"], step);
+        assert_eq!(folder.run(&["restore"]).code, 0);
+        assert_as_found(&folder, &target, &format!("a restore that ended before step {step}"));
+        if restore.code != KILLED {
+            assert!(step > 4, "{restore:?}");
+            break;
         }
-        signal(&tune, libc::SIGKILL);
-        tune.wait().expect("ends");
-        let restored = folder.run(&["restore"]);
-        assert_eq!(restored.code, 0, "killed after {moment:?}: {restored:?}");
-        assert!(!restored.stdout.contains("but "), "{restored:?}");
-        assert_as_found(&folder, &target, &format!("killed after {moment:?}"));
     }
-    // What the killed tunes measured is there.
-    let history = folder.run(&["history", "-n", "1000"]);
-    assert!(history.stdout.contains("tune baseline"), "{}", history.stdout);
+    // What a killed tune has measured is there.
+    let tune = start_tune(&folder, &target, &[]);
+    wait_until("a run in the store", || folder.run(&["history", "-n", "1000"]).stdout.contains("tune baseline"));
+    signal(&tune, libc::SIGKILL);
+    end(tune);
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    assert_as_found(&folder, &target, "a tune that was killed");
+    assert!(folder.run(&["history", "-n", "1000"]).stdout.contains("tune baseline"));
 }
 
 #[test]

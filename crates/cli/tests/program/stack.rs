@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::common::servers::{Daemon, Fpm, Mariadb, children_of, nginx, open_folder, php, php_site};
-use crate::common::{Done, Folder, Target, free_port, get, n, signal, wait_until};
+use crate::common::{Done, Folder, KILLED, Target, end_at, free_port, get, n, signal, wait_until};
 use serde_json::{Value, json};
 
 /// Two workers before a pool of three.
@@ -256,53 +256,43 @@ fn each_row_of_a_table_of_two_servers_and_the_host_is_measured_with_all_values()
 }
 
 #[test]
-fn a_sweep_of_two_servers_that_is_killed_at_any_moment_is_put_back() {
+fn a_sweep_of_two_servers_that_is_killed_at_any_step_is_put_back() {
     let site = Site::start();
     let before = site.tree();
-    let edited = || fs::read_to_string(site.config()).is_ok_and(|text| !text.contains("worker_processes 2;"));
-    let stages = |journals: &[(PathBuf, Value)]| -> Vec<(u64, String)> {
+    let plan = site.both("duration = '50ms'", "web.worker_processes = 1\nphp-fpm.pm.max_children = 2");
+    let sweep = ["sweep", &plan, "--live", "--quiet"];
+    let stages = || -> Vec<(u64, String)> {
         let of = |j: &Value| (j["stack"]["place"].as_u64().unwrap_or(9), j["stage"].as_str().unwrap_or("").to_string());
-        journals.iter().map(|(_, j)| of(j)).collect()
+        site.journals().iter().map(|(_, j)| of(j)).collect()
     };
-    let (mut between, mut both, mut moment) = (0, 0, 0);
-    while moment < 8 || between == 0 || both == 0 {
-        assert!(moment < 40, "never killed between the two ({between}) or with both changed ({both})");
-        let mut sweep = site.start_sweep();
-        let mut reached = |what: &str, holds: &dyn Fn() -> bool| {
-            wait_until(what, || holds() || sweep.try_wait().expect("waited for").is_some());
-        };
-        match moment % 4 {
-            0 => reached("a journal", &|| !site.journals().is_empty()),
-            1 => reached("a change of the first", &|| edited()),
-            2 => reached("a change of the second", &|| site.ours().exists()),
-            _ => {
-                reached("a change of the first", &|| edited());
-                thread::sleep(some_time(Duration::from_millis(900)));
-            }
+    let (mut between, mut both) = (0, 0);
+    for step in 1.. {
+        let done = end_at(&site.folder, &sweep, step);
+        if done.code != KILLED {
+            assert_eq!(done.code, 0, "{done:?}");
+            break;
         }
-        kill(sweep);
-        let left = stages(&site.journals());
+        let left = stages();
         let is = |place, stage: &str| left.contains(&(place, stage.to_string()));
         between += u32::from(is(0, "changed") && is(1, "armed"));
         let whole = is(0, "changed") && is(1, "changed");
         both += u32::from(whole);
-        if moment % 3 == 2 {
+        let is_twice = step % 3 == 2;
+        if is_twice {
             // Not even putting it back comes to its end.
-            let restore = site.folder.lastdrop(&["restore"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-            thread::sleep(some_time(Duration::from_millis(300)));
-            kill(restore.expect("runs"));
+            end_at(&site.folder, &["restore"], 1 + step / 3);
         }
         let restored = site.folder.run(&["restore"]);
-        assert!(restored.code == 0, "{moment}: {restored:?}");
-        if whole && moment % 3 != 2 {
+        assert!(restored.code == 0, "{step}: {restored:?}");
+        if whole && !is_twice {
             let at = |name: &str| restored.stdout.find(&format!("{name}: put back as it was found"));
             let [web, pool] = site.names();
             let (web, pool) = (at(web.trim_start_matches("web=")), at(&pool));
             assert!(pool.is_some() && pool < web, "the last first: {restored:?}");
         }
-        site.is_as_it_was(&before, &format!("{moment}: {left:?}"));
-        moment += 1;
+        site.is_as_it_was(&before, &format!("{step}: {left:?}"));
     }
+    assert!(between > 0 && both > 0, "killed between the two {between} times, with both changed {both} times");
 }
 
 #[test]

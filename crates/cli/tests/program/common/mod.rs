@@ -107,6 +107,34 @@ impl Done {
     }
 }
 
+/// Ends a command before each step in turn that changes anything, the first one first, until it comes to its own end
+/// (`lastdrop_files::step`). A restore follows each time, and then all has to be as it was found. How many steps there are.
+pub fn end_at_each_step(folder: &Folder, args: &[&str], is_as_found: impl Fn(&str)) -> usize {
+    for step in 1..MOST_STEPS {
+        let moment = format!("{args:?}, ended before step {step}");
+        let done = end_at(folder, args, step);
+        if done.code != KILLED {
+            assert_eq!(done.code, 0, "{done:?}");
+            is_as_found(&moment);
+            return step - 1;
+        }
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0 && !restored.stdout.contains("but "), "{moment}: {restored:?}");
+        is_as_found(&moment);
+    }
+    panic!("{args:?} has more than {MOST_STEPS} steps");
+}
+
+/// Runs a command that ends itself before a step.
+pub fn end_at(folder: &Folder, args: &[&str], step: usize) -> Done {
+    let mut command = folder.lastdrop(args);
+    Done::of(command.env("LASTDROP_END_AT", step.to_string()).output().expect("the program runs"), args)
+}
+
+/// What `Done` has for the exit code of a process that was killed.
+pub const KILLED: i32 = -1;
+const MOST_STEPS: usize = 300;
+
 pub fn signal(child: &Child, number: i32) {
     // SAFETY: a plain call on a process of ours.
     unsafe { libc::kill(child.id() as i32, number) };
