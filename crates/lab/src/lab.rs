@@ -420,6 +420,8 @@ impl Lab<'_> {
             protocol_errors: finished.protocol_errors.clone(),
             unverified: finished.unverified.clone(),
             page_errors: finished.page_errors.clone(),
+            looked_at: finished.looked_at.clone(),
+            doubts: finished.doubts.clone(),
             shortage: finished.shortage,
             descriptor_limit: finished.descriptor_limit,
             local_ports: host::local_ports(),

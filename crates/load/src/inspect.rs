@@ -21,6 +21,8 @@ use crate::extract::{Extraction, Rule};
 
 /// Of a longer body only this much is looked at for texts, values and links.
 pub const MOST_KEPT_BYTES: usize = 4 << 20;
+/// Of a body that is only looked at, so much.
+const PEEKED_BYTES: usize = 64 << 10;
 /// All bodies that come on the connections of a thread at once have so much memory. A hundred pages of the size above fit;
 /// of what comes when it is used up only the length is known.
 const MOST_HELD_BYTES: usize = 256 << 20;
@@ -34,6 +36,8 @@ pub struct Wanted {
     pub challenge: bool,
     pub caching: bool,
     pub body: bool,
+    /// The beginning of the body is enough.
+    pub peek: bool,
     pub crc32: bool,
     pub md5: bool,
     pub sha256: bool,
@@ -67,17 +71,23 @@ fn is_full() -> bool {
 }
 
 /// The beginning of a body.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
     bytes: Vec<u8>,
     held: Held,
+    /// More of it is not kept.
+    most: usize,
     /// There was more.
     cut: bool,
 }
 
 impl Kept {
+    fn new(most: usize) -> Kept {
+        Kept { bytes: Vec::new(), held: Held::default(), most, cut: false }
+    }
+
     fn take(&mut self, data: &[u8]) {
-        let room = if is_full() { 0 } else { MOST_KEPT_BYTES - self.bytes.len() };
+        let room = if is_full() { 0 } else { self.most - self.bytes.len() };
         self.cut |= data.len() > room;
         self.bytes.extend_from_slice(&data[..data.len().min(room)]);
         self.held.set(self.bytes.capacity());
@@ -98,7 +108,8 @@ impl Body {
     fn new(wanted: &Wanted) -> Body {
         Body {
             bytes: 0,
-            kept: wanted.body.then(Kept::default),
+            kept: (wanted.body || wanted.peek)
+                .then(|| Kept::new(if wanted.body { MOST_KEPT_BYTES } else { PEEKED_BYTES })),
             crc32: wanted.crc32.then(Crc32::new),
             md5: wanted.md5.then(Md5::new),
             sha256: wanted.sha256.then(Sha256::new),
@@ -226,7 +237,7 @@ impl Capture {
     /// Was more of the body wanted than there is memory for?
     #[must_use]
     pub fn left_out(&self) -> bool {
-        self.seen().kept.as_ref().is_some_and(|kept| kept.cut)
+        (self.wanted.body && self.seen().kept.as_ref().is_some_and(|kept| kept.cut))
             || matches!(self.content, Content::Coded { cut: true, .. })
     }
 

@@ -17,6 +17,7 @@ mod error;
 mod event_loop;
 pub mod extract;
 pub mod files;
+mod first_look;
 mod ids;
 pub mod inspect;
 mod logged;

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use lastdrop_http::Sink;
 use lastdrop_model::{ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Url, Wish};
 
+use crate::first_look::{Looked, Looks};
 use crate::request_ids::RequestIds;
 use crate::server_time::ClockOffset;
 use crate::stream::Stream;
@@ -51,6 +52,7 @@ pub(crate) struct Record {
     pub clock_offset: ClockOffset,
     /// Of requests that are to be found in the server's log.
     pub ids: Option<RequestIds>,
+    pub looks: Looks,
 }
 
 impl Record {
@@ -66,6 +68,7 @@ impl Record {
             server: None,
             clock_offset: ClockOffset::default(),
             ids: None,
+            looks: Looks::default(),
         }
     }
 
@@ -141,6 +144,15 @@ impl Record {
     pub fn note_page_error(&mut self, why: &str, url: &Url) {
         let shown: String = url.to_string().chars().take(LONGEST_URL_SHOWN).collect();
         count(&mut self.outcome.page_errors, &format!("{why} {shown}"));
+    }
+
+    /// One of the answers that are looked at because nobody has said what to expect of them.
+    pub fn note_look(&mut self, looked: &Looked<'_>) {
+        let name = looked.name();
+        if let Some(doubt) = looked.doubt() {
+            count(&mut self.outcome.doubts, &format!("{name} {doubt}"));
+        }
+        count(&mut self.outcome.looked_at, &name);
     }
 
     pub fn latency(&mut self, phase: u16, kind: Kind, us: Micros) {

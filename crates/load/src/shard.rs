@@ -43,6 +43,10 @@ pub struct Finished {
     pub connect_errors: BTreeMap<String, u64>,
     pub protocol_errors: BTreeMap<String, u64>,
     pub page_errors: BTreeMap<String, u64>,
+    /// Requests that nothing is expected of, and how many of their answers were looked at.
+    pub looked_at: BTreeMap<String, u64>,
+    /// Why some of those looked as if the work was not done.
+    pub doubts: BTreeMap<String, u64>,
     pub shortage: Shortage,
     /// What is weak about a certificate that was taken unverified; None where each was verified, or there was none.
     pub unverified: Option<Vec<String>>,
@@ -288,6 +292,8 @@ impl Collector<'_> {
                         (&mut finished.connect_errors, &outcome.connect_errors),
                         (&mut finished.protocol_errors, &outcome.protocol_errors),
                         (&mut finished.page_errors, &outcome.page_errors),
+                        (&mut finished.looked_at, &outcome.looked_at),
+                        (&mut finished.doubts, &outcome.doubts),
                     ] {
                         for (what, n) in part {
                             *sum.entry(what.clone()).or_insert(0) += n;

@@ -55,6 +55,8 @@ pub struct Stream {
     /// Those bytes, where they are wanted.
     pub raw: Vec<u8>,
     pub capture: Option<Box<Capture>>,
+    /// The capture is there to see whether the answer looks as if the work was done.
+    pub looked_at: bool,
     /// What the answer says of the server's own time, where that is wanted.
     pub said: Option<Box<ServerTime>>,
     /// The number in its id, where it carries one.

@@ -40,6 +40,10 @@ pub struct Outcome {
     pub protocol_errors: BTreeMap<String, u64>,
     /// Parts of measured pages that got no good answer.
     pub page_errors: BTreeMap<String, u64>,
+    /// Requests that nothing is expected of, and how many of their answers were looked at.
+    pub looked_at: BTreeMap<String, u64>,
+    /// Why some of those looked as if the work was not done.
+    pub doubts: BTreeMap<String, u64>,
     pub shortage: Shortage,
     /// What is weak about the first certificate that was taken unverified.
     pub unverified: Option<Vec<String>>,

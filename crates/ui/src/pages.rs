@@ -193,7 +193,7 @@ fn parts(one: &Listed) -> Markup {
                 @for part in &one.parts {
                     li { a href=(format!("/run/{}", part.id)) { (Said(&part_name(part))) } }
                 }
-                @if left > 0 { li.quiet { (left) " more: lastdrop history -n " (one.part_count) } }
+                @if left > 0 { li.quiet { (left) " more: lastdrop history --all -n " (one.part_count) } }
             }
         }
     }

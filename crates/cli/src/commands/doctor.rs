@@ -203,12 +203,11 @@ fn reach_of(args: &DoctorArgs) -> Result<Option<Reach>> {
     if !args.servers.iter().any(ServerRef::is_elsewhere) {
         return Ok(None);
     }
-    if !args.database.db.is_empty() || args.database.db_password_file.is_some() {
-        return Err(UsageError(
-            "a database behind a server of another machine is asked from there, with what its agent may see: no --db or --db-password-file with AGENT/KIND"
-                .into(),
-        )
-        .into());
+    if let Some(option) = args.database.first() {
+        let what = format!(
+            "a database behind a server of another machine is asked from there, with what its agent may see: no {option} with AGENT/KIND"
+        );
+        return Err(UsageError(what).into());
     }
     let reach = reach(&args.servers, &args.on.of)?;
     if let Some(reach) = reach.as_ref().filter(|_| args.confirm) {

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_model::bounds::LISTED;
 use lastdrop_report::export::EXPORTERS;
-use lastdrop_report::formats::{Kept, history_table};
+use lastdrop_report::formats::{Kept, Table, history_table};
 use lastdrop_report::table::aligned;
 use lastdrop_report::{Format, Shown, history_line, run_text, timeline_text, utc};
-use lastdrop_store::{Entry, Found, Store, StoreError};
+use lastdrop_store::{Entry, Found, State, Store, StoreError, What};
 use serde_json::json;
 
 use crate::commands::export::write_pieces;
@@ -20,11 +20,16 @@ use crate::outfile::Outfile;
 use crate::stdio::{self, say};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  lastdrop history\n  lastdrop history -n 100 --store /srv/runs.sqlite")]
+#[command(
+    after_help = "Examples:\n  lastdrop history\n  lastdrop history -n 100 --store /srv/runs.sqlite\n  lastdrop history --all"
+)]
 pub struct HistoryArgs {
     /// How many runs to list
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = within::<usize>(LISTED))]
     pub limit: usize,
+    /// List each run of a comparison, a sweep, a tune … too, and not one row for all of them
+    #[arg(long)]
+    pub all: bool,
     #[command(flatten)]
     pub form: FormatArgs,
     /// Where runs are kept
@@ -56,29 +61,123 @@ pub fn open(store: Option<PathBuf>) -> Result<Store> {
     Ok(Store::open(&path)?)
 }
 
+/// What is listed: runs, and what came of several.
+struct Listing {
+    runs: Vec<ListedRun>,
+    documents: Vec<ListedDocument>,
+}
+
+struct ListedRun {
+    entry: Entry,
+    /// So many runs of its experiment are not listed beside it; the experiment has not ended, or was killed.
+    others: usize,
+}
+
+struct ListedDocument {
+    id: String,
+    unix_ms: u64,
+    schema: String,
+    /// Runs that it came of, where they are known.
+    runs: usize,
+}
+
+impl Listing {
+    /// Each run by itself.
+    fn all(store: &Store, limit: usize) -> Result<Listing> {
+        let documents = store.documents(limit)?.into_iter();
+        Ok(Listing {
+            runs: store.history(limit)?.into_iter().map(|entry| ListedRun { entry, others: 0 }).collect(),
+            documents: documents.map(|(id, unix_ms, schema)| ListedDocument { id, unix_ms, schema, runs: 0 }).collect(),
+        })
+    }
+
+    /// The runs of an experiment folded into what came of them.
+    fn folded(store: &Store, limit: usize) -> Result<Listing> {
+        let mut listing = Listing { runs: Vec::new(), documents: Vec::new() };
+        for one in store.list(&[], 0, limit)?.entries {
+            match one.what {
+                What::Document { schema } => {
+                    let (id, unix_ms, runs) = (one.id, one.at_unix_ms, one.part_count);
+                    listing.documents.push(ListedDocument { id, unix_ms, schema, runs });
+                }
+                What::Run { label, url, state } => {
+                    let run = match state {
+                        State::Ended(run) => Some(*run),
+                        State::UnderWay(_) | State::Unfinished => None,
+                    };
+                    let entry = Entry { id: one.id, started_unix_ms: one.at_unix_ms, label, url, run };
+                    listing.runs.push(ListedRun { entry, others: one.part_count.saturating_sub(1) });
+                }
+            }
+        }
+        Ok(listing)
+    }
+
+    fn table(&self) -> Table {
+        let runs = self.runs.iter().map(|ListedRun { entry: e, others }| Kept {
+            id: &e.id,
+            unix_ms: e.started_unix_ms,
+            what: "run",
+            url: &e.url,
+            label: &e.label,
+            run: e.run.as_ref(),
+            runs: others + 1,
+        });
+        let documents = self.documents.iter().map(|d| Kept {
+            id: &d.id,
+            unix_ms: d.unix_ms,
+            what: what(&d.schema),
+            url: "",
+            label: "",
+            run: None,
+            runs: d.runs,
+        });
+        history_table(&runs.chain(documents).collect::<Vec<_>>())
+    }
+
+    fn text(&self) -> String {
+        let row = |ListedRun { entry: e, others }: &ListedRun| {
+            let mut row = history_line(&e.id, e.started_unix_ms, &e.label, &e.url, e.run.as_ref());
+            if let (Some(what), true) = (row.last_mut(), *others > 0) {
+                what.push_str(&format!(", the latest of {} runs", others + 1));
+            }
+            row
+        };
+        let rows: Vec<Vec<String>> = self.runs.iter().map(row).collect();
+        let heading = ["id", "started (UTC)", "answered/s", "p99", "unanswered", "load", "what"];
+        let mut text = if rows.is_empty() { String::new() } else { aligned(&heading, &rows) };
+        if self.documents.is_empty() {
+            return text;
+        }
+        let when = |ms: u64| utc(ms).replace('T', " ").trim_end_matches('Z').to_string();
+        let runs = |n: usize| if n == 0 { String::new() } else { n.to_string() };
+        let row = |d: &ListedDocument| vec![d.id.clone(), when(d.unix_ms), runs(d.runs), what(&d.schema).into()];
+        let rows: Vec<Vec<String>> = self.documents.iter().map(row).collect();
+        text.push_str(if text.is_empty() { "" } else { "\n" });
+        text.push_str("of several runs, for show and report (--all lists each run):\n");
+        text.push_str(&aligned(&["id", "kept (UTC)", "runs", "what"], &rows));
+        text
+    }
+}
+
 pub fn history(args: HistoryArgs) -> Result<Exit> {
     let store = open(args.store)?;
-    let (entries, documents) = (store.history(args.limit)?, store.documents(args.limit)?);
+    let listing = if args.all { Listing::all(&store, args.limit)? } else { Listing::folded(&store, args.limit)? };
     let format = args.form.format.unwrap_or_default();
-    if format != Format::Text {
-        return listed(&entries, &documents, format);
-    }
-    if entries.is_empty() && documents.is_empty() {
-        say!("No runs yet. Make one: lastdrop run http://127.0.0.1/");
-        return Ok(Exit::Done);
-    }
-    let rows: Vec<Vec<String>> =
-        entries.iter().map(|e| history_line(&e.id, e.started_unix_ms, &e.label, &e.url, e.run.as_ref())).collect();
-    let heading = ["id", "started (UTC)", "answered/s", "p99", "unanswered", "load", "what"];
-    stdio::out(aligned(&heading, &rows));
-    if !documents.is_empty() {
-        let when = |ms: u64| utc(ms).replace('T', " ").trim_end_matches('Z').to_string();
-        let rows: Vec<Vec<String>> =
-            documents.into_iter().map(|(id, ms, schema)| vec![id, when(ms), what(&schema).into()]).collect();
-        stdio::out(format!(
-            "\nof several runs, for show and report:\n{}",
-            aligned(&["id", "kept (UTC)", "what"], &rows)
-        ));
+    match format {
+        Format::Text if listing.runs.is_empty() && listing.documents.is_empty() => {
+            say!("No runs yet. Make one: lastdrop run http://127.0.0.1/");
+        }
+        Format::Text => stdio::out(listing.text()),
+        Format::Json => {
+            let kept = listing.table().objects();
+            Outfile::open("-")?.json(&json!({"schema": "lastdrop.history/1", "kept": kept}))?;
+        }
+        Format::Csv => stdio::out(listing.table().csv()),
+        Format::Markdown => stdio::out(listing.table().markdown()),
+        Format::Junit => {
+            return Err(UsageError("a list asks nothing of a server; there are text, json, csv and md".into()).into());
+        }
     }
     Ok(Exit::Done)
 }
@@ -86,38 +185,6 @@ pub fn history(args: HistoryArgs) -> Result<Exit> {
 /// `tune` of `lastdrop.tune/1`.
 fn what(schema: &str) -> &str {
     schema.trim_start_matches("lastdrop.").split('/').next().unwrap_or_default()
-}
-
-/// The same for a program, or a page: runs and what came of several in one list.
-fn listed(entries: &[Entry], documents: &[(String, u64, String)], format: Format) -> Result<Exit> {
-    let runs = entries.iter().map(|e| Kept {
-        id: &e.id,
-        unix_ms: e.started_unix_ms,
-        what: "run",
-        url: &e.url,
-        label: &e.label,
-        run: e.run.as_ref(),
-    });
-    let documents = documents.iter().map(|(id, unix_ms, schema)| Kept {
-        id,
-        unix_ms: *unix_ms,
-        what: what(schema),
-        url: "",
-        label: "",
-        run: None,
-    });
-    let table = history_table(&runs.chain(documents).collect::<Vec<_>>());
-    match format {
-        Format::Json => {
-            Outfile::open("-")?.json(&json!({"schema": "lastdrop.history/1", "kept": table.objects()}))?;
-        }
-        Format::Csv => stdio::out(table.csv()),
-        Format::Markdown => stdio::out(table.markdown()),
-        Format::Text | Format::Junit => {
-            return Err(UsageError("a list asks nothing of a server; there are text, json, csv and md".into()).into());
-        }
-    }
-    Ok(Exit::Done)
 }
 
 pub fn show(args: ShowArgs) -> Result<Exit> {

@@ -26,6 +26,16 @@ pub struct DatabaseArgs {
 }
 
 impl DatabaseArgs {
+    /// The first of these options that was given.
+    pub fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--db", !self.db.is_empty()),
+            ("--db-password-file", self.db_password_file.is_some()),
+            ("--db-ca", self.db_ca.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+
     /// # Errors
     /// When the file of the password cannot be read.
     pub fn options(&self) -> Result<DatabaseOptions> {

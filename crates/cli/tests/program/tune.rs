@@ -393,7 +393,7 @@ fn a_tune_that_was_killed_goes_on_with_no_trial_lost() {
 
 /// Ids of the runs that are kept.
 fn runs(folder: &Folder) -> BTreeSet<String> {
-    let done = folder.run(&["history", "--limit", "1000"]);
+    let done = folder.run(&["history", "--all", "--limit", "1000"]);
     let ids = done.stdout.lines().filter_map(|line| line.split_whitespace().next());
     ids.filter(|id| id.len() >= 8 && id.chars().all(|c| c.is_ascii_hexdigit())).map(str::to_string).collect()
 }

@@ -332,7 +332,17 @@ fn a_comparison_is_one_row_with_its_blocks_folded() {
     // A block is still found, shown, and compared with another run.
     assert_eq!(pages.get(&cookie, &format!("/run/{}", runs[0])).status, 200);
     assert!(pages.get(&cookie, &format!("/?a={}", runs[0])).body.contains("Compare "));
-    assert!(folder.run(&["history"]).stdout.contains(runs[0]), "history lists each run");
+    // So it is in history, which lists each run where that is asked for.
+    let history = folder.run(&["history"]).stdout;
+    let row = history.lines().find(|line| line.contains(document)).unwrap_or_else(|| panic!("{history}"));
+    assert!(row.contains(&format!(" {} ", runs.len())) && row.ends_with("compare"), "{history}");
+    assert!(runs.iter().all(|run| !history.contains(run)) && history.contains(&id), "{history}");
+    let all = folder.run(&["history", "--all", "-n", "1000"]).stdout;
+    assert!(runs.iter().all(|run| all.contains(run)) && all.contains(document), "{all}");
+    let json = folder.run(&["history", "--format", "json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("one document");
+    let kept = json["kept"].as_array().expect("a list");
+    assert!(kept.iter().any(|k| k["id"] == document && k["runs"] == runs.len()), "{json:#}");
 }
 
 fn browser(folder: &Folder, pages: &Pages) -> Browser {

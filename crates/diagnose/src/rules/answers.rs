@@ -76,6 +76,28 @@ pub(super) const ERRORS: Rule = Rule {
     },
 };
 
+/// Answers that look as if the work was not done, of requests that nothing is expected of.
+pub(super) const IN_DOUBT: Rule = Rule {
+    name: "answers-in-doubt",
+    of_generator: false,
+    disturbs: false,
+    look: |e| {
+        let doubted = e.generator.doubted();
+        let first = doubted.first()?;
+        let more = match doubted.len() - 1 {
+            0 => String::new(),
+            n => format!(", and {n} more of this sort"),
+        };
+        Some((
+            Verdict::Doubtful,
+            format!("{first}{more}"),
+            "see what comes back (curl -v URL); a page behind a login needs its session: lastdrop record, or -H 'Cookie: …'; a moved one \
+             its new URL or --redirects 3; and if it is right, say so: --expect status=302, --expect text=…"
+                .into(),
+        ))
+    },
+};
+
 /// A percentile of too few answers is an anecdote.
 pub(super) const FEW_SAMPLES: Rule = Rule {
     name: "few-samples",

@@ -28,6 +28,7 @@ pub(crate) const VALIDITY: &[Rule] = &[
     course::LITTLES_LAW,
     answers::ANSWERS_DIFFER,
     answers::ERRORS,
+    answers::IN_DOUBT,
     answers::FEW_SAMPLES,
     answers::UNANSWERED,
 ];

@@ -428,6 +428,8 @@ fn add(sum: &mut Generator, one: &Generator) {
         (&mut sum.connect_errors, &one.connect_errors),
         (&mut sum.protocol_errors, &one.protocol_errors),
         (&mut sum.page_errors, &one.page_errors),
+        (&mut sum.looked_at, &one.looked_at),
+        (&mut sum.doubts, &one.doubts),
     ] {
         for (what, n) in one {
             *sum.entry(printable::lossless(what.as_bytes())).or_insert(0) += n;

@@ -4,7 +4,7 @@ use lastdrop_model::Micros;
 use rand_core::Rng;
 
 use super::EventLoop;
-use crate::ids::Place;
+use crate::ids::{Place, StreamId};
 use crate::inspect::{Capture, Wanted};
 use crate::prepare::Filling;
 use crate::protocol::Progress;
@@ -38,6 +38,7 @@ impl<W: World> EventLoop<'_, W> {
         }
         self.streams[stream].request = request;
         self.streams[stream].class = self.job.prepared.class_of(request, errand.as_deref());
+        let looked_at = self.is_looked_at(stream, request, errand.as_deref());
         if self.job.prepared.requests[request as usize].wire.is_none()
             || errand.is_some()
             || self.job.prepared.personal
@@ -45,6 +46,12 @@ impl<W: World> EventLoop<'_, W> {
             || self.record.ids.is_some()
         {
             self.fill(place, request, endpoint, errand);
+        }
+        self.streams[stream].looked_at = looked_at;
+        if looked_at {
+            let wanted = self.job.prepared.requests[request as usize].answer.wanted.clone().unwrap_or_default();
+            let wanted = Wanted { location: true, peek: !wanted.body, ..wanted };
+            self.streams[stream].capture = Some(Box::new(Capture::new(&wanted)));
         }
         let piece = self.piece();
         let c = &mut self.transport.connections[slot];
@@ -127,6 +134,18 @@ impl<W: World> EventLoop<'_, W> {
             self.transport.doom(slot, self.record.connect_error.take());
         }
         Ok(())
+    }
+
+    /// Is the answer one of those that are looked at because nothing is expected of them? What a log or another plan says goes first.
+    #[inline]
+    fn is_looked_at(&mut self, stream: StreamId, request: u32, errand: Option<&Errand>) -> bool {
+        let (class, plan) = (self.streams[stream].class, self.job.plan);
+        let is_own = errand.is_none_or(|e| !e.embedded && e.logged.is_none());
+        is_own
+            && self.record.looks.is_due(class)
+            && self.tape.is_none()
+            && plan.http.pipeline <= 1
+            && self.job.prepared.requests[request as usize].answer.expect.is_empty()
     }
 
     /// Makes the bytes of a request that changes, and what looks at its answer.

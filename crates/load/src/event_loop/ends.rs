@@ -1,9 +1,10 @@
 //! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
 
 use lastdrop_model::plan::GiveUp;
-use lastdrop_model::{Failure, Fate, Identified, Kind, Micros};
+use lastdrop_model::{Failure, Fate, Identified, Kind, Micros, Url};
 
 use super::{EventLoop, LONGEST_TURN_US};
+use crate::first_look::Looked;
 use crate::ids::{Place, Slot};
 use crate::transport::State;
 use crate::users::End;
@@ -29,9 +30,37 @@ impl<W: World> EventLoop<'_, W> {
         if self.tape.is_some() {
             self.compare_with_log(place);
         }
+        if self.streams[place.stream].looked_at {
+            self.look_at_answer(place);
+        }
         self.note_end(place, due, now, Fate::Answered, kept);
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
             self.note_first_answer(place.slot);
+        }
+    }
+
+    /// Sees whether an answer that nothing is expected of looks as if the work was done.
+    #[cold]
+    fn look_at_answer(&mut self, place: Place) {
+        let c = &self.transport.connections[place.slot];
+        let s = &self.streams[place.stream];
+        let Some(seen) = &s.capture else { return };
+        let spec = &self.job.plan.requests[s.request as usize];
+        let e = &self.transport.endpoints[c.endpoint as usize];
+        let errand = s.errand.as_deref();
+        let path = errand.map_or(spec.url.path.clone(), |e| String::from_utf8_lossy(&e.target).into_owned());
+        let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
+        let looked = Looked {
+            spec,
+            method: errand.and_then(|e| e.detour.as_ref()).map_or(spec.method.as_str(), |d| d.method.as_str()),
+            here: &here,
+            status: c.wire.answer(place.stream).status(),
+            location: seen.location.as_deref(),
+            is_followed: errand.map_or(0, |e| e.hops) < self.job.plan.http.redirects,
+            body: seen.body(),
+        };
+        if !looked.leads_on() {
+            self.record.note_look(&looked);
         }
     }
 

@@ -37,6 +37,7 @@ use std::io;
 use lastdrop_http::HeadMemory;
 use lastdrop_model::{Counts, Micros};
 
+use crate::first_look::Looks;
 use crate::ids::{Place, Slot, StreamId};
 use crate::phases::{Phases, Queue, Source};
 use crate::record::Record;
@@ -111,6 +112,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             phases: Phases::new(),
             record: Record {
                 ids: job.prepared.id_prefix.as_ref().map(|prefix| RequestIds::new(prefix, job.thread)),
+                looks: Looks::new(job.prepared.classes),
                 ..Record::new(job.wish, job.plan.phases.len())
             },
             waiting: Waiting::new(most, job.prepared.endpoints.len()),

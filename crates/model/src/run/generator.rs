@@ -44,6 +44,12 @@ pub struct Generator {
     /// Parts of measured pages that got no good answer: what came instead, and their URLs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub page_errors: BTreeMap<String, u64>,
+    /// Requests that the plan expects nothing of, and how many of their answers were looked at; and why some of these look as if the
+    /// work was not done: `GET /mine/ redirects to /login?next`. Each begins with the request's name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub looked_at: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub doubts: BTreeMap<String, u64>,
     /// What the generator itself ran out of.
     pub shortage: Shortage,
     /// Open files that this process may have.
@@ -72,6 +78,27 @@ pub struct Generator {
     pub others: Vec<OtherProgram>,
 }
 
+impl Generator {
+    /// Says of each request what most of its answers that were looked at have in common, where that is not the work that was asked
+    /// for; what was seen most often comes first.
+    #[must_use]
+    pub fn doubted(&self) -> Vec<&str> {
+        let of = |name: &str, doubt: &str| doubt.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
+        let name = |doubt: &str| self.looked_at.keys().filter(|name| of(name, doubt)).max_by_key(|name| name.len());
+        let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+        for (doubt, n) in &self.doubts {
+            *seen.entry(name(doubt).map_or("", String::as_str)).or_insert(0) += n;
+        }
+        let is_most = |doubt: &str| {
+            name(doubt).is_some_and(|name| seen.get(name.as_str()).copied().unwrap_or(0) * 2 > self.looked_at[name])
+        };
+        let mut most: Vec<(&str, u64)> =
+            self.doubts.iter().map(|(doubt, n)| (doubt.as_str(), *n)).filter(|(doubt, _)| is_most(doubt)).collect();
+        most.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        most.into_iter().map(|(doubt, _)| doubt).collect()
+    }
+}
+
 /// Why nothing was answered, as a user reads it: errors of TLS come from a server that is there, and say what helps.
 #[must_use]
 pub fn with_question(why: &str) -> String {
@@ -86,4 +113,31 @@ pub struct OtherProgram {
     /// The one of its processes that used most.
     pub pid: i32,
     pub cores: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_in_doubt_where_most_of_its_answers_are() {
+        let map = |all: &[(&str, u64)]| all.iter().map(|(what, n)| (what.to_string(), *n)).collect();
+        let generator = Generator {
+            looked_at: map(&[("GET /", 5), ("GET /a", 5), ("GET /a b", 5), ("POST /a", 4)]),
+            doubts: map(&[
+                ("GET / redirects to /login", 2),
+                ("GET /a b redirects to /login", 2),
+                ("GET /a b redirects to /other", 3),
+                ("GET /a redirects to /login", 4),
+                ("POST /a redirects to /login", 2),
+            ]),
+            ..Generator::default()
+        };
+        let doubted = generator.doubted();
+        assert_eq!(
+            doubted,
+            ["GET /a redirects to /login", "GET /a b redirects to /other", "GET /a b redirects to /login"]
+        );
+        assert!(Generator::default().doubted().is_empty());
+    }
 }

@@ -121,6 +121,8 @@ pub struct Kept<'a> {
     pub label: &'a str,
     /// As far as it has ended.
     pub run: Option<&'a Run>,
+    /// Runs that the line stands for; 0 where that is not known.
+    pub runs: usize,
 }
 
 /// What is in a store.
@@ -139,9 +141,10 @@ pub fn history_table(kept: &[Kept<'_>]) -> Table {
             Cell::maybe(load, |p| Cell::Text(describe_load(p))),
             Cell::text(k.url),
             Cell::text(k.label),
+            Cell::maybe(Some(k.runs).filter(|n| *n > 0), |n| Cell::Count(n as u64)),
         ]
     };
-    let heading = ["id", "started", "what", "answered_rps", "p99_us", "unanswered", "load", "url", "label"];
+    let heading = ["id", "started", "what", "answered_rps", "p99_us", "unanswered", "load", "url", "label", "runs"];
     Table::new(&heading, kept.iter().map(row))
 }
 

@@ -124,6 +124,11 @@ pub(crate) fn verdict(run: &Run) -> Told {
                 "Every request was answered, but {of} of the answers say that something is wrong (status 400 and up)."
             ),
         )
+    } else if let Some(first) = run.generator.doubted().first() {
+        Told::new(
+            Tone::Warning,
+            format!("Every request was answered, but {first}: not all of the work may have been done."),
+        )
     } else if !run.objectives.is_empty() {
         Told::new(Tone::Good, "It does what was asked of it, and every request was answered.")
     } else {

@@ -1,4 +1,4 @@
-//! JSON lines: an object a line, of which the keys that servers and proxies use are known (nginx's variables, Apache, Caddy,
+//! JSON lines, and lines of `key=value`: an object a line, of which the keys that servers and proxies use are known (nginx's variables, Apache, Caddy,
 //! Traefik, Envoy, lograge, Elastic's names). `request.uri` is `uri` inside of `request`; of a list the first value counts.
 //!
 //! A duration counts only where its unit is known: by its key (`duration_ms`), by its text (`"26ms"`), by what wrote the line
@@ -17,9 +17,35 @@ const MOST_DEPTH: usize = 32;
 /// Longer paths of keys name nothing that is known.
 const MOST_PATH_BYTES: usize = 96;
 
-/// What the user says of a log of JSON lines, beside what is known.
+/// How the keys and values of a line are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Shape {
+    #[default]
+    Json,
+    Logfmt,
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Json => "json",
+            Shape::Logfmt => "logfmt",
+        }
+    }
+
+    /// Does a line begin as one of these does?
+    pub(super) fn begins(self, line: &[u8]) -> bool {
+        match self {
+            Shape::Json => line.starts_with(b"{"),
+            Shape::Logfmt => super::logfmt::begins(line),
+        }
+    }
+}
+
+/// What the user says of a log of JSON lines or of logfmt, beside what is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Json {
+    pub shape: Shape,
     /// Keys of durations, and their units in ns.
     pub units: Vec<(String, u64)>,
     /// Keys, and what they say.
@@ -37,21 +63,20 @@ const UNREADABLE_TIME: usize = 3;
 const NO_METHOD: usize = 4;
 
 /// Says what a line lacks.
-pub(super) fn explain(misfit: Misfit) -> String {
-    let at = misfit.at + 1;
+pub(super) fn explain(shape: Shape, misfit: Misfit) -> String {
+    let (at, name) = (misfit.at + 1, shape.name());
     match misfit.field {
-        NO_TIME => {
+        NO_TIME => format!(
             "it has no time: none of time, ts, timestamp, @timestamp, date, time_local, time_iso8601, msec, start_time \
-                    (--format json,time=KEY says which key it is)"
-                .into()
-        }
-        NO_TARGET => {
+             (--format {name},time=KEY says which key it is)"
+        ),
+        NO_TARGET => format!(
             "it has no request: none of request, request_uri, uri, url, path, request.uri, url.original (--format \
-                      json,path=KEY says which key it is)"
-                .into()
-        }
+             {name},path=KEY says which key it is)"
+        ),
         NO_METHOD => "it has a path, but neither a method nor a status: it is not of a request".into(),
         UNREADABLE_TIME => format!("what stands at byte {at} is no time that is understood"),
+        _ if shape == Shape::Logfmt => format!("key=value expected at byte {at}"),
         _ => format!("no whole JSON object: it stops being one at byte {at}"),
     }
 }
@@ -168,6 +193,15 @@ const KEYS: &[(&str, Field)] = &[
     ("size", Field::Bytes),
     ("downstreamcontentsize", Field::Bytes),
     ("http.response.body.bytes", Field::Bytes),
+    // Heroku's router, Docker's registry.
+    ("fwd", Field::Forwarded),
+    ("http.request.remoteaddr", Field::Text(Role::Client)),
+    ("http.request.uri", Field::Text(Role::Target)),
+    ("http.request.host", Field::Text(Role::Host)),
+    ("http.request.referer", Field::Text(Role::Referer)),
+    ("http.request.useragent", Field::Text(Role::Agent)),
+    ("http.response.status", Field::Status),
+    ("http.response.written", Field::Bytes),
     // Envoy, pino, Google's load balancers.
     ("downstream_remote_address", Field::Text(Role::Client)),
     ("req.remoteaddress", Field::Text(Role::Client)),
@@ -370,7 +404,12 @@ pub(super) fn read(known: &Json, entry: &mut Entry, at: usize, outer: Option<Sta
         is_weak: false,
         is_malformed: false,
     };
-    let walked = walk(&line, skip_blanks(&line, at), &mut |path, span| found.scalar(path, span));
+    let mut take = |path: Option<&[u8]>, span| found.scalar(path, span);
+    let start = skip_blanks(&line, at);
+    let walked = match known.shape {
+        Shape::Json => walk(&line, start, &mut take),
+        Shape::Logfmt => super::logfmt::walk(&line, start, &mut take),
+    };
     found.settle();
     let (stamp, unreadable, is_malformed) = (found.stamp, found.unreadable, found.is_malformed);
     let whole = walked.map(|at| skip_blanks(&line, at)) == Ok(line.len());
@@ -400,7 +439,10 @@ pub(super) fn read(known: &Json, entry: &mut Entry, at: usize, outer: Option<Sta
     }
     if memchr::memchr(b'\\', &entry.line).is_some() {
         for span in &mut entry.roles {
-            value::unescape(&mut entry.line, span);
+            // Behind the sign of a key begins a value of logfmt that is not in quotes, and has no escapes.
+            if span.start == 0 || entry.line[span.start as usize - 1] != b'=' {
+                value::unescape(&mut entry.line, span);
+            }
         }
     }
     Ok(())
@@ -444,7 +486,7 @@ fn skip_blanks(line: &[u8], at: usize) -> usize {
 }
 
 /// The end of the text that begins behind a quote: where its closing quote is.
-fn end_of_text(line: &[u8], start: usize) -> Result<usize, usize> {
+pub(super) fn end_of_text(line: &[u8], start: usize) -> Result<usize, usize> {
     let mut at = start;
     loop {
         let rest = line.get(at..).unwrap_or_default();
@@ -593,6 +635,11 @@ impl Found<'_> {
         }
         if let Some(unit_ns) = duration(path) {
             self.duration(path, span, unit_ns);
+        } else if same("service")
+            && let Some(us) = with_unit(span.of(self.line))
+        {
+            // Heroku's router: how long the server behind it took.
+            self.took(path, Some(us));
         }
     }
 

@@ -4,16 +4,18 @@ mod apache;
 mod envelope;
 mod haproxy;
 mod json;
+mod logfmt;
 mod nginx;
 mod pattern;
+mod squid;
 pub(crate) mod value;
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use self::envelope::Envelope;
-use self::json::Json;
-use self::pattern::{Field, Misfit, Notation, Pattern, Piece, Took};
+use self::json::{Json, Shape};
+use self::pattern::{Field, Misfit, Pattern};
 use crate::entry::{Entry, Role};
 use crate::time::TimeForm;
 
@@ -98,22 +100,23 @@ impl Format {
             "forwarded combined" => apache(FORWARDED_COMBINED)?,
             "ingress-nginx" => nginx(INGRESS_NGINX)?,
             "ingress-nginx (old)" => nginx(OLD_INGRESS_NGINX)?,
-            "squid" => squid(),
+            "squid" => squid::native().ok()?,
             "epa" => {
                 let mut pattern = apache(EPA)?;
                 pattern.pieces[1].field = Field::Time(TimeForm::Epa);
                 pattern
             }
             "json" => return Some(Format::of(name, How::Json(Json::default()))),
+            "logfmt" => return Some(Format::of(name, How::Json(Json { shape: Shape::Logfmt, ..Json::default() }))),
             "haproxy" => return haproxy::pattern().ok().map(|pattern| Format::of(name, How::Haproxy(pattern))),
             _ => return None,
         };
         Some(Format::of(name, How::Pattern(pattern)))
     }
 
-    /// JSON of which the user says more: `json,duration:ms,client=ip`.
-    fn json(text: &str) -> Result<Format, String> {
-        let mut json = Json::default();
+    /// JSON or logfmt of which the user says more: `json,duration:ms,client=ip`.
+    fn json(text: &str, shape: Shape) -> Result<Format, String> {
+        let mut json = Json { shape, ..Json::default() };
         for item in text.split(',').skip(1).map(str::trim) {
             let wrong = || {
                 format!(
@@ -190,7 +193,7 @@ impl Format {
             return format!("{} expected at byte {}", envelope.describe(), misfit.at + 1);
         }
         match &self.how {
-            How::Json(_) => json::explain(misfit),
+            How::Json(json) => json::explain(json.shape, misfit),
             How::Pattern(pattern) | How::Haproxy(pattern) => pattern.explain(misfit),
         }
     }
@@ -228,9 +231,9 @@ impl Format {
 impl FromStr for Format {
     type Err = String;
 
-    /// A name (`common`, `combined`, `vhost_combined`, `nginx`, `ingress-nginx`, `json`, `haproxy`, `squid`, `epa`), `json` with units and keys
-    /// (`json,duration:ms,client=ip`), the text of a LogFormat, a log_format or a log-format, or the whole directive as the configuration
-    /// has it.
+    /// A name (`common`, `combined`, `vhost_combined`, `nginx`, `ingress-nginx`, `json`, `logfmt`, `haproxy`, `squid`, `epa`), `json` or `logfmt` with units
+    /// and keys (`json,duration:ms,client=ip`), the text of a LogFormat, a log_format, a log-format or a logformat of Squid, or the whole
+    /// directive as the configuration has it.
     fn from_str(text: &str) -> Result<Format, String> {
         let text = text.trim();
         if text == "nginx" {
@@ -239,21 +242,22 @@ impl FromStr for Format {
         if let Some(known) = Format::known(text) {
             return Ok(known);
         }
-        if text.starts_with("json,") {
-            return Format::json(text);
+        for (name, shape) in [("json,", Shape::Json), ("logfmt,", Shape::Logfmt)] {
+            if text.starts_with(name) {
+                return Format::json(text, shape);
+            }
         }
         let format = format_of(text);
         let pattern = match (format.contains('%'), format.contains('$')) {
             (false, false) => {
                 return Err(format!(
-                    "'{text}' is no format; write common, combined, vhost_combined, nginx, ingress-nginx, json, haproxy, squid, epa, \
-                     json,KEY:UNIT, a LogFormat (%h …), a log_format ($remote_addr …) or a log-format of HAProxy (%ci …)"
+                    "'{text}' is no format; write common, combined, vhost_combined, nginx, ingress-nginx, json, logfmt, haproxy, squid, epa, \
+                     json,KEY:UNIT, a LogFormat (%h …), a log_format ($remote_addr …), a log-format of HAProxy (%ci …) or a logformat \
+                     of Squid (%>a …)"
                 ));
             }
+            (true, _) if squid::is_format(&format) => squid::read_format(&format),
             (true, _) if haproxy::is_format(&format) => haproxy::read_format(&format),
-            (true, _) if format.contains("%>a") || format.contains("%ts.") => {
-                Err("Squid's logformat is not read; 'squid' is its own format of access.log".into())
-            }
             (true, _) if !format.contains("$remote_addr") && !format.contains("$request") => apache::read(&format),
             _ => nginx::read(&format),
         };
@@ -269,27 +273,8 @@ fn named_host(mut pattern: Pattern) -> Pattern {
     pattern
 }
 
-/// Squid's own format (`logformat squid`): time, elapsed ms, client, result and status, bytes, method, URL, user, hierarchy and peer, type.
-fn squid() -> Pattern {
-    let pieces = [
-        ("", Field::Time(TimeForm::Epoch(1_000_000)), "%ts"),
-        (".", Field::Time(TimeForm::Fraction(1_000)), "%03tu"),
-        (" ", Field::Took(Took::Server, 1_000, Notation::Whole), "%6tr"),
-        (" ", Field::Text(Role::Client), "%>a"),
-        (" ", Field::Other, "%Ss"),
-        ("/", Field::Status, "%03>Hs"),
-        (" ", Field::Bytes, "%<st"),
-        (" ", Field::Text(Role::Method), "%rm"),
-        (" ", Field::Text(Role::Target), "%ru"),
-        (" ", Field::Text(Role::User), "%[un"),
-        (" ", Field::Other, "%Sh/%<a"),
-        (" ", Field::Other, "%mt"),
-    ];
-    let piece = |(before, field, name): (&str, Field, &str)| Piece { before: before.into(), field, name: name.into() };
-    Pattern { pieces: pieces.map(piece).into(), tail: Vec::new(), open: false, stamped_at_end: true }
-}
-
-/// The format in a directive: `LogFormat "…" name`, `log_format name escape=json '…' '…';`, `log-format "…"`. Other text is the format.
+/// The format in a directive: `LogFormat "…" name`, `log_format name escape=json '…' '…';`, `log-format "…"`, Squid's `logformat name …`.
+/// Other text is the format.
 fn format_of(text: &str) -> String {
     if let Some(rest) = text.strip_prefix("log-format").filter(|rest| rest.starts_with(char::is_whitespace)) {
         let rest = rest.trim();
@@ -307,7 +292,9 @@ fn format_of(text: &str) -> String {
             }
             return quoted.get(..end).unwrap_or(quoted).to_string();
         }
-        return rest.split_whitespace().next().unwrap_or_default().to_string();
+        // Squid has the name first.
+        let (first, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        return if first.contains('%') { first } else { after.trim_start() }.to_string();
     }
     if let Some(rest) = text.strip_prefix("log_format").filter(|rest| rest.starts_with(char::is_whitespace)) {
         let mut format = String::new();
@@ -325,8 +312,9 @@ fn format_of(text: &str) -> String {
 }
 
 /// Formats that lines are tried with. Of several that fit, the first says most.
-const CLOSED: [&str; 11] = [
+const CLOSED: [&str; 12] = [
     "json",
+    "logfmt",
     "haproxy",
     "ingress-nginx",
     "ingress-nginx (old)",
@@ -391,9 +379,11 @@ fn best<'a>(formats: Vec<Arc<Format>>, lines: impl Iterator<Item = &'a [u8]>) ->
                 Outcome::Rejected(misread) if index == 0 => {
                     let at = misread.at();
                     let is_nearer = |best: usize| at > best || (at == best && format.name() == "combined");
-                    // What is no object is no JSON that has gone wrong.
-                    let may_be =
-                        format.envelope.is_some() || !matches!(format.how, How::Json(_)) || line.starts_with(b"{");
+                    // What is no object is no JSON that has gone wrong, and what begins without a key is no logfmt.
+                    let may_be = match &format.how {
+                        How::Json(json) => misread.at() > 0 && json.shape.begins(line) || format.envelope.is_some(),
+                        How::Pattern(_) | How::Haproxy(_) => true,
+                    };
                     if may_be && nearest.as_ref().is_none_or(|(best, _)| is_nearer(*best)) {
                         nearest = Some((at, format!("{}: {}", format.name(), format.explain(misread))));
                     }

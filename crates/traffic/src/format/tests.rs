@@ -521,3 +521,103 @@ fn a_format_of_the_user_is_found_in_an_envelope() {
     assert!(read_by(&fitted, line).contains(" 203.0.113.7 "), "{}", read_by(&fitted, line));
     assert!(read_by(&fitted, "rubbish").starts_with("syslog's head (time, host, program) expected at byte 1"));
 }
+
+#[test]
+fn lines_of_keys_and_values_are_read_whole_or_refused_with_the_place() {
+    for (line, name, parts) in [
+        // Heroku's router.
+        (
+            r#"2000-10-10T20:55:36.500000+00:00 heroku[router]: at=info method=GET path="/a?b=1" host=h.example request_id=8601 fwd="203.0.113.7, 10.0.0.1" dyno=web.1 connect=1ms service=18ms status=200 bytes=13 protocol=https"#,
+            "logfmt behind syslog's head",
+            "GET /a?b=1 200 13 203.0.113.7 - 18000 - 971211336482000",
+        ),
+        // lograge, as it is without a formatter.
+        (
+            "I, [2000-10-10T20:55:36.500000 #7]  INFO -- : method=GET path=/a?b=1 format=html controller=Home action=index status=200 duration=26.00 view=20.10 db=1.00",
+            "logfmt behind Ruby's logger",
+            "GET /a?b=1 200 - - - 26000 - 971211336474000",
+        ),
+        // Grafana.
+        (
+            r#"logger=context userId=1 t=2000-10-10T20:55:36.500Z level=info msg="Request Completed" method=GET path=/api/x status=302 remote_addr=203.0.113.7 time_ms=3 duration=3.2ms size=29 referer= handler=/api/x"#,
+            "logfmt",
+            "GET /api/x 302 29 203.0.113.7 - 3000 - 971211336497000",
+        ),
+        // Docker's registry.
+        (
+            r#"time="2000-10-10T20:55:36.500Z" level=info msg="response completed" http.request.host=h http.request.method=GET http.request.remoteaddr="203.0.113.7:4711" http.request.uri="/v2/" http.request.useragent="docker/24 (x; \"y\")" http.response.duration=2ms http.response.status=200 http.response.written=2"#,
+            "logfmt",
+            r#"GET /v2/ 200 2 203.0.113.7 docker/24 (x; "y") 2000 - 971211336498000"#,
+        ),
+        (
+            r#"time="2000-10-10 20:55:36" request="GET /a\tb HTTP/1.1" status=200"#,
+            "logfmt",
+            "GET /a\tb 200 - - - - - 971211336000000",
+        ),
+        (
+            r"time=2000-10-10T20:55:36Z method=GET path=/a\tb=c status=200",
+            "logfmt",
+            r"GET /a\tb=c 200 - - - - - 971211336000000",
+        ),
+    ] {
+        assert_eq!(recognised(line), (name.to_string(), parts.to_string()));
+    }
+    let with = |rest: &str| format!("time=2000-10-10T20:55:36Z method=GET {rest}");
+    for (line, why) in [
+        (with("path=/a b status=200"), "key=value expected at byte 46"),
+        (with("path=/a\"b\" status=200"), "key=value expected at byte 45"),
+        (with("path=\"/a\"b status=200"), "key=value expected at byte 47"),
+        (with("path=\"/a status=200"), "key=value expected at byte 57"),
+        (with("=/a status=200"), "key=value expected at byte 38"),
+        (with("status=200"), "it has no request: none of request"),
+        ("method=GET path=/a status=200".into(), "(--format logfmt,time=KEY says which key it is)"),
+    ] {
+        let got = read("logfmt", &line);
+        assert!(got.contains(why), "{line}: {got}");
+        assert!(client_of(&line).contains(why), "{line}: {}", client_of(&line));
+    }
+    assert_eq!(
+        read("logfmt,took:us,client=from", "ts=971211336 method=GET uri=/a status=200 took=2000 from=203.0.113.7"),
+        "GET /a 200 - 203.0.113.7 - 2000 - 971211336000000"
+    );
+}
+
+#[test]
+fn squids_logformat_is_taken_as_it_is_configured() {
+    for (format, line, parts) in [
+        (
+            "logformat squid %ts.%03tu %6tr %>a %Ss/%03>Hs %<st %rm %ru %[un %Sh/%<a %mt",
+            "971211336.500    180 203.0.113.7 TCP_MISS/200 411 GET http://h/x - DIRECT/88.80.16.72 text/html",
+            "GET http://h/x 200 411 203.0.113.7 - 180000 - 971211336320000",
+        ),
+        (
+            r#"logformat combined   %>a %[ui %[un [%tl] "%rm %ru HTTP/%rv" %>Hs %<st "%{Referer}>h" "%{User-Agent}>h" %Ss:%Sh"#,
+            r#"203.0.113.7 - ann [10/Oct/2000:20:55:36 +0000] "GET http://h/x HTTP/1.1" 200 411 "-" "curl/7 (x y)" TCP_MISS:HIER_DIRECT"#,
+            "GET http://h/x 200 411 203.0.113.7 curl/7 (x y) - - 971211336000000",
+        ),
+        (
+            r#"%tS %tr %-15>a:%>p %http::>rm %<pt "%<h{Location}" %ru %03>Hs %ssl::>sni %#{X-Request-Id}>h"#,
+            r#"971211336.250 20 203.0.113.7:4711 GET 18 "https://h/login?a b" https://h/x 302 h.example 4f"#,
+            "GET https://h/x 302 - 203.0.113.7 - 20000 18000 971211336250000",
+        ),
+    ] {
+        assert_eq!(read(format, line), parts, "{format}");
+    }
+    let short = "%ts.%03tu %>a %>Hs %rm %ru";
+    for (line, why) in [
+        ("971211336.500 203.0.113.7 TCP_MISS GET http://h/x", "%>Hs expected at byte 27: a status of three digits"),
+        ("971211336.500 203.0.113.7 200 GET /x y", "%ru expected at byte 35"),
+        ("971211336 203.0.113.7 200 GET http://h/x", "%03tu expected at byte "),
+    ] {
+        let got = read(short, line);
+        assert!(got.starts_with(why), "{line}: {got}");
+    }
+    for (format, why) in [
+        ("%ts.%03tu %>a %xyz %ru", "%xyz is no code of Squid's logformat"),
+        ("%ts.%03tu %>a %{Referer>h %ru", "a brace is not closed"),
+        ("%>a %Ss %ru", "it has no time"),
+    ] {
+        let error = format.parse::<Format>().expect_err(format);
+        assert!(error.contains(why), "{error}");
+    }
+}
