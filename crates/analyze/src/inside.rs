@@ -21,6 +21,9 @@ pub struct Sorts {
 }
 
 const OPENS: &[&str] = &["open", "openat", "openat2", "creat"];
+/// Files that PHP compiles, by the ends of their names.
+const SOURCES: &[&str] =
+    &[".php", ".inc", ".phtml", ".module", ".install", ".theme", ".engine", ".class", ".lib", ".tpl", ".ctp"];
 const STATS: &[&str] = &["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2"];
 const WRITES: &[&str] = &["write", "writev", "pwrite64", "pwritev", "pwritev2"];
 /// Folders in which servers and programs put what does not fit into memory.
@@ -52,6 +55,10 @@ pub fn sorts(calls: &[Syscall], ports: &[u16]) -> Sorts {
             *named.entry(sort).or_default().entry(object).or_default() += 1;
         }
     }
+    // None of it is a number, too: other files that are opened are no sources.
+    if counts.contains_key("open") {
+        counts.entry("open-source").or_default();
+    }
     let n = requests.max(1.0);
     found.calls = counts.into_iter().map(|(sort, count)| (sort.to_string(), count / n)).collect();
     found.waits_s.values_mut().for_each(|s| *s /= n);
@@ -61,24 +68,27 @@ pub fn sorts(calls: &[Syscall], ports: &[u16]) -> Sorts {
     found
 }
 
-/// Something was read from a client, then something was written to one: a request was answered.
+/// Something was read from a client, then something was written to one: a request was answered. Of those that were asked before the trace
+/// began, or are answered after it, one half is seen: a front sees many of them where answers take as long as the trace.
 fn requests(calls: &[Syscall], objects: &[String]) -> f64 {
     let mut asked: HashMap<(i32, &str), bool> = HashMap::new();
-    let mut answered = 0.0;
+    let (mut begun, mut answered) = (0.0, 0.0);
     for (call, object) in calls.iter().zip(objects) {
         if object != "client" || call.error.is_some() {
             continue;
         }
         let key = (call.pid, call.path.as_str());
         if call.call.starts_with("recv") || call.call == "read" || call.call == "readv" {
-            asked.insert(key, true);
+            if asked.insert(key, true) != Some(true) {
+                begun += 1.0;
+            }
         } else if (call.call.starts_with("send") || WRITES.contains(&call.call.as_str()))
-            && asked.insert(key, false) == Some(true)
+            && asked.insert(key, false) != Some(false)
         {
             answered += 1.0;
         }
     }
-    answered
+    (begun + answered) / 2.0
 }
 
 /// What sorts a call is of.
@@ -91,6 +101,9 @@ fn of(call: &Syscall, object: &str) -> Vec<&'static str> {
             sorts.push("htaccess");
         } else if call.error.is_none() {
             sorts.push(if is(OPENS) { "open" } else { "stat" });
+            if is(OPENS) && SOURCES.iter().any(|end| object.ends_with(end)) {
+                sorts.push("open-source");
+            }
         }
         if is(OPENS) && (object.ends_with("/hosts") || object.ends_with("/resolv.conf")) {
             sorts.push("resolver-file");
@@ -165,10 +178,20 @@ mod tests {
         let found = sorts(&calls, &[80]);
         let a = |what: &str| found.calls.get(what).copied().unwrap_or(0.0);
         assert_eq!(found.requests, 2.0);
+        assert_eq!(a("open-source"), 1.0);
         assert_eq!((a("htaccess"), a("open"), a("access-log-write"), a("client-write")), (2.0, 1.0, 1.0, 1.0));
         assert_eq!((a("temporary-file"), a("file-write")), (1.0, 0.0));
         assert_eq!((a("database-connect"), a("connect-full"), a("connect")), (1.0, 1.0, 0.0));
         assert_eq!(found.objects["database-connect"], "127.0.0.1:3306");
+        // A front was traced for as long as an answer takes: of four requests it took two, and it answered two others.
+        let of = |n: u16| format!("TCP:[127.0.0.1:80->127.0.0.1:{n}]");
+        let mut front = Vec::new();
+        for n in [4001, 4002] {
+            front.extend([call("recvfrom", &of(n), None), call("connect", "127.0.0.1:8000", None)]);
+            front.extend([call("sendto", &of(n + 10), None), call("sendto", &of(n + 10), None)]);
+        }
+        let found_in_front = sorts(&front, &[80]);
+        assert_eq!((found_in_front.requests, found_in_front.calls["connect"]), (2.0, 1.0));
         assert!((found.waits_s["peer 127.0.0.1:3306"] - 0.02).abs() < 1e-9, "{:?}", found.waits_s);
     }
 }

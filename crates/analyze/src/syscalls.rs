@@ -237,7 +237,9 @@ fn kinds(rows: &[TraceRow], url_path: &str) -> Vec<TraceKind> {
         // PHP's own cache of compiled files opens none of those that it keeps.
         let advice = "the opcode cache is off, full or told to forget them: opcache.enable=1, opcache.memory_consumption, \
                       opcache.max_accelerated_files";
-        let title = format!("{files} source files are opened, and compiled, for each request");
+        // A program may read the heads of some of its own files, and compile none of them.
+        let opened = if php { "opened, and compiled," } else { "opened" };
+        let title = format!("{files} source files are {opened} for each request");
         add("source-files", title, if php { advice } else { "" }, found);
     }
     let found: Vec<&TraceRow> = rows.iter().filter(|r| opens(r) && missing(r) && !htaccess(r) && per_file(r)).collect();
@@ -269,7 +271,8 @@ fn kinds(rows: &[TraceRow], url_path: &str) -> Vec<TraceKind> {
     add(
         "new-connection",
         format!("a new connection to {} for each request", found.first().map_or("", |r| r.path.as_str())),
-        "keep connections open (Apache::DBI, persistent connections of PHP, keepalive of a proxy)",
+        "keep connections open (Apache::DBI, persistent connections of PHP, keepalive of a proxy), where the other end keeps them: sync \
+         workers of gunicorn close each",
         found,
     );
     all

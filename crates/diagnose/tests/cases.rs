@@ -56,6 +56,8 @@ fn each_stored_examination_shows_what_was_planted_and_nothing_else() {
             assert!(finding.severity != Severity::Limit || numbers >= 3, "{name}: {finding:?}");
             assert!(!finding.evidence.is_empty() && !finding.title.is_empty(), "{name}: {finding:?}");
             assert!((0.0..=1.0).contains(&finding.confidence), "{name}: {finding:?}");
+            // An administrator sorts by what it brings.
+            assert!(finding.severity != Severity::Waste || finding.expect.is_some(), "{name}: {finding:?}");
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

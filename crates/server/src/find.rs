@@ -142,7 +142,10 @@ pub fn find_listening_at(endpoint: &Endpoint) -> Option<Found> {
 /// What can be told of a process without asking the server anything, its status page included. None once it is gone.
 #[must_use]
 pub fn found_of_process(pid: i32) -> Option<Found> {
-    let info = process::look(pid)?;
+    let listens = process::look(pid)?;
+    let own = listeners_of(pid);
+    let info = first_of_its_copies(listens);
+    let pid = info.pid;
     let kind = kinds::of(&info);
     let mut found = by_process(&info);
     if kind.programs.is_empty() || kind.is_host() {
@@ -152,13 +155,24 @@ pub fn found_of_process(pid: i32) -> Option<Found> {
     let config = kind.named_by.likely(&info);
     let named = ServerRef { name: None, kind, config: config.clone(), pid: None, url: None, at: None };
     found.name = named.to_string();
-    found.listeners = listeners_of(pid);
+    found.listeners = own;
     found.status = status_of(&named, pid, config.as_deref(), &found.listeners);
     // The adapter knows more, where there is one and it means the same process.
     match find(&named) {
         Ok(same) if same.master == pid => Some(same),
         _ => Some(found),
     }
+}
+
+/// The process that the others of one command line were forked from: HAProxy's master has no listener, its workers have them all.
+fn first_of_its_copies(mut info: ProcessInfo) -> ProcessInfo {
+    let is_copy = |parent: &ProcessInfo, of: &ProcessInfo| {
+        of.exe.is_some() && parent.exe == of.exe && !of.argv.is_empty() && parent.argv == of.argv
+    };
+    while let Some(parent) = process::look(info.parent).filter(|parent| is_copy(parent, &info)) {
+        info = parent;
+    }
+    info
 }
 
 /// What can be told of a process without asking the server anything.
@@ -251,5 +265,28 @@ mod tests {
             "{threaded}"
         );
         assert!(told("pid", true).expect_err("unknown").contains("name the server by its kind"));
+    }
+
+    #[test]
+    fn a_process_is_of_the_first_of_its_copies_and_of_no_other_parent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        // Two copies below the first wait for what nobody writes.
+        let script = format!("( ( read -r x <'{0}'; true ) & wait ) & wait", pipe.display());
+        let mut first = std::process::Command::new("bash").args(["-c", &script]).spawn().expect("bash");
+        let pid = i32::try_from(first.id()).expect("a pid");
+        let last = loop {
+            let below = |pid: i32| process::child_pids(pid).first().copied();
+            if let Some(last) = below(pid).and_then(below) {
+                break last;
+            }
+            assert!(first.try_wait().expect("its state").is_none(), "it ended");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        };
+        let master = found_of_process(last).map(|found| found.master);
+        std::fs::OpenOptions::new().write(true).open(&pipe).expect("the pipe");
+        first.wait().expect("it ends");
+        assert_eq!(master, Some(pid));
     }
 }

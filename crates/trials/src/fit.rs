@@ -193,8 +193,7 @@ impl Fitting<'_, '_> {
             let kind = self.session.adapter().facts().kind;
             let advice = kind.tells_each.map_or_else(String::new, |how| format!(" ({}: {how})", kind.title));
             document.notes.push(format!(
-                "the status page does not tell how many requests each worker has served: growth takes them to be equal \
-                 shares{advice}"
+                "nothing tells how many requests each worker has served: growth takes them to be equal shares{advice}"
             ));
         }
         // Of the pool alone, what is behind it left out.

@@ -9,8 +9,8 @@ use lastdrop_load::files;
 use lastdrop_model::Url;
 use lastdrop_model::printable::line;
 use lastdrop_traffic::recording::{
-    Imported, PlanOptions, Recorded, RecordingError, plan_with_progress, read_curl, read_har, read_siege, read_wlog,
-    read_wsesslog,
+    Imported, PlanOptions, RUNS_ANOTHER, Recorded, RecordingError, plan_with_progress, read_curl, read_har, read_siege,
+    read_wlog, read_wsesslog,
 };
 
 use crate::exit::{Exit, UsageError};
@@ -71,12 +71,18 @@ impl Kind {
     }
 }
 
-/// Does a command of curl begin here, perhaps behind a prompt?
+/// Does a command of curl begin here, perhaps behind a prompt, a variable or a command that runs it? Of others like it, it is said that
+/// they are none.
 fn is_curl(line: &str) -> bool {
     let line = line.trim_start_matches('\u{feff}');
     let line = line.strip_prefix("$ ").unwrap_or(line).trim_start();
-    let program = line.split_whitespace().next().unwrap_or_default();
-    matches!(program, "curl" | "curl.exe") || program.ends_with("/bin/curl")
+    let is_before = |word: &&str| {
+        let name = word.split_once('=').map_or("", |(name, _)| name);
+        let is_variable = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        is_variable || RUNS_ANOTHER.contains(word)
+    };
+    let program = line.split_whitespace().find(|word| !is_before(word)).unwrap_or_default();
+    matches!(program, "curl" | "curl.exe" | "wget" | "http" | "xh") || program.ends_with("/bin/curl")
 }
 
 pub fn import(args: &ImportArgs) -> Result<Exit> {

@@ -92,8 +92,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = within::<u32>(SEED))]
     pub seed: Option<u32>,
 
-    /// Format of the logs, if it is not recognised: a name (common, combined, ingress-nginx, haproxy, squid), json with units and keys
-    /// (`json,duration:ms,client=from`), or the text of Apache's LogFormat, nginx's log_format or HAProxy's log-format
+    /// Format of the logs, if it is not recognised: a name (common, combined, ingress-nginx, haproxy, squid), json or logfmt with units
+    /// and keys (`json,duration:ms,client=from`), or the text of Apache's LogFormat, nginx's log_format, HAProxy's log-format or Squid's
+    /// logformat
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>, help_heading = "The log")]
     pub format: Option<Format>,
     /// How far lines may be out of order; a line beyond that is counted and sent at once [default: 1m]

@@ -352,6 +352,11 @@ fn what_was_found_can_be_concluded_again_and_explained() {
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("did you mean workers-exhausted"), "{}", wrong.stderr);
     assert_eq!(folder.run(&["doctor", "target"]).code, 2, "no URL");
+    // What is for databases of this machine is not for those behind an agent's servers.
+    for (option, value) in [("--db", "mysql://u@h/"), ("--db-password-file", "/f"), ("--db-ca", "/f")] {
+        let done = folder.run(&["doctor", "a/target", "--url", "http://127.0.0.1:1/", option, value]);
+        assert!(done.code == 2 && done.stderr.contains(&format!("no {option} with AGENT/KIND")), "{done:?}");
+    }
     assert_eq!(folder.run(&["doctor", "--url", "http://127.0.0.1:1/", "-n", "5"]).code, 2);
     let plan = folder.join("ramp.toml").display().to_string();
     fs::write(

@@ -330,6 +330,15 @@ fn pages_behind_a_login_are_traced_profiled_and_sized_by_the_sessions_of_a_plan(
     let before = seen();
     let sized = folder.json(&["size", &server, "--url", &plan, "--variant", "as it is="], 0);
     assert!(list(&sized["variants"], "variants").len() == 1 && seen() > before, "{sized:#}");
+    let before = seen();
+    let fit = ["size", &server, "--fit", "--url", &plan, "--sizes", "1,2,3", "--requests-per-worker", "8"];
+    let fitted = folder.json(&[&fit[..], &["--memory", "1G"]].concat(), 0);
+    let sizes: Vec<u64> = list(&fitted["fit"]["points"], "points").iter().map(|p| n(&p["workers"])).collect();
+    assert!([1, 2, 3].iter().all(|size| sizes.contains(size)), "{fitted:#}");
+    assert!(number(&fitted["workers_advice"]["number"]) >= 1.0 && seen() > before, "{fitted:#}");
+    // Each login was one: a session that had failed would have ended before the member's page.
+    let (answered, members) = (number(&fitted["workers_advice"]["cpu_us_per_request"]), seen() - before);
+    assert!(answered > 0.0 && members >= 12, "{members} pages behind the login: {fitted:#}");
     let wrong = folder.run(&["trace", &server, "--url", "nowhere.toml"]);
     assert!(wrong.code != 0 && wrong.stderr.contains("nowhere.toml"), "{wrong:?}");
 }

@@ -134,3 +134,43 @@ fn odd_answers_are_accepted_and_refused_ones_have_a_reason() {
         assert!(all.contains(why) && all.contains("not HTTP"), "{why}: {all}");
     }
 }
+
+#[test]
+fn a_run_whose_pages_were_not_served_is_not_called_good() {
+    let (folder, port) = (Folder::new(), free_port());
+    let page = "default_type text/html; return 200";
+    let server = format!(
+        "server {{ listen 127.0.0.1:{port};\n\
+         location /mine/ {{ return 302 /accounts/login/?next=$uri; }}\n\
+         location /accounts/login/ {{ {page} '<title>Log in</title><form method=post><input type=\"password\">'; }}\n\
+         location /edit {{ {page} '<title>Edit</title><form method=\"post\"><textarea name=\"text\"></textarea>'; }}\n\
+         location / {{ {page} '<title>Shop</title>'; }} }}"
+    );
+    let _nginx = nginx(&folder, &server, port);
+    let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
+    let redirects = "GET /mine/ redirects to /accounts/login/?next";
+    let login = "GET /mine/ is answered with a page called 'Log in'";
+    let form = "POST /edit is answered with the same form again";
+    for (path, more, doubt) in [
+        ("/mine/", &[][..], redirects),
+        ("/mine/", &["--redirects", "3"], login),
+        ("/mine/", &["--expect", "status=302"], ""),
+        ("/accounts/login/", &[], ""),
+        ("/edit", &["--method", "POST", "--body", "text=hello"], form),
+        ("/edit", &["--method", "POST", "--body", "text=hello", "--expect", "text=Edit"], ""),
+        ("/", &[], ""),
+    ] {
+        let url = url(path);
+        let args = [&["run", &url, "-n", "50", "-c", "2"], more].concat();
+        let run = folder.json(&args, 0);
+        let reasons = run["validity"]["reasons"].as_array().expect("reasons");
+        let told = reasons.iter().find(|r| r["rule"] == "answers-in-doubt").map(|r| r["what"].to_string());
+        let told = told.unwrap_or_default();
+        assert!(told.contains(doubt) && told.is_empty() == doubt.is_empty(), "{args:?}: {told:?}");
+        let text = folder.run(&["show", "last"]).stdout;
+        let first = text.lines().next().unwrap_or_default();
+        assert!(first.starts_with("Good: ") == doubt.is_empty() && first.contains(doubt), "{args:?}: {text}");
+        // What is looked at is counted as any other answer, and costs none.
+        assert_eq!(n(&main_phase(&run)["requests"]["sent"]) % 50, 0, "{args:?}");
+    }
+}

@@ -189,7 +189,8 @@ fn tls(case: &Case<'_>) -> Option<Finding> {
 fn opcode_cache(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let inside = case.inside(&v.about.server)?;
-        let opens = inside.calls.get("open").copied().unwrap_or(0.0);
+        // A program may read a hundred templates for each request: only files that are compiled tell. Older examinations count all.
+        let opens = ["open-source", "open"].iter().find_map(|sort| inside.calls.get(*sort).copied()).unwrap_or(0.0);
         let compiles = share_of(case, &v, &[], &["zendparse", "lex_scan", "zend_compile", "zendlex", "zend_hash_add", "zend_ast"]);
         // On a large machine a small pool has no time either.
         let computes = v.has_pool() && v.is_full() && v.seen.waiting("running") >= 0.6 * v.busy();
@@ -198,7 +199,7 @@ fn opcode_cache(case: &Case<'_>) -> Option<Finding> {
             finding(0.9, "PHP compiles its files again for each request")
                 .of(&v)
                 .seen("profile", "share of the compiler (zendparse, lex_scan …)", compiles, 0.1)
-                .seen("trace", "files opened a request", opens, 50)
+                .seen("trace", "source files opened a request", opens, 50)
                 .unless("files are opened by the dozen and the compiler is not in the profile")
                 .do_this(
                     cache_of_code(&v),

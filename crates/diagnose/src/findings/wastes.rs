@@ -150,9 +150,16 @@ fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
             .seen("sock_diag", "closed connections (TIME_WAIT)", v.seen.sockets.get("time_wait").copied(), 0)
             .unless("connections to it that are kept")
             .do_this(fix, how)
+            .brings(case.without_cpu(
+                BEHIND_CONNECT_S.map(|each| each * n),
+                "to open and close a connection on one machine takes some 60 µs of processor time at both ends together",
+            ))
             .check_by("connects a request in lastdrop trace"),
     )
 }
+
+/// Processor time of a connection over loopback: connect, accept, its sockets and their end, at both ends; least, likely and most.
+const BEHIND_CONNECT_S: [f64; 3] = [20e-6, 60e-6, 120e-6];
 
 fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
@@ -190,7 +197,11 @@ fn connection_kept(case: &Case<'_>, step: &Step, connections: f64) -> Option<Exp
     let all = step.response.mean;
     let ratio = round(1.0 / (1.0 - (connect / all).clamp(0.0, 0.9)));
     let because = format!("to connect takes {} of {} per request", show_us(connect), show_us(all));
-    (connect > 0.0 && all > 0.0 && !case.cpu_full()).then_some(Expectation { ratio, interval: None, because })
+    if case.cpu_full() {
+        let because = "to open and close a connection takes some 60 µs of processor time at both ends together";
+        return case.without_cpu(BEHIND_CONNECT_S.map(|each| each * connections), because);
+    }
+    (connect > 0.0 && all > 0.0).then_some(Expectation { ratio, interval: None, because })
 }
 
 /// Workers that are replaced all the time as soon as clients do not keep their connections: what the other steps show of it.
@@ -271,9 +282,25 @@ fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
                 "as many workers from the start as the load needs: StartServers and MinSpareServers (Apache), pm = static or a higher \
                  pm.start_servers (PHP-FPM)",
             )
+            .brings(grown(case))
             .check_by("the same number of workers before and after")
     })
 }
+
+/// What a pool of its full size should bring from the start: what it answered in the steps that came after it had grown.
+fn grown(case: &Case<'_>) -> Option<Expectation> {
+    let now = case.main.answered_rps;
+    let after = [StepKind::Beyond, StepKind::OtherKeepalive].into_iter().filter_map(|kind| case.all.step(kind));
+    let best = after.map(|step| step.answered_rps).fold(now, f64::max);
+    (now > 0.0).then(|| Expectation {
+        ratio: round((best / now).min(MOST_GROWN)),
+        interval: None,
+        because: format!("only while it grows: {now:.1} answers/s meanwhile, {best:.1} in the steps after"),
+    })
+}
+
+/// A step with other users or without keep-alive tells no more of it.
+const MOST_GROWN: f64 = 3.0;
 
 fn buffering(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| {
@@ -288,6 +315,10 @@ fn buffering(case: &Case<'_>) -> Option<Finding> {
             .seen("error log", "buffered to a temporary file", lines, 1)
             .seen("trace", "calls on temporary files a request", traced, 0.5)
             .do_this(Vec::new(), "buffers that hold an answer: proxy_buffers, fastcgi_buffers, client_body_buffer_size; or proxy_max_temp_file_size 0")
+            .brings(case.without_cpu(
+                [20e-6, 100e-6, 400e-6].map(|each| each * traced.max(case.per_request(lines)).min(1.0)),
+                "a temporary file takes some 100 µs of processor time, more where it reaches the disk",
+            ))
             .check_by("no such line in the log"),
     )
 }
@@ -395,9 +426,16 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
             }
             said.unless("memory of their own that grows with the process: a leak")
                 .do_this(Vec::new(), "load code and data before the fork (PerlModule, preload_app, opcache.preload), write to them once there, keep counters elsewhere")
+                .brings(spares_memory(format!("{:.1} MB of its own a worker", g.worker_private_bytes / 1e6)))
                 .check_by("lastdrop size: shared memory of old and of young workers")
         })
     })
+}
+
+/// What takes memory and no time.
+fn spares_memory(what: impl std::fmt::Display) -> Option<Expectation> {
+    let because = format!("it spares memory ({what}), and no time of a request");
+    Some(Expectation { ratio: 1.0, interval: None, because })
 }
 
 fn unused_modules(case: &Case<'_>) -> Option<Finding> {
@@ -467,6 +505,10 @@ fn not_needed(said: Finding, case: &Case<'_>, tried: &ModulesTried, [source, wha
     }
     let starts = format!("{:.0}, {:.0}", tried.start_s * 1e3, tried.start_without_s * 1e3);
     let url = &case.all.url;
+    said = said.brings(spares_memory(match (tried.worker_bytes, tried.worker_bytes_without) {
+        (Some(with), Some(without)) => format!("{:.0} kB a worker", kb(with.saturating_sub(without))),
+        _ => "as measured above".into(),
+    }));
     said = said
         .seen("second instance", "ms to the first answer with and without them", starts, "")
         .unless(format!("{wrong} without them, or {url} answers otherwise: neither happened"));

@@ -142,10 +142,10 @@ impl<W: World> EventLoop<'_, W> {
         let (class, plan) = (self.streams[stream].class, self.job.plan);
         let is_own = errand.is_none_or(|e| !e.embedded && e.logged.is_none());
         is_own
-            && self.record.looks.is_due(class)
             && self.tape.is_none()
             && plan.http.pipeline <= 1
             && self.job.prepared.requests[request as usize].answer.expect.is_empty()
+            && self.record.looks.is_due(class)
     }
 
     /// Makes the bytes of a request that changes, and what looks at its answer.

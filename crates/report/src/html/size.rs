@@ -35,7 +35,8 @@ pub(crate) fn verdict(d: &SizeDocument) -> Told {
         Some(fits) => Told::new(
             if fits.worst_case == 0 { Tone::Bad } else { Tone::Note },
             format!(
-                "{} workers surely fit into {}; {} if not all are at their largest at once.",
+                "{}{} workers surely fit into {}; {} if not all are at their largest at once.",
+                needed(d),
                 count(fits.worst_case),
                 show_bytes(d.budget_bytes),
                 count(fits.independent)
@@ -67,6 +68,23 @@ pub(crate) fn verdict(d: &SizeDocument) -> Told {
     told.number(show_bytes(each), "of its own, the largest worker");
     told.number(show_bytes(d.budget_bytes), "budget");
     told
+}
+
+/// What is needed, before what would fit: on a large machine these are far apart.
+fn needed(d: &SizeDocument) -> String {
+    match d.workers_advice.as_ref().map(|advice| (advice, advice.need)) {
+        Some((advice, Some(need))) if advice.too_few => format!(
+            "{} workers are all that {} allows, {} would be needed; ",
+            count(advice.number),
+            advice.bound_by,
+            count(need)
+        ),
+        Some((advice, Some(_))) => format!("{} workers are needed; ", count(advice.number)),
+        Some((advice, None)) if advice.bound_by != "memory" => {
+            format!("No more than {} workers ({}); ", count(advice.number), advice.bound_by)
+        }
+        _ => String::new(),
+    }
 }
 
 /// The same memory by three ways of adding up.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use self::envelope::Envelope;
 use self::json::{Json, Shape};
 use self::pattern::{Field, Misfit, Pattern};
-use crate::entry::{Entry, Role};
+use crate::entry::Entry;
 use crate::time::TimeForm;
 
 /// How lines are read.

@@ -25,6 +25,7 @@ pub use self::curl::read_curl;
 pub use self::har::read_har;
 pub use self::httperf::{read_wlog, read_wsesslog};
 pub use self::settings::Settings;
+pub use self::shell::RUNS_ANOTHER;
 pub use self::siege::read_siege;
 
 /// Answers are looked at for values up to here.

@@ -33,6 +33,9 @@ pub(super) fn commands(text: &str) -> Result<Vec<ShellCommand>, RecordingError> 
     Ok(script.all)
 }
 
+/// Commands that run the one behind them.
+pub const RUNS_ANOTHER: [&str; 6] = ["sudo", "env", "time", "nohup", "command", "exec"];
+
 struct Script<'a> {
     chars: Peekable<Chars<'a>>,
     variables: HashMap<String, String>,
@@ -88,6 +91,13 @@ impl Script<'_> {
             let name = word.split_once('=').map_or("", |(name, _)| name);
             !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         };
+        // What stands before a command: variables of its own, and who runs it.
+        while command.words.len() > 1
+            && !command.words.iter().all(is_assignment)
+            && (is_assignment(&command.words[0]) || RUNS_ANOTHER.contains(&command.words[0].as_str()))
+        {
+            command.words.remove(0);
+        }
         let words = if command.words.first().is_some_and(|word| word == "export") {
             &command.words[1..]
         } else {

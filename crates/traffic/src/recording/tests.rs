@@ -215,6 +215,7 @@ curl -G http://h/d -d q=1 -u ann:secret
         ("curl http://h/ -d \"$(cat f)\"", "output of a command"),
         ("curl http://h/ -d `cat f`", "output of a command"),
         ("curl http://h/?a=1&b=2", "put the URL in quotes"),
+        ("time wget http://h/", "'wget' is not curl"),
         ("curl http://h/ < x", "< reads a file"),
         ("curl 'http://h/{a'", "neither a list"),
         ("curl 'http://h/[a]'", "neither a list"),
@@ -555,6 +556,7 @@ fn one_line_may_be_many_requests() {
     assert_eq!(urls("curl http://h/a -d x --next http://h/b -: http://h/c"), "POST /a, GET /b, GET /c");
     assert_eq!(urls("curl http://h/a && curl http://h/b || /usr/bin/curl http://h/c"), "GET /a, GET /b, GET /c");
     assert_eq!(urls("ID=7\nexport T=x\ncurl \"http://h/$ID/${T}\""), "GET /7/x");
+    assert_eq!(urls("TOKEN=x sudo curl http://h/a\ntime curl http://h/b"), "GET /a, GET /b");
     assert_eq!(urls("$ curl http://h/a \\\n> -X PUT \\\n> -d x"), "PUT /a");
     assert_eq!(urls("curl http://ann:secret@h/a#part"), "GET /a");
 }
