@@ -115,7 +115,7 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
             .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
     }
-    let master = executing.map_or(Ok(master), |executing| executing.wait(&journal.birth))?;
+    let master = executing.map_or(Ok(master), |executing| executing.wait(&journal.birth, &journal.argvs()))?;
     let deadline = Instant::now() + RELOAD_TIMEOUT;
     let is_new = |p: ProcessInfo| !old.iter().any(|(known, _)| *known == p.pid);
     let has_new = || process::children(master).into_iter().filter(|p| is_worker(p)).any(is_new);
@@ -180,16 +180,18 @@ impl Executing {
 
     /// Waits until it has taken its configuration: it catches signals again, and has workers unless it has none until
     /// somebody asks. Gives the master, which is another process where it has detached itself again.
-    fn wait(&self, birth: &Birth) -> Result<i32, ServerError> {
+    fn wait(&self, birth: &Birth, argvs: &[&[String]]) -> Result<i32, ServerError> {
         const NO_WORKERS: Duration = Duration::from_secs(1);
+        // While it detaches itself it is between two processes; half a second, on a busy machine.
+        const MOST_LOOKS_WITHOUT: u32 = 25;
         let deadline = Instant::now() + RELOAD_TIMEOUT;
         let (mut up, mut looks_without): (Option<Instant>, u32) = (None, 0);
         loop {
             let same = process::is_alive(self.master, self.start_ticks);
-            let family = if same { Vec::new() } else { restart::family(birth, &[&birth.argv]) };
+            let family = if same { Vec::new() } else { restart::family(birth, argvs) };
             let master = if same { Some(self.master) } else { restart::masters(&family).first().map(|p| p.pid) };
             looks_without = if master.is_some() { 0 } else { looks_without + 1 };
-            if looks_without > 5 {
+            if looks_without > MOST_LOOKS_WITHOUT {
                 let command = format!("a reload of process {}", self.master);
                 return Err(ServerError::Ended { command, status: "it did not take its configuration".into() });
             }

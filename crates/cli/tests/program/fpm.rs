@@ -266,6 +266,36 @@ fn a_sweep_killed_at_any_step_is_put_back_byte_for_byte() {
     assert!(steps >= 12, "{steps}");
 }
 
+#[test]
+fn one_that_detaches_itself_again_at_each_reload_is_followed() {
+    let folder = Folder::new();
+    let (config, socket) = (folder.join("fpm.conf"), folder.join("fpm.sock"));
+    let at = folder.path().display();
+    // Its pool is in the main file, so that it runs on a file of ours meanwhile: another command line.
+    let text = format!(
+        "[global]\npid = {at}/fpm.pid\nerror_log = {at}/fpm.log\n[www]\nuser = www-data\ngroup = www-data\n\
+         listen = {at}/fpm.sock\nlisten.owner = www-data\npm = static\npm.max_children = 3\n"
+    );
+    fs::write(&config, text).expect("written");
+    let program = fs::read_dir("/usr/sbin").expect("readable").filter_map(|e| Some(e.ok()?.path()));
+    let is_fpm = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("php-fpm"));
+    let program = program.into_iter().find(is_fpm).expect("PHP-FPM (./x test installs it)");
+    let mut shell = Command::new("sh");
+    let script = "\"$0\" -D -y \"$1\"; is() { kill -0 \"$(cat \"$2\")\" 2>&-; }; \
+                  while is \"$@\" || { sleep 0.5; is \"$@\"; }; do sleep 0.1; done";
+    shell.args(["-c", script]).arg(&program).arg(&config).arg(folder.join("fpm.pid"));
+    let daemon = Daemon::start(shell, "php-fpm", |_| socket.exists());
+    let site = Site::of(&folder, Fpm { daemon, socket, config });
+    let first = site.master();
+    let plan = site.plan(&folder, "200ms", "'pm.max_children' = [2, 4, 5]");
+    let sweep = folder.json(&["sweep", &plan, "--live", "--quiet"], 0);
+    let rows = sweep["rows"].as_array().expect("rows");
+    let answered = rows.iter().filter(|row| row["answered"].as_u64() > Some(0)).count();
+    assert!(rows.len() == 3 && answered == 3, "{sweep:#}");
+    wait_until("its own pool", || site.children() == 3 && get(site.port, "/pid.php").is_some());
+    assert!(folder.journal().is_none() && site.master() != first, "it is another process now");
+}
+
 /// The longest queue of a unix socket, as the kernel has it.
 fn longest_queue(socket: &Path) -> Option<u64> {
     let filter = format!("src {}", socket.display());
