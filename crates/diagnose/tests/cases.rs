@@ -75,6 +75,25 @@ fn nothing_is_concluded_where_the_load_that_is_asked_about_lost_an_agent() {
 }
 
 #[test]
+fn redirects_that_nobody_follows_are_told() {
+    let (mut told, mut tried) = (0, 0);
+    for (name, mut case) in cases() {
+        let all = &mut case.examination;
+        let Some(kind) = all.main().map(|step| step.kind) else { continue };
+        for (status, redirects) in [("302", true), ("304", false), ("200", false)] {
+            for step in all.steps.iter_mut().filter(|s| s.kind == kind) {
+                step.status = BTreeMap::from([(status.to_string(), step.answered.max(1))]);
+            }
+            let is_told = diagnose(all).notes.iter().any(|note| note.contains("most answers are redirects"));
+            assert!(redirects || !is_told, "{name} {status}");
+            (told, tried) = (told + u32::from(is_told), tried + u32::from(redirects));
+        }
+    }
+    // Of several machines each is examined by itself.
+    assert!(tried > 0 && told * 2 > tried, "{told} of {tried}");
+}
+
+#[test]
 fn every_finding_has_a_stored_case() {
     let all = cases();
     let shown: BTreeSet<&str> =

@@ -159,5 +159,10 @@ pub(super) fn notes(case: &Case<'_>) -> Vec<String> {
     if case.main.share_of_status(|s| s.starts_with('4') && s != "429") > 0.5 {
         notes.push("most answers are 4xx: is the URL right?".into());
     }
+    if case.main.share_of_status(|s| s.starts_with('3') && s != "304") > 0.5 {
+        let what = "most answers are redirects, and that is what was examined, not the page they lead to: one behind a login needs its \
+                    session (--url PLAN of lastdrop record), one that has moved its new URL or --redirects 3";
+        notes.push(what.into());
+    }
     notes
 }
