@@ -122,7 +122,7 @@ fn line(f: &Finding) -> String {
     let brings = f
         .expect
         .as_ref()
-        .filter(|e| e.ratio > 1.0)
+        .filter(|e| e.ratio > 1.0 || f.severity == Severity::Waste)
         .map_or_else(String::new, |e| format!(", expected × {:.2}", e.ratio));
     format!("{:<6} {}{fix}{brings}   ({})\n", word(f), f.title, f.id)
 }
