@@ -11,8 +11,11 @@ use crate::stat::{Stat, page_bytes};
 /// Processor time that a look may spend on reading memory, once every process has been read. It is not measured by the clock: where
 /// the processors are full a look waits for them, and a look that finds new workers has walked all of /proc before.
 const MEMORY_BUDGET: Duration = Duration::from_micros(2500);
-/// The same until then.
+/// The same until then, once the allowance below is used up.
 const FIRST_MEMORY_BUDGET: Duration = Duration::from_millis(7);
+/// The same while there is some: workers of an interpreter with 200 MB take 15 ms each, and a pool of twelve has to be known within a
+/// doctor's step.
+const GENEROUS_MEMORY_BUDGET: Duration = Duration::from_millis(60);
 /// But no look reads memory for longer than this.
 const LONGEST: Duration = Duration::from_millis(200);
 /// No number of a worker's memory gets older than this at one look a second, whatever the budget.
@@ -22,6 +25,35 @@ const OLDEST_MEMORY: f64 = 30.0;
 const TRUST_UNCHANGED: Duration = Duration::from_secs(60);
 /// Most that page faults of the others may have changed a worker's share, for it to count as unchanged.
 const UNCHANGED_SHARE: f64 = 0.005;
+
+/// Processor time for memory that has never been read, over all looks. Where workers come and go all the time it is used up soon.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    left: Duration,
+}
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance { left: Allowance::MOST }
+    }
+}
+
+impl Allowance {
+    const MOST: Duration = Duration::from_millis(400);
+    /// Comes with each look.
+    const A_LOOK: Duration = Duration::from_millis(1);
+
+    fn budget(&self, is_unread: bool) -> Duration {
+        if is_unread { FIRST_MEMORY_BUDGET.max(self.left.min(GENEROUS_MEMORY_BUDGET)) } else { MEMORY_BUDGET }
+    }
+
+    fn spend(&mut self, spent: Duration, is_unread: bool) {
+        if is_unread {
+            self.left = self.left.saturating_sub(spent);
+        }
+        self.left = (self.left + Allowance::A_LOOK).min(Allowance::MOST);
+    }
+}
 
 impl Group {
     /// Marks the memory that cannot have changed since it was read as known now: its process had no page fault, and
@@ -53,8 +85,8 @@ impl Group {
             .collect();
         // Never read comes first, then the oldest.
         order.sort_by_key(|(_, at)| *at);
-        let unread = order.iter().filter(|(_, at)| at.is_none()).count();
-        let budget = if unread > 0 { FIRST_MEMORY_BUDGET } else { MEMORY_BUDGET };
+        let is_unread = order.iter().any(|(_, at)| at.is_none());
+        let budget = self.allowance.budget(is_unread);
         // What a look owes beyond a whole number is owed by the next ones.
         self.memory_owed = self.memory_owed.fract() + order.len() as f64 / OLDEST_MEMORY;
         let at_least = self.memory_owed as usize;
@@ -84,5 +116,30 @@ impl Group {
                 }
             }
         }
+        self.allowance.spend(thread_cpu().saturating_sub(before), is_unread);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_workers_are_read_soon_and_workers_that_come_and_go_do_not_cost_that_for_ever() {
+        let mut allowance = Allowance::default();
+        let each = Duration::from_millis(15);
+        let (mut read, mut looks) = (0, 0);
+        while read < 12 {
+            // It stops with the first process after the budget.
+            let n = allowance.budget(true).as_millis() / each.as_millis() + 1;
+            read += n;
+            looks += 1;
+            allowance.spend(each * u32::try_from(n).expect("few"), true);
+        }
+        assert!(looks <= 3, "{looks}");
+        for _ in 0..100 {
+            allowance.spend(allowance.budget(true), true);
+        }
+        assert_eq!((allowance.budget(true), allowance.budget(false)), (FIRST_MEMORY_BUDGET, MEMORY_BUDGET));
     }
 }

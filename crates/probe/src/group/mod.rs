@@ -74,6 +74,7 @@ pub struct Group {
     looked: Option<Instant>,
     ran: Option<u64>,
     memory_owed: f64,
+    allowance: memory::Allowance,
     changes: u64,
     files_counted_to: i32,
     /// Looks that knew the memory of all processes, and those that did not, with the most processes that had not been read.
@@ -98,6 +99,7 @@ impl Group {
             looked: None,
             ran: None,
             memory_owed: 0.0,
+            allowance: memory::Allowance::default(),
             changes: 0,
             files_counted_to: 0,
             known_looks: 0,
