@@ -13,6 +13,7 @@ use crate::logged::redirect_target;
 
 /// Answers that a thread looks at, at most.
 const MOST_LOOKS: u32 = 200;
+
 /// When the next look at an answer of each class is due.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
