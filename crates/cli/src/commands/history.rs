@@ -27,7 +27,7 @@ pub struct HistoryArgs {
     /// How many runs to list
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = within::<usize>(LISTED))]
     pub limit: usize,
-    /// List each run of a comparison, a sweep, a tune … too, and not one row for all of them
+    /// List each run of a comparison, sweep, tune or doctor by itself
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]
