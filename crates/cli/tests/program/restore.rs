@@ -427,7 +427,9 @@ fn a_tune_killed_at_any_step_is_undone_by_restore() {
     }
     // What a killed tune has measured is there.
     let tune = start_tune(&folder, &target, &[]);
-    wait_until("a run in the store", || folder.run(&["history", "--all", "-n", "1000"]).stdout.contains("tune baseline"));
+    wait_until("a run in the store", || {
+        folder.run(&["history", "--all", "-n", "1000"]).stdout.contains("tune baseline")
+    });
     signal(&tune, libc::SIGKILL);
     end(tune);
     assert_eq!(folder.run(&["restore"]).code, 0);
