@@ -4,15 +4,18 @@
 //! is an error status, and all of it is faster than the work. Looked at are the first answer of a class, the 2nd, the 4th, the 7th, the 12th
 //! and so on, so that looks cost nothing where many requests are sent; of a body, its beginning.
 
-use lastdrop_model::Url;
 use lastdrop_model::class::fold;
 use lastdrop_model::request::{Body, RequestSpec};
+use lastdrop_model::{Url, printable};
 use memchr::memmem;
 
 use crate::logged::redirect_target;
 
 /// Answers that a thread looks at, at most.
 const MOST_LOOKS: u32 = 200;
+
+/// Of a title or a redirect's target.
+const MOST_SHOWN_CHARS: usize = 80;
 
 /// When the next look at an answer of each class is due.
 #[derive(Debug, Default)]
@@ -115,7 +118,7 @@ impl Looked<'_> {
         let lower = html.to_ascii_lowercase();
         let title = title(&html, &lower);
         let small = title.to_ascii_lowercase();
-        let page = || format!("is answered with a page called '{}'", title.chars().take(60).collect::<String>());
+        let page = || format!("is answered with a page called '{}'", shown(&title));
         let asks_for_login = LOGIN_TITLES.iter().any(|word| small.starts_with(word))
             || (LOGIN_TITLES.iter().any(|word| small.contains(word)) && has_input(&lower, "password"));
         let changes = matches!(self.spec.method.as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
@@ -143,7 +146,7 @@ impl Looked<'_> {
             (true, _) => String::new(),
             (false, tls) => format!("{}://{}", if tls { "https" } else { "http" }, there.host),
         };
-        Some(format!("redirects to {origin}{path}"))
+        Some(format!("redirects to {}", shown(&format!("{origin}{path}"))))
     }
 
     /// Does the page have a form with all fields that were sent, and with one that a page for reading has not?
@@ -162,6 +165,12 @@ impl Looked<'_> {
             && names.iter().all(has_field)
             && (lower.contains("<textarea") || has_input(lower, "hidden") || has_input(lower, "password"))
     }
+}
+
+/// What a server said, as it is shown: its beginning, control characters visible.
+fn shown(text: &str) -> String {
+    let beginning: String = text.chars().take(MOST_SHOWN_CHARS).collect();
+    printable::line(&beginning)
 }
 
 /// Has a page an input of a type? The page is in small letters.
@@ -238,6 +247,15 @@ mod tests {
                 "is answered with a page called 'Possible cross-site request forgery'",
             ),
             ("POST", "/edit", "id=1", 403, "", FORM, ""),
+            (
+                "GET",
+                "/a",
+                "",
+                200,
+                "",
+                "<title>Login \u{1b}[2J</title>",
+                "is answered with a page called 'Login \\x1b[2J'",
+            ),
             ("GET", "/a", "", 200, "", "<title", ""),
             ("GET", "/a", "", 200, "", "<title>Ⱥ log in", ""),
         ] {
