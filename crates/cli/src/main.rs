@@ -162,6 +162,8 @@ fn check_abilities(cli: &args::Cli) -> Result<(), String> {
         _ if !cli.trust.is_empty() && !abilities.trust => off("--trust", "trust"),
         Command::Agent(_) | Command::Fleet(_) if !abilities.agents => off("a fleet", "agents"),
         Command::Guard(args) if args.act && !abilities.changes => off("guard --act", "changes"),
+        Command::Watch(args) if !abilities.databases => args.database.first().map_or(Ok(()), |o| off(o, "databases")),
+        Command::Doctor(args) if !abilities.databases => args.database.first().map_or(Ok(()), |o| off(o, "databases")),
         _ => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use lastdrop_model::TroubleKind;
 use lastdrop_wire::{Anybody, Verifier, pem, verify};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use crate::access::TlsChoice;
 use crate::failure::Failure;
@@ -35,19 +35,14 @@ pub(crate) fn handshake(
     let name = ServerName::try_from(host.to_string()).map_err(|_| failed(format!("'{host}' is no name of a host")))?;
     let given = choice.ca.as_deref().map(certificates).transpose();
     let given = given.map_err(|what| Failure::new(TroubleKind::Other, what))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Verifier::new(system_roots(), given.unwrap_or_default(), Arc::clone(&provider));
+    let verifier = Verifier::new(system_roots(), given.unwrap_or_default(), verify::provider());
     let judge = Arc::new(Judge {
         verifier: verifier.as_ref().ok().cloned(),
-        anybody: Anybody::new(Arc::clone(&provider)),
+        anybody: Anybody::new(verify::provider()),
         distrust: Mutex::new(Some(verifier.err().unwrap_or_else(|| "it was not shown".into()))),
     });
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| failed(e.to_string()))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::clone(&judge) as Arc<dyn ServerCertVerifier>)
-        .with_no_client_auth();
+    let config =
+        verify::client(Arc::clone(&judge) as Arc<dyn ServerCertVerifier>).map_err(|e| failed(e.to_string()))?;
     let mut session = ClientConnection::new(Arc::new(config), name).map_err(|e| failed(e.to_string()))?;
     while session.is_handshaking() {
         match session.complete_io(socket) {

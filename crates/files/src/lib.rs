@@ -11,7 +11,7 @@
 
 mod folder;
 pub mod input;
-mod owner;
+pub mod owner;
 mod step;
 mod trusted;
 

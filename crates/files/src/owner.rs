@@ -1,4 +1,5 @@
-//! Whose files are trusted: those of root and of the user who runs lastdrop.
+//! What owner and mode of a file say about who can have written it. Files that lastdrop obeys are those of root and of the user who
+//! runs it; what root executes for a server is judged by the same words, with other owners.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +11,25 @@ const STICKY: u32 = 0o1000;
 /// The owner that a user namespace shows for users that it does not know.
 const OVERFLOW_UID: u32 = 65_534;
 
-pub fn is_trusted(uid: u32) -> bool {
+pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
+/// May nobody but its owner write it, as its mode says?
+#[must_use]
+pub fn is_closed_to_others(mode: u32) -> bool {
+    mode & OTHERS_WRITE == 0
+}
+
+/// May nobody but the owner of a file in this folder rename or remove it, as the folder's mode says? In a sticky one, such as /tmp,
+/// others may only add files.
+#[must_use]
+pub fn keeps_files_of_their_owners(mode: u32) -> bool {
+    is_closed_to_others(mode) || mode & STICKY != 0
+}
+
 /// May only its owner write it? Where users have groups of their own (umask 002), that group is nobody else.
-pub fn is_written_by_its_owner_alone(metadata: &Metadata) -> bool {
+pub(crate) fn is_written_by_its_owner_alone(metadata: &Metadata) -> bool {
     match metadata.mode() & OTHERS_WRITE {
         0 => true,
         GROUP_WRITES => is_trusted(metadata.uid()) && is_our_own_group(metadata.gid()),
@@ -52,10 +66,9 @@ fn own_group(user: u32, passwd: &str, groups: &str) -> Option<u32> {
     (has_no_others && !is_first_group_of_others).then_some(*group)
 }
 
-/// May nobody but root and the user who runs lastdrop rename or remove files of theirs in this folder? In a sticky one,
-/// such as /tmp, others may only add files.
-pub fn is_trusted_folder(metadata: &Metadata) -> bool {
-    let is_closed = is_written_by_its_owner_alone(metadata) || metadata.mode() & STICKY != 0;
+/// May nobody but root and the user who runs lastdrop rename or remove files of theirs in this folder?
+pub(crate) fn is_trusted_folder(metadata: &Metadata) -> bool {
+    let is_closed = is_written_by_its_owner_alone(metadata) || keeps_files_of_their_owners(metadata.mode());
     is_closed && (is_trusted(metadata.uid()) || is_outside_of_our_users(metadata.uid()))
 }
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use async_nats::jetstream::{Context, ContextBuilder};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
+use lastdrop_wire::verify;
 use rustls::DigitallySignedStruct;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
@@ -121,15 +122,11 @@ impl Link {
         }
         let pin = Arc::new(Pinned {
             certificate: login.certificate,
-            provider: Arc::new(ring::default_provider()),
+            provider: verify::provider(),
             another: AtomicBool::new(false),
         });
-        let tls = rustls::ClientConfig::builder_with_provider(Arc::clone(&pin.provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|e| LinkError::Unreachable { url: url.clone(), why: e.to_string() })?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(&pin) as Arc<dyn ServerCertVerifier>)
-            .with_no_client_auth();
+        let tls = verify::client(Arc::clone(&pin) as Arc<dyn ServerCertVerifier>)
+            .map_err(|e| LinkError::Unreachable { url: url.clone(), why: e.to_string() })?;
         let (tell, up) = watch::channel(false);
         let tell = Arc::new(tell);
         let options = ConnectOptions::with_user_and_password(login.user.clone(), login.password.clone())

@@ -1,5 +1,7 @@
 //! Questions to agents and their answers: each acts once, whatever is lost on the way, and what nobody listens to any more ends.
 
+// Agents and brokers are processes of the tests.
+#[allow(clippy::disallowed_methods)]
 mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};

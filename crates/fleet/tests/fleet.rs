@@ -1,5 +1,7 @@
 //! A whole fleet on this machine, with a real nats-server, and what is killed under way.
 
+// Agents and brokers are processes of the tests.
+#[allow(clippy::disallowed_methods)]
 mod common;
 
 use std::time::{Duration, SystemTime};

@@ -2,7 +2,7 @@
 //! reports what Erlang's formulas say? Beside it the spread that a simulation of the same length shows.
 //!
 //! cargo run --release -p lastdrop-lab --example queueing -- [SECONDS [SERVICE_MS]]
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods)]
 
 #[path = "../tests/mmw/mod.rs"]
 mod mmw;

@@ -11,7 +11,7 @@ use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Event, Look, WorkerLook};
 use lastdrop_probe::group::Group;
 use lastdrop_probe::namespace::Namespace;
-use lastdrop_probe::{listeners, memory, process};
+use lastdrop_probe::{ProbeError, listeners, memory, process};
 use lastdrop_server::{Found, ServerError, ServerRef, find};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -392,24 +392,33 @@ impl Guard<'_> {
 
     /// The master has ended: a restart brings another.
     fn find_again(&mut self) -> Result<(), LabError> {
-        match find(&self.order.server) {
-            Ok(found) => {
-                self.tell(GuardEvent::Restarted { master: found.master });
-                self.group = Group::new(found.master, false, found.helpers);
-                self.namespace = Namespace::of(found.master).map_err(|e| LabError::Other(e.to_string()))?;
-                self.found = found;
-                self.leaving.clear();
-                self.said.clear();
-                self.known.clear();
-                self.newborn.clear();
-                self.pool = Pool::new();
-                Ok(())
-            }
-            Err(ServerError::NotFound { .. }) => {
+        let found = match find(&self.order.server) {
+            Ok(found) => found,
+            Err(ServerError::NotFound { .. } | ServerError::Probe(ProbeError::Gone(_))) => {
                 self.tell(GuardEvent::Gone);
-                Ok(())
+                return Ok(());
             }
-            Err(e) => Err(e.into()),
-        }
+            Err(e) => return Err(e.into()),
+        };
+        self.namespace = match Namespace::of(found.master) {
+            Ok(namespace) => namespace,
+            // It has ended again.
+            Err(_) if process::look(found.master).is_none() => {
+                self.tell(GuardEvent::Gone);
+                return Ok(());
+            }
+            Err(e) => return Err(LabError::Other(e.to_string())),
+        };
+        // It may have come back as a server whose workers leave otherwise.
+        self.signal = found.leave_signal().map_err(LabError::Other)?;
+        self.tell(GuardEvent::Restarted { master: found.master });
+        self.group = Group::new(found.master, false, found.helpers);
+        self.found = found;
+        self.leaving.clear();
+        self.said.clear();
+        self.known.clear();
+        self.newborn.clear();
+        self.pool = Pool::new();
+        Ok(())
     }
 }

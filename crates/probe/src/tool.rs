@@ -1,6 +1,6 @@
 //! Other programs that lastdrop executes, and the list of all of them: each document names what was executed while it was made.
 //!
-//! lastdrop's own tools (perf, strace, systemctl) are found in the system's folders where root runs, so that no folder of a user's
+//! lastdrop's own tools (perf, strace, systemctl, ssh, nats-server) are found in the system's folders where root runs, so that no folder of a user's
 //! PATH can put another program in their place. Their environment has nothing in it that makes a program load code.
 
 use std::path::{Path, PathBuf};
@@ -50,13 +50,34 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// "Not found", where it is not installed.
 pub fn command(name: &str, why: &str) -> std::io::Result<Command> {
-    let program = find(name).ok_or(std::io::ErrorKind::NotFound)?;
-    log(&program, nix::unistd::geteuid().as_raw(), why);
-    // Its file was looked up above.
-    #[allow(clippy::disallowed_methods)]
+    Ok(clean_command(&find(name).ok_or(std::io::ErrorKind::NotFound)?, why))
+}
+
+/// The same for a program that the user names: a path, or a name that is looked up like that of a tool.
+///
+/// # Errors
+/// "Not found", where no program has that name.
+pub fn named(program: &str, why: &str) -> std::io::Result<Command> {
+    if program.contains('/') { Ok(clean_command(Path::new(program), why)) } else { command(program, why) }
+}
+
+/// A command that executes this very program again, with a clean environment. Executing it is logged.
+#[must_use]
+pub fn ourselves(why: &str) -> Command {
+    use std::os::unix::process::CommandExt;
+    let mut command = clean_command(Path::new("/proc/self/exe"), why);
+    command.arg0("lastdrop");
+    command
+}
+
+/// The only place that makes a command for a tool.
+#[allow(clippy::disallowed_methods)]
+fn clean_command(program: &Path, why: &str) -> Command {
+    let shown = std::fs::canonicalize(program).unwrap_or_else(|_| program.into());
+    log(&shown, nix::unistd::geteuid().as_raw(), why);
     let mut command = Command::new(program);
     clean(&mut command);
-    Ok(command)
+    command
 }
 
 /// Takes out of a command's environment what makes a program load code or configuration.
@@ -143,6 +164,21 @@ mod tests {
         for name in ["APACHE_RUN_USER", "PORT", "ENVIRONMENT", "DATABASE_URL", "SSH_AUTH_SOCK", "TERM"] {
             assert!(!loads_code(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_command_for_a_tool_has_a_clean_environment_and_is_listed() {
+        let at_path = named("/bin/sh", "a path").expect("no look-up");
+        let found = named("sh", "a name").expect("there is a shell");
+        assert!(Path::new(found.get_program()).is_absolute() && named("no-such-program-here", "").is_err());
+        for command in [at_path, found, ourselves("again")] {
+            let passes = |(name, value): (&std::ffi::OsStr, Option<&std::ffi::OsStr>)| {
+                value.is_some() && name.to_str().is_none_or(loads_code)
+            };
+            assert!(!command.get_envs().any(passes), "{command:?}");
+        }
+        let own = std::env::current_exe().and_then(std::fs::canonicalize).expect("this program");
+        assert!(executed().iter().any(|one| one.program == own.display().to_string() && one.why == "again"));
     }
 
     #[test]

@@ -7,10 +7,11 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use lastdrop_files::input;
 use serde::Deserialize;
 
+use crate::ServerError;
 use crate::execution::check_roots;
-use crate::{ServerError, regular};
 
 /// Where the file is.
 pub const FILE: &str = "/etc/lastdrop.toml";
@@ -56,7 +57,7 @@ impl Abilities {
         check_roots(path).map_err(|why| {
             format!("{name} does not count: {why}; make it root's alone: chown root {name}; chmod 644 {name}")
         })?;
-        let text = regular::read_to_string(path).map_err(|e| format!("{name} cannot be read: {e}"))?;
+        let text = input::read_regular_text(path).map_err(|e| format!("{name} cannot be read: {e}"))?;
         toml::from_str(&text).map_err(|e| format!("{name}: {e}"))
     }
 }

@@ -95,7 +95,9 @@ pub(crate) fn test_start(server: &ServerRef, birth: &Birth) -> Option<Result<(),
         AdapterName::Haproxy => Some(crate::haproxy::test_start(birth)),
         AdapterName::Nginx => Some(crate::nginx::test_start(birth)),
         AdapterName::Target => Some(crate::target::test_start(birth)),
-        AdapterName::PhpFpm | AdapterName::Host => None,
+        // A journal of an earlier version does not say what else root would read.
+        AdapterName::PhpFpm => (!birth.code.is_empty()).then(|| crate::fpm::test_start(birth)),
+        AdapterName::Host => None,
     }
 }
 

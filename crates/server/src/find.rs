@@ -219,6 +219,11 @@ pub(crate) fn master_of(server: &ServerRef) -> Result<Master, ServerError> {
     Ok(Master { info: meant.found, config: meant.config, listeners: meant.listeners })
 }
 
+/// Has a server that is not asked loaded the module by which a process serves one request at a time?
+fn maps_prefork(kind: &Kind, pid: i32) -> bool {
+    matches!(kind.leave, Leave::IfOneRequest { .. }) && process::maps_any(pid, &["mod_mpm_prefork.so"])
+}
+
 /// It, with all that its row tells.
 fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
     let kind = server.kind;
@@ -232,7 +237,7 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
         kind,
         software: program_of(&info),
         master: info.pid,
-        prefork: kind.one_request_a_worker,
+        prefork: kind.one_request_a_worker || maps_prefork(kind, info.pid),
         helpers: kind.helpers,
         status,
         name: ServerRef { name: None, kind, config, pid: None, url: None, at: None }.to_string(),

@@ -4,10 +4,10 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::input;
 use lastdrop_probe::fastcgi::FpmSocket;
 use lastdrop_probe::status::StatusSource;
 
-use crate::regular;
 use crate::wildcard::{Hidden, Walk};
 
 /// A setting where it stands.
@@ -67,7 +67,7 @@ impl Scan {
             return self.problems.push("it includes too many files: the rest is not read".into());
         }
         self.files.push(path.into());
-        let text = match regular::read(path) {
+        let text = match input::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(e) => return self.problems.push(format!("cannot read {}: {e}", path.display())),
         };

@@ -39,7 +39,6 @@ mod meant;
 mod nginx;
 mod patch;
 mod private;
-mod regular;
 mod restart;
 mod restore;
 mod second;

@@ -294,7 +294,11 @@ pub fn put_back(journal: &Journal) -> Result<PutBack, ServerError> {
     if !half.restored.was_changed {
         return Ok(half);
     }
-    let present = present(journal)?;
+    let present = match present(journal) {
+        // Workers whose master was killed, or another program: its files are as they were all the same.
+        Err(occupied @ ServerError::Occupied { .. }) => return put_back_files(journal).and(Err(occupied)),
+        present => present?,
+    };
     let ours_was_there = put_back_files(journal)?;
     let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
     half.master = match present {

@@ -143,8 +143,8 @@ impl Target {
 
     fn table(&self, path: &Path) -> Result<toml::Table, ServerError> {
         let reader = Reader::of(&self.facts.birth);
-        let text =
-            crate::regular::read_to_string(path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
+        let text = lastdrop_files::input::read_regular_text(path)
+            .map_err(ServerError::io(format!("cannot read {}", path.display())))?;
         drop(reader);
         text.parse().map_err(|e| ServerError::Setting(format!("{}: {e}", path.display())))
     }
@@ -283,7 +283,7 @@ impl Adapter for Target {
             return test(birth, &birth.argv);
         }
         let reader = Reader::of(birth);
-        let kept = self.kept.as_ref().and_then(|k| crate::regular::read_to_string(k).ok());
+        let kept = self.kept.as_ref().and_then(|k| lastdrop_files::input::read_regular_text(k).ok());
         drop(reader);
         let text = self.render(change, &Placement::OwnFile, kept.as_deref());
         write_for_question(&self.facts.birth, file, text.as_bytes())

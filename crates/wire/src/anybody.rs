@@ -7,6 +7,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
+use crate::verify::{client, provider};
+
 /// Takes any certificate, as `curl -k` does: of any version, key size and hash. The handshake's signature is not verified
 /// either. It would prove that the server has the certificate's key, which means nothing where any certificate is taken, and
 /// *ring* cannot verify the signatures of weak keys (RSA below 2048 bits) or of P-521.
@@ -70,14 +72,7 @@ impl ServerCertVerifier for Anybody {
 /// # Errors
 /// When the provider has no protocol in common with what is known, which says that it was built without any.
 pub(crate) fn anybodys_client() -> Result<Arc<ClientConfig>, rustls::Error> {
-    static CONFIG: LazyLock<Result<Arc<ClientConfig>, rustls::Error>> = LazyLock::new(|| {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody::new(provider)))
-            .with_no_client_auth();
-        Ok(Arc::new(config))
-    });
+    static CONFIG: LazyLock<Result<Arc<ClientConfig>, rustls::Error>> =
+        LazyLock::new(|| client(Arc::new(Anybody::new(provider()))).map(Arc::new));
     CONFIG.clone()
 }

@@ -9,9 +9,29 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme,
+};
 
 use crate::certificate::{Certificate, day};
+
+/// The cryptography of all our connections.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A client that has no certificate of its own, and trusts the servers that `judge` trusts.
+///
+/// # Errors
+/// When [`provider`] has no version of TLS, which says that it was built without any.
+pub fn client(judge: Arc<dyn ServerCertVerifier>) -> Result<ClientConfig, rustls::Error> {
+    Ok(ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(judge)
+        .with_no_client_auth())
+}
 
 /// Trusts what the authorities have signed, and the very certificates that the user has given: `openssl req -x509` makes one
 /// that says it is an authority, which webpki then refuses as a server's. Name and dates are checked in either case.

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +10,7 @@ use clap::Args;
 use lastdrop_lab::Lab;
 use lastdrop_lab::lab::random_u32;
 use lastdrop_model::documents::TuneVerdict;
+use lastdrop_probe::tool;
 use lastdrop_report::tune_text;
 use lastdrop_server::{Others, ServerRef, Stack, discover};
 use lastdrop_trials::demo as plan;
@@ -61,9 +62,8 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
          told none of that. It measures the server as it is, tries other settings, races the best against what was\n\
          there, and puts everything back. This takes about a minute.\n\n"
     ));
-    let exe = std::env::current_exe().context("cannot find my own program")?;
     let mut target = Target(
-        Command::new(exe)
+        tool::ourselves("the demo's web server")
             .args(["target", "--end-with-parent", "--config"])
             .arg(&config)
             // Ctrl-C is for the demo, which ends its server when that is put back.

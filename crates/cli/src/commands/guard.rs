@@ -66,6 +66,9 @@ pub struct GuardArgs {
     /// Replace workers instead of only naming them
     #[arg(long)]
     pub act: bool,
+    /// Execute no program of a server's: its settings are not asked, only what its processes show
+    #[arg(long)]
+    pub execute_nothing: bool,
     /// End after this long
     #[arg(short, long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
     pub duration: Option<Duration>,
@@ -126,6 +129,9 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
         return Err(UsageError(what.into()).into());
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
+    if args.execute_nothing {
+        lastdrop_server::execution::forbid();
+    }
     let file = match &args.log {
         None => None,
         Some(path) => {

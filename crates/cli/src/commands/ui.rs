@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_model::Run;
 use lastdrop_model::documents::CompareDocument;
+use lastdrop_probe::tool;
 use lastdrop_store::Store;
 use lastdrop_ui::{Options, Program, Ui, UiError};
 use lastdrop_wire::loopback;
@@ -58,7 +59,6 @@ fn name(text: &str) -> Result<String, String> {
 #[derive(Debug)]
 struct Own {
     store: PathBuf,
-    program: PathBuf,
 }
 
 impl Program for Own {
@@ -71,7 +71,7 @@ impl Program for Own {
     }
 
     fn again(&self, id: &str) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = tool::ourselves("runs a stored run again");
         command.args(["run", "--quiet", "--again", id, "--store"]).arg(&self.store).stdin(Stdio::null());
         command
     }
@@ -82,7 +82,6 @@ pub fn ui(args: UiArgs) -> Result<Exit> {
     let store = store.context("there is no home folder with runs; name a store: --store FILE")?;
     // Found out before anything is served.
     drop(Store::open(&store)?);
-    let program = std::env::current_exe().context("the program cannot be found by its own name")?;
     let stop = Stop::on_signals(true)?;
     let options = Options {
         listen: args.listen.map_or_else(|| loopback(0).to_vec(), |address| vec![address]),
@@ -91,7 +90,7 @@ pub fn ui(args: UiArgs) -> Result<Exit> {
         certificate: args.tls_cert.zip(args.tls_key),
         made: format!("lastdrop {}. Times are in UTC.", env!("CARGO_PKG_VERSION")),
     };
-    let ui = Ui::start(options, Box::new(Own { store, program })).map_err(|e| match e {
+    let ui = Ui::start(options, Box::new(Own { store })).map_err(|e| match e {
         UiError::NotLoopback(_) | UiError::File { .. } => UsageError(e.to_string()).into(),
         other => anyhow::Error::new(other),
     })?;

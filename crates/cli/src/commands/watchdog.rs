@@ -6,8 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_lab::Observer;
 use lastdrop_model::Event;
+use lastdrop_probe::tool;
 use lastdrop_server::restore_of;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
@@ -62,8 +62,8 @@ impl Watchdog {
     /// # Errors
     /// When there is no process for it.
     pub fn start(servers: &[String], patience: Duration) -> io::Result<Watchdog> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("lastdrop").arg("watchdog").arg("--patience").arg(format!("{}ms", patience.as_millis()));
+        let mut command = tool::ourselves("restores the servers if this process dies");
+        command.arg("watchdog").arg("--patience").arg(format!("{}ms", patience.as_millis()));
         command.args(servers).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn()?;
         let pipe = Arc::new(Mutex::new(child.stdin.take()));

@@ -255,6 +255,7 @@ pub fn is_ignored(signal: i32) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::fs::File;
     use std::io::Read as _;

@@ -323,6 +323,34 @@ fn a_sweep_killed_at_any_step_is_put_back_byte_for_byte() {
 }
 
 #[test]
+fn where_the_master_is_killed_under_a_sweep_files_are_put_back_at_once_and_the_rest_once_its_place_is_free() {
+    let folder = Folder::new();
+    let nginx = Nginx::start(&folder);
+    let before = nginx.tree();
+    let plan = nginx.plan(&folder, "60s", "worker_processes = 1");
+    let sweep = start_sweep(&folder, &plan);
+    wait_until("the changed pool", || nginx.workers().len() == 1);
+    let (master, workers) = (nginx.master().expect("it runs"), nginx.workers());
+    let kill = |pid: i32| {
+        // SAFETY: a plain call on a server of ours.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    };
+    kill(master);
+    signal(&sweep, libc::SIGTERM);
+    let swept = end(sweep);
+    assert!(swept.code != 0 && swept.stderr.contains("lastdrop restore"), "{swept:?}");
+    assert_eq!(nginx.tree(), before, "{swept:?}");
+    // Its workers outlive it and hold its place: nobody of them is ended unasked.
+    let refused = folder.run(&["restore"]);
+    assert!(refused.code == 1 && refused.stderr.contains("its place is taken"), "{refused:?}");
+    workers.into_iter().for_each(kill);
+    wait_until("a free place", || get(nginx.port, "/").is_none());
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && folder.journal().is_none(), "{restored:?}");
+    wait_until("its own workers", || nginx.workers().len() == 2 && get(nginx.port, "/").is_some());
+}
+
+#[test]
 fn what_somebody_else_writes_meanwhile_is_not_overwritten() {
     let folder = Folder::new();
     let nginx = Nginx::start(&folder);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::common::{Apache, Done, Folder, Target, free_port, get, processes_with, signal, wait_until};
+use crate::common::{Apache, Done, Folder, Target, free_port, get, n, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// Does something again and again, until it is told to stop.
@@ -208,6 +208,46 @@ fn a_guarded_pool_is_whole_before_the_next_worker_goes() {
     drop(look);
     assert!(done.code == 0 && done.stdout.matches("has left").count() >= 2, "{done:?}");
     assert_eq!(fewest.load(Ordering::Relaxed), 8, "the master and seven: {done:?}");
+}
+
+#[test]
+fn a_guard_outlives_its_server_and_its_log_and_the_server_outlives_a_killed_guard() {
+    let folder = Folder::new();
+    let settings = "workers = 3\nservice = '100us'\n";
+    let target = Target::with_config(&folder, settings);
+    let (name, port) = (target.name(), target.port);
+    // /dev/full takes nothing, as a full disk does.
+    let args = ["guard", &name, "--max-age", "1s", "--every", "100ms", "--act", "--log", "/dev/full"];
+    let start = || folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    let forks = || n(&target.counts()["forks"]);
+    let mut guard = start();
+    wait_until("a replaced worker", || forks() > 3);
+    signal(&guard, libc::SIGKILL);
+    guard.wait().expect("ended");
+    // Nothing is half done: all workers are there, and nothing has to be restored.
+    wait_until("a whole pool", || target.scoreboard().is_some_and(|s| s.len() == 3 && !s.contains(['.', 'S'])));
+    assert!(folder.journal().is_none());
+
+    let guard = start();
+    let before = forks();
+    wait_until("another replaced worker", || forks() > before);
+    // The server dies while the guard acts, and somebody starts it again.
+    let config = folder.join("target.toml");
+    for pid in processes_with(&config.display().to_string()) {
+        if pid != guard.id() as i32 {
+            // SAFETY: a plain call on a process of ours.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    }
+    wait_until("its end", || get(port, "/").is_none());
+    let again = Target::with_config(&folder, settings);
+    wait_until("workers replaced again", || n(&again.counts()["forks"]) > 3);
+    signal(&guard, libc::SIGINT);
+    let done = Done::of(guard.wait_with_output().expect("ends"), &args);
+    assert!(done.code == 1 && done.stderr.contains("the log could not be written"), "{done:?}");
+    for said in ["the server was restarted", "has left"] {
+        assert!(done.stdout.contains(said), "{said}: {done:?}");
+    }
 }
 
 #[test]

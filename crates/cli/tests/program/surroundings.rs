@@ -1,10 +1,13 @@
-//! What a machine may lack: /proc, IPv4, room for a large file.
+//! What a machine may lack: /proc, IPv4, room for a large file, a steady clock, an administrator who allows everything.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::common::{Done, Folder, Namespace, Target, signal};
+use crate::common::{Done, Folder, Namespace, Target, n, number, signal, wait_until};
 use serde_json::Value;
 
 /// Runs the program by a shell, after something that the shell does first.
@@ -50,6 +53,184 @@ fn without_proc_it_is_proc_that_is_missed() {
     assert!(run.code == 0 && run.stdout.contains("/proc"), "{run:?}");
     let done = without_proc(&folder, &["show", "last"]);
     assert!(done.code == 0 && done.stdout.contains("answered"), "{done:?}");
+}
+
+/// Runs the program where /etc is the machine's, and has this /etc/lastdrop.toml besides.
+fn with_abilities(folder: &Folder, text: &str, args: &[&str]) -> Done {
+    let (etc, file) = (folder.join("etc"), folder.join("abilities.toml"));
+    fs::create_dir_all(&etc).expect("a folder");
+    fs::write(&file, text).expect("written");
+    let first = format!(
+        "mount --rbind /etc {0} && mount -t tmpfs -o mode=755 none /etc && ln -s {0}/* /etc && cp {1} /etc/lastdrop.toml",
+        etc.display(),
+        file.display()
+    );
+    let inner = after(folder, &first, args);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation", "private", "--"]).arg(inner.get_program()).args(inner.get_args());
+    unshare.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+    Done::of(unshare.output().expect("unshare runs (these tests want root)"), args)
+}
+
+#[test]
+fn what_the_administrator_has_turned_off_is_refused_by_name_and_nothing_else_is() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 2\nservice = '100us'\n");
+    let (url, token) = (target.url(), folder.join("token"));
+    fs::write(&token, "no token\n").expect("written");
+    let (name, token) = (format!("target:{}", folder.join("target.toml").display()), token.display().to_string());
+    let tune = ["tune", &name, "--url", &url, "-d", "100ms", "--trials", "2", "--no-store"];
+    let plan = folder.join("plan.toml").display().to_string();
+    let text = format!("server = '{name}'\nurl = '{url}'\nduration = '100ms'\n[settings]\nworkers = [1, 2]\n");
+    fs::write(&plan, text).expect("written");
+    let sweep = ["sweep", &plan, "--no-store"];
+    let guard = ["guard", &name, "-d", "100ms", "--every", "100ms", "--memory", "1G"];
+    let act = ["guard", &name, "-d", "100ms", "--every", "100ms", "--memory", "1G", "--act"];
+    let agent = ["agent", "tls://127.0.0.1:1", "--token-file", &token];
+    let broker = ["fleet", "up", "--dir", &token];
+    let database = ["watch", &name, "--once", "--interval", "100ms", "--db", "postgres://a@127.0.0.1:1/"];
+    let look = ["watch", &name, "--once", "--interval", "100ms"];
+    let trusted = ["watch", &name, "--once", "--interval", "100ms", "--trust", "nobody"];
+    let config = fs::read(folder.join("target.toml")).expect("there");
+    let cases: [(&str, &[&[&str]], &[&[&str]]); 4] = [
+        ("changes", &[&tune[..], &sweep, &act][..], &[&look[..], &guard, &["restore"], &trusted][..]),
+        ("trust", &[&trusted], &[&look, &guard]),
+        ("agents", &[&agent, &broker], &[&look]),
+        ("databases", &[&database], &[&look, &trusted]),
+    ];
+    for (key, refused, allowed) in cases {
+        let text = format!("{key} = false\n");
+        for args in refused {
+            let done = with_abilities(&folder, &text, args);
+            assert!(done.code == 1 && done.stderr.contains(&format!("/etc/lastdrop.toml: {key} = false")), "{done:?}");
+        }
+        for args in allowed {
+            let done = with_abilities(&folder, &text, args);
+            assert!(done.code == 0 && !done.stderr.contains("turned off"), "{done:?}");
+        }
+        assert!(fs::read(folder.join("target.toml")).expect("there") == config && folder.journal().is_none());
+    }
+    // What is refused above is not refused where nothing is turned off; a mistake in the file is not taken for permission.
+    let done = with_abilities(&folder, "", &database);
+    assert!(!done.stderr.contains("turned off"), "{done:?}");
+    let wrong = with_abilities(&folder, "database = false\n", &look);
+    assert!(wrong.code == 1 && wrong.stderr.contains("/etc/lastdrop.toml"), "{wrong:?}");
+}
+
+/// What a program has as the time of day: the kernel's, and so many seconds more as a file says that both share.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static volatile int64_t *step;
+__attribute__((constructor)) static void begin(void) {
+    int file = open(getenv("CLOCK_STEP"), O_RDONLY | O_CLOEXEC);
+    void *at = mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
+    step = at == MAP_FAILED ? 0 : at;
+}
+int clock_gettime(clockid_t id, struct timespec *at) {
+    int done = syscall(SYS_clock_gettime, id, at);
+    if (!done && id == CLOCK_REALTIME && step) at->tv_sec += *step;
+    return done;
+}
+"#;
+
+struct Clock {
+    library: PathBuf,
+    step: PathBuf,
+}
+
+impl Clock {
+    fn new(folder: &Folder) -> Clock {
+        let clock = Clock { library: folder.join("clock.so"), step: folder.join("step") };
+        let source = folder.join("clock.c");
+        fs::write(&source, CLOCK).expect("written");
+        let made = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&clock.library).arg(&source).status();
+        assert!(made.expect("a C compiler").success());
+        clock.set(0);
+        clock
+    }
+
+    /// In place: the program has the file mapped.
+    fn set(&self, seconds: i64) {
+        let file = fs::File::options().create(true).truncate(false).write(true).open(&self.step).expect("a file");
+        file.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
+    }
+
+    /// The program, whose clock is set by so much once something is so.
+    fn run(&self, folder: &Folder, args: &[&str], when: impl Fn() -> bool, seconds: i64) -> Done {
+        self.set(0);
+        let mut command = folder.lastdrop(args);
+        command.env("LD_PRELOAD", &self.library).env("CLOCK_STEP", &self.step).stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        wait_until("the moment for another time", when);
+        self.set(seconds);
+        Done::of(child.wait_with_output().expect("it ends"), args)
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_by_an_hour_changes_no_number_and_holds_nothing_up() {
+    let folder = Folder::new();
+    let clock = Clock::new(&folder);
+    let target = Target::with_config(&folder, "workers = 2\nservice = '100us'\n");
+    let (url, name) = (target.url(), format!("target:{}", folder.join("target.toml").display()));
+    for seconds in [3_600, -3_600] {
+        let begun = Instant::now();
+        let so_far = n(&target.counts()["requests"]);
+        let under_way = || n(&target.counts()["requests"]) > so_far + 60;
+        let run = ["run", &url, "-r", "200", "-d", "1s", "--json", "-"];
+        let done = clock.run(&folder, &run, under_way, seconds);
+        let run: Value = serde_json::from_str(&done.stdout).expect("a document");
+        let phase = &run["phases"][0];
+        // The numbers are right, and that the clock was set is said.
+        assert!(done.code == 4 && run["validity"].to_string().contains("the clock was set by"), "{run:#}");
+        assert_eq!((n(&phase["requests"]["due"]), n(&phase["requests"]["answered"])), (200, 200), "{phase:#}");
+        assert!((0.9..1.5).contains(&number(&phase["duration_s"])), "{phase:#}");
+        assert!(number(&phase["latency_us"]["response"]["max"]) < 3e6, "{phase:#}");
+
+        let so_far = n(&target.counts()["requests"]);
+        let under_way = || n(&target.counts()["requests"]) > so_far + 20;
+        let blocks = ["compare", "--live", &url, &url, "-r", "100", "-d", "300ms", "--blocks", "4", "--json", "-"];
+        let done = clock.run(&folder, &blocks, under_way, seconds);
+        assert!([0, 4].contains(&done.code) && !done.stdout.contains("\"worse\""), "{done:?}");
+
+        // A look at it, and a guard: nothing is an hour old.
+        let file = folder.join("looks").display().to_string();
+        let _ = fs::remove_file(&file);
+        let lines = || fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+        let watch = ["watch", &name, "--interval", "100ms", "-d", "1s", "--quiet", "--json", &file];
+        let done = clock.run(&folder, &watch, || lines() > 1, seconds);
+        assert_eq!(done.code, 0, "{done:?}");
+        for line in fs::read_to_string(&file).expect("looks").lines() {
+            let look: Value = serde_json::from_str(line).expect("a document");
+            for worker in look["workers"].as_array().expect("workers") {
+                assert!((0.0..64.0).contains(&number(&worker["cpu_cores"])), "{look:#}");
+                assert!((0.0..1_800.0).contains(&number(&worker["age_s"])), "{look:#}");
+            }
+        }
+        let log = folder.join("guard.log").display().to_string();
+        let _ = fs::remove_file(&log);
+        let begun_to = || fs::metadata(&log).is_ok_and(|m| m.len() > 0);
+        let guard = ["guard", &name, "--max-age", "30m", "--every", "100ms", "-d", "800ms", "--act", "--log", &log];
+        let done = clock.run(&folder, &guard, begun_to, seconds);
+        assert!(done.code == 0 && done.stdout.contains(" 0 workers asked to leave"), "{done:?}");
+
+        // Trials of settings: the server is put back, whatever they say.
+        let plan = folder.join("plan.toml");
+        let text =
+            format!("server = '{name}'\nurl = '{url}'\nduration = '200ms'\nusers = 1\n[settings]\nworkers = [1, 3]\n");
+        fs::write(&plan, text).expect("written");
+        let sweep = ["sweep", &plan.display().to_string(), "--quiet"];
+        let done = clock.run(&folder, &sweep, || folder.journal().is_some(), seconds);
+        assert!([0, 4].contains(&done.code) && folder.journal().is_none(), "{done:?}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "something waited for the clock");
+    }
 }
 
 #[test]

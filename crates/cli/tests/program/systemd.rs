@@ -2,6 +2,7 @@
 //! the tests run: `common/systemctl.py` stands in for systemctl, in a mount namespace of its own with its own /run/systemd and
 //! /etc/systemd, and puts the server into a control group that is called as the unit is. It wants root.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::servers::children_of;
-use crate::common::{Done, Folder, free_port, get, signal, wait_until};
+use crate::common::servers::{Fpm, children_of};
+use crate::common::{Apache, Done, Folder, free_port, get, signal, wait_until};
 use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{Others, ServerRef, Session, discover};
 
@@ -259,5 +260,76 @@ fn a_unit_is_changed_by_a_drop_in_and_put_back_whatever_happens() {
         wait_until("the kept number again", || machine.workers() == 4 && get(machine.port, "/").is_some());
         let log = fs::read_to_string(machine.folder.join("log")).expect("there");
         assert!(log.lines().any(|l| l == format!("reset-failed {}", machine.unit)), "{log}");
+    }
+}
+
+const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd");
+
+/// The line of a unit that is shipped, and the capabilities that it has.
+fn shipped(unit: &str) -> (String, String) {
+    let text = fs::read_to_string(format!("{UNITS}/{unit}.service")).expect("a unit");
+    let value =
+        |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=')).expect("a line").to_string();
+    let name = |word: &str| format!("+{}", word.trim_start_matches("CAP_").to_ascii_lowercase());
+    let capabilities = value("CapabilityBoundingSet").split_whitespace().map(name).collect::<Vec<_>>().join(",");
+    assert_eq!(value("NoNewPrivileges"), "yes");
+    (value("ExecStart"), capabilities)
+}
+
+/// Runs the program with the rights of a unit. Gives what it says, and the programs that it has executed.
+fn in_unit(folder: &Folder, capabilities: &str, args: &[&str]) -> (Done, Vec<String>) {
+    let (program, log) = (folder.lastdrop(args), folder.join("executed"));
+    let mut command = Command::new("setpriv");
+    command.args(["--no-new-privs", "--inh-caps=-all", &format!("--bounding-set=-all,{capabilities}")]);
+    command.args(["strace", "-f", "-qq", "-e", "trace=execve,execveat", "-e", "signal=none", "-o"]).arg(&log);
+    command.arg(program.get_program()).args(program.get_args());
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+    let done = Done::of(command.output().expect("util-linux and strace"), args);
+    let text = fs::read_to_string(log).expect("what was executed");
+    (done, text.lines().filter(|line| line.contains("exec")).map(str::to_string).collect())
+}
+
+/// Names of all fields that have a value.
+fn fields(value: &serde_json::Value, path: &str, all: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(fields_of) => {
+            fields_of.iter().for_each(|(name, value)| fields(value, &format!("{path}.{name}"), all));
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|value| fields(value, &format!("{path}[]"), all)),
+        serde_json::Value::Null => {}
+        _ => {
+            all.insert(path.into());
+        }
+    }
+}
+
+#[test]
+fn the_units_that_are_shipped_execute_nothing_and_have_the_rights_that_they_need() {
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
+    let fpm = Fpm::start(&folder, 2, "pm.status_path = /status");
+    let (apache_name, fpm_name) = (apache.name(), fpm.name());
+    let (line, capabilities) = shipped("lastdrop-watch");
+    assert!(line.contains("--execute-nothing"), "{line}");
+    let watch = ["watch", &apache_name, &fpm_name, "--once", "--interval", "500ms", "--execute-nothing", "--json", "-"];
+    let (done, executed) = in_unit(&folder, &capabilities, &watch);
+    assert_eq!((done.code, executed.len()), (0, 1), "itself alone: {executed:#?} {done:?}");
+    let seen = |text: &str| {
+        let mut all = BTreeSet::new();
+        fields(&serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}")), "", &mut all);
+        all
+    };
+    // Everything that root sees is seen there, too.
+    let (mine, roots) = (seen(&done.stdout), seen(&folder.run(&watch).stdout));
+    let missing: Vec<_> = roots.difference(&mine).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+
+    let (line, capabilities) = shipped("lastdrop-guard");
+    assert!(line.contains("--execute-nothing"), "{line}");
+    for name in [&apache_name, &fpm_name] {
+        let guard = ["guard", name, "--max-age", "1s", "--every", "200ms", "-d", "4s", "--act", "--execute-nothing"];
+        let (done, executed) = in_unit(&folder, &capabilities, &guard);
+        assert_eq!((done.code, executed.len()), (0, 1), "itself alone: {executed:#?} {done:?}");
+        assert!(done.stdout.contains("has left"), "{done:?}");
     }
 }

@@ -46,6 +46,75 @@ fn each_command_of_x_is_known_and_stands_in_its_help() {
 }
 
 #[test]
+fn roots_demo_and_labs_in_a_clone_of_an_ordinary_users_run_as_that_user() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
+    let clone = folder.join("clone");
+    let script = |path: &Path, text: &str| {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("written");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its mode");
+    };
+    // What builds writes a program that says who executes it.
+    let program = "printf '#!/bin/sh\\nid -u\\n' > target/release/lastdrop && chmod 755 target/release/lastdrop";
+    script(&folder.join("bin/cargo"), &format!("mkdir -p target/release && {program}"));
+    script(&folder.join("bin/rustc"), "echo rustc 99.0");
+    script(&clone.join("labs/who"), "id -u");
+    fs::copy(Path::new(SOURCE).join("x"), clone.join("x")).expect("copied");
+    fs::write(clone.join("Cargo.toml"), "rust-version = \"1.0\"\n").expect("written");
+    fs::write(clone.join("packages.txt"), "[build]\n[test]\n[lab]\n").expect("written");
+    let path = format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").expect("a PATH"));
+    for owner in [65_534, 0] {
+        assert!(Command::new("chown").args(["-R", &owner.to_string()]).arg(&clone).status().expect("runs").success());
+        for words in [&["demo"][..], &["lab", "who"]] {
+            let mut x = Command::new(clone.join("x"));
+            x.args(words).env("PATH", &path).env_remove("CARGO_TARGET_DIR").stdin(Stdio::null());
+            let done = Done::of(x.output().expect("it runs"), words);
+            assert_eq!((done.code, done.stdout.trim()), (0, owner.to_string().as_str()), "{done:?}");
+        }
+    }
+}
+
+#[test]
+fn each_line_of_the_threat_model_names_a_test_that_is_there() {
+    let page = fs::read_to_string(Path::new(SOURCE).join("docs/security.md")).expect("readable");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| it ")).collect();
+    let threats = rows.iter().filter(|row| row.matches('|').count() == 5).skip(1);
+    let mut named = 0;
+    for row in threats {
+        let test = row.rsplit('|').nth(1).expect("a last column");
+        if test.contains("./x fuzz") {
+            continue;
+        }
+        let names: Vec<(&str, &str)> =
+            test.split('`').skip(1).step_by(2).filter_map(|name| name.split_once("::")).collect();
+        assert!(!names.is_empty(), "no test: {row}");
+        for (module, name) in names {
+            let of_crate =
+                test.split_once(name).and_then(|(_, rest)| rest.split(',').next()?.split_once('(')).map(|(_, c)| c);
+            let folder = match of_crate.and_then(|rest| rest.split(')').next()) {
+                Some(name) => format!("crates/{name}"),
+                None => "crates/cli/tests/program".into(),
+            };
+            let holds = |file: &PathBuf| {
+                let is_module = file.file_stem().is_some_and(|stem| stem == module);
+                is_module && fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {name}(")))
+            };
+            assert!(all_files(&Path::new(SOURCE).join(&folder)).iter().any(holds), "{module}::{name} in {folder}");
+            named += 1;
+        }
+    }
+    assert!(named > 20, "{named}");
+}
+
+/// All files below a folder.
+fn all_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.flat_map(|path| if path.is_dir() { all_files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
 fn mistakes_can_still_be_put_back_into_the_engine() {
     let folder = Folder::new();
     let done = run(&folder, "tests/mutants/run", &["--check"]);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use lastdrop_probe::tool;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getppid};
@@ -26,14 +27,23 @@ impl fmt::Display for Version {
     }
 }
 
-/// Of the nats-server on the PATH.
+/// Of the nats-server that is installed.
 pub(super) fn version() -> Result<Version, BrokerError> {
-    let output = Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => BrokerError::NotInstalled,
-        _ => BrokerError::Start(e.to_string()),
-    })?;
+    let output = command()?.arg("--version").stdin(Stdio::null()).output().map_err(not_started)?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse(&text).ok_or_else(|| BrokerError::Start(format!("it does not tell its version: {:?}", text.trim())))
+}
+
+/// In the system's folders for root, on the PATH of others; with a clean environment.
+fn command() -> Result<Command, BrokerError> {
+    tool::command(PROGRAM, "carries what a fleet says").map_err(not_started)
+}
+
+fn not_started(e: io::Error) -> BrokerError {
+    match e.kind() {
+        io::ErrorKind::NotFound => BrokerError::NotInstalled,
+        _ => BrokerError::Start(e.to_string()),
+    }
 }
 
 /// `nats-server: v2.9.10`, with whatever a distribution appends.
@@ -64,7 +74,7 @@ impl Child {
         if file.metadata().map_err(failed)?.len() > 8 << 20 {
             file.set_len(0).map_err(failed)?;
         }
-        let mut command = Command::new(PROGRAM);
+        let mut command = command()?;
         command.arg("--config").arg(folder.join("nats.conf")).current_dir(folder);
         command.env_remove("LASTDROP_TOKEN");
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);

@@ -77,7 +77,8 @@ pub enum BrokerNews {
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     #[error(
-        "there is no nats-server on the PATH: install it (Debian: apt install nats-server; others: nats.io), or use a broker of yours"
+        "there is no nats-server on the PATH (for root: in {}): install it (Debian: apt install nats-server; others: nats.io), or use a broker of yours",
+        lastdrop_probe::tool::PATH
     )]
     NotInstalled,
     #[error("nats-server does not start: {0}")]

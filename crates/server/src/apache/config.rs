@@ -5,8 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::input;
+
 use crate::edits::{Edits, Flat, Source, Word};
-use crate::regular;
 use crate::wildcard::{Hidden, Walk};
 
 /// A directive where it stands.
@@ -204,7 +205,7 @@ impl Reader {
         let known = self.scan.sources.iter().position(|s| s.file.is_some() && s.file == file);
         let source = known.unwrap_or(self.scan.sources.len());
         if known.is_none() {
-            match regular::read(path) {
+            match input::read(path) {
                 Ok(text) => self.scan.sources.push(Source { name: path.into(), file, text, includes: Vec::new() }),
                 Err(e) => {
                     self.scan.problems.push(format!("cannot read {}: {e}", path.display()));

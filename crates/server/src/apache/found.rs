@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lastdrop_files::input;
 use lastdrop_model::Url;
 use lastdrop_probe::process::Birth;
 
@@ -12,7 +13,7 @@ use super::{ABOUT, MARK};
 use crate::execution::{Answer, Question, Reader};
 use crate::kind::Status;
 use crate::meant::url_of;
-use crate::{ServerError, ServerRef, regular};
+use crate::{ServerError, ServerRef};
 
 /// A test opens what the configuration names, and Perl loads what it names.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
@@ -158,7 +159,7 @@ pub fn locate(birth: &Birth) -> Result<Located, ServerError> {
         .to_string();
     let (started_on, root) = started_on(birth)?;
     let reader = Reader::of(birth);
-    let content = regular::read_to_string(&started_on)
+    let content = input::read_regular_text(&started_on)
         .map_err(ServerError::io(format!("cannot read {}", started_on.display())))?;
     drop(reader);
     let kept = content.starts_with(MARK).then(|| started_on.clone());

@@ -106,7 +106,7 @@ impl Apache {
             .iter()
             .rev()
             .filter(|(name, path)| {
-                used.is_candidate(name) && crate::regular::read(path).is_ok_and(|file| !used.has_word_of(&file))
+                used.is_candidate(name) && lastdrop_files::input::read(path).is_ok_and(|file| !used.has_word_of(&file))
             })
             .map(|(name, _)| name.clone())
             .collect();
@@ -330,7 +330,7 @@ fn overrides_below(mut folders: Vec<PathBuf>) -> Option<Vec<Vec<u8>>> {
         if seen > MOST_FOLDERS {
             return None;
         }
-        texts.extend(crate::regular::read(&folder.join(".htaccess")));
+        texts.extend(lastdrop_files::input::read(&folder.join(".htaccess")));
         let entries = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
         folders.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
     }

@@ -1,5 +1,6 @@
 //! Asks a program about a configuration: with the rights of the server, in its folder, for a bounded time.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,19 @@ use crate::restart::Launch;
 
 /// How long a test of a configuration may take: some load the whole application.
 const LIMIT: Duration = Duration::from_secs(60);
+
+const PYTHONS: &[&str] = &["python", "pypy"];
+/// The variable of ours that names folders of Python's modules.
+const FOLDERS: &str = "LASTDROP_PYTHON_FOLDERS";
+/// Runs a script as Python does, with those folders.
+const ADDS_FOLDERS: &str = "\
+import sys
+sys.path.pop(0)
+import os.path, runpy
+sys.argv = sys.argv[1:]
+sys.path[0:0] = [os.path.dirname(sys.argv[0])] + os.environ['LASTDROP_PYTHON_FOLDERS'].split(':')
+runpy.run_path(sys.argv[0], run_name='__main__')
+";
 
 /// What a program has said.
 pub struct Told {
@@ -29,6 +43,29 @@ impl Told {
             let (key, value) = line.split_once('=')?;
             (key.trim() == name).then(|| value.trim().to_string())
         })
+    }
+}
+
+/// Folders of modules that a Python program was started with. `PYTHONPATH` itself does not pass: with it the interpreter would
+/// execute what is in them (sitecustomize.py) before anything else.
+fn python_folders(program: &Path, launch: &Launch) -> Vec<PathBuf> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let paths = launch.environment.iter().filter(|(name, _)| name == "PYTHONPATH").map(|(_, value)| value);
+    let folders = paths.flat_map(|value| value.split(':')).filter(|folder| folder.starts_with('/'));
+    if PYTHONS.iter().any(|python| name.starts_with(python)) {
+        folders.map(PathBuf::from).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// Has a command line of Python add the folders before it runs its script. One with other words before the script stays as it is.
+fn with_folders(argv: Vec<String>) -> Vec<String> {
+    match argv.as_slice() {
+        [python, script, rest @ ..] if !script.starts_with('-') => {
+            [python.as_str(), "-c", ADDS_FOLDERS, script].map(str::to_string).into_iter().chain(rest.to_vec()).collect()
+        }
+        _ => argv,
     }
 }
 
@@ -56,9 +93,15 @@ pub fn ask(words: &[&str], facts: &Facts, launch: &Launch, file: &Path) -> Resul
     let own = matches!(words.first(), Some(&"{argv}" | &"{program}"));
     let exe = if own { PathBuf::from(&program) } else { argv.first().map(PathBuf::from).unwrap_or_default() };
     let birth = Birth { environment: launch.environment.clone(), ..birth.clone() };
+    let folders = python_folders(&exe, launch);
+    let argv = if folders.is_empty() { argv } else { with_folders(argv) };
     let question =
         Question::new(&birth, "the server tests its configuration, or tells its settings").program(&exe).argv(&argv);
-    let code = birth.code.iter().cloned().chain([file.to_path_buf()]);
+    let joined = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+    let question = if folders.is_empty() { question } else { question.variable(FOLDERS, &joined) };
+    // Modules in them are code that it executes.
+    let modules = folders.iter().flat_map(fs::read_dir).flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let code = birth.code.iter().chain(&folders).cloned().chain(modules).chain([file.to_path_buf()]);
     let Answer { passed, output, errors } = question.reads(code).like_the_server().within(LIMIT).ask()?;
     let said = if errors.trim().is_empty() { output.trim().to_string() } else { errors.trim().to_string() };
     Ok(Some(Told { command: shown, passed, said, output }))

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_files::input;
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::ProbeError;
@@ -27,7 +28,7 @@ use crate::meant::{Candidate, choose, listeners_of, masters, url_of};
 use crate::private::{Like, prepare, remove_if_there, write_durably};
 use crate::restart::Launch;
 use crate::wildcard::{Hidden, Walk};
-use crate::{ServerError, ServerRef, regular, restart};
+use crate::{ServerError, ServerRef, restart};
 
 use asked::{Told, ask};
 
@@ -149,7 +150,7 @@ impl Described {
     fn config_text(&self) -> Result<String, ServerError> {
         let cannot = || ServerError::io(format!("cannot read {}", self.config().display()));
         let _reader = Reader::of(&self.facts.birth);
-        let bytes = regular::read(self.config()).map_err(cannot())?;
+        let bytes = input::read(self.config()).map_err(cannot())?;
         String::from_utf8(bytes)
             .map_err(|_| ServerError::Setting(format!("{} is not text in UTF-8", self.config().display())))
     }
@@ -179,7 +180,7 @@ impl Described {
     /// Reads a file that its configuration names, or that is beside it, with the rights of the server's user.
     fn read(&self, file: &Path) -> std::io::Result<String> {
         let _reader = Reader::of(&self.facts.birth);
-        regular::read_to_string(file)
+        input::read_regular_text(file)
     }
 
     /// Its configuration is a program, so that its text does not tell what the settings are.
@@ -443,7 +444,7 @@ fn code_of(birth: &Birth, config: Option<&Path>) -> Vec<PathBuf> {
 /// A file with those that lines such as `include "conf.d/*.conf"` name, a level deep, and their folders.
 fn with_included(file: &Path) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new("/"));
-    let text = regular::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let text = input::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("include"));
     let mut walk = Walk::default();
     let patterns = lines.filter_map(|line| line.split('"').nth(1)).map(|name| folder.join(name));

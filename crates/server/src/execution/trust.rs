@@ -11,14 +11,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use lastdrop_files::owner;
 use nix::unistd::{Uid, User};
 
 /// Users whose files the administrator trusts like root's: `--trust USER`.
 static TRUSTED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 const MOST_LINKS: usize = 40;
-const STICKY: u32 = 0o1000;
-const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Trusts what a user owns, until this process ends. For the command line alone: nothing that a file, a journal or another machine
 /// says may come here.
@@ -56,7 +55,7 @@ impl Untrusted {
 
     /// May be trusted by name: the file is its owner's alone.
     pub fn is_owners_alone(&self) -> bool {
-        self.mode & WRITABLE_BY_OTHERS == 0
+        owner::is_closed_to_others(self.mode)
     }
 }
 
@@ -146,11 +145,11 @@ fn check_owner(path: &Path, found: &fs::Metadata) -> Result<(), Untrusted> {
     if is_trusted { Ok(()) } else { Err(untrusted(path, found)) }
 }
 
-fn check_mode(path: &Path, found: &fs::Metadata, sticky_will_do: bool) -> Result<(), Untrusted> {
+fn check_mode(path: &Path, found: &fs::Metadata, above: bool) -> Result<(), Untrusted> {
     // The kernel's own devices (/dev/null as a configuration) hold nothing that somebody could have written.
     let is_kernels = found.file_type().is_char_device();
-    let is_sticky = sticky_will_do && found.mode() & STICKY != 0;
-    if is_kernels || is_sticky || found.mode() & WRITABLE_BY_OTHERS == 0 { Ok(()) } else { Err(untrusted(path, found)) }
+    let is_closed = if above { owner::keeps_files_of_their_owners } else { owner::is_closed_to_others };
+    if is_kernels || is_closed(found.mode()) { Ok(()) } else { Err(untrusted(path, found)) }
 }
 
 /// Files that a process executes code of: its program and its libraries.

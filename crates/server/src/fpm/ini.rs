@@ -64,7 +64,7 @@ pub fn files_that_load(information: &str) -> Vec<PathBuf> {
     let ini: Vec<PathBuf> =
         ini.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "ini")).collect();
     let mut loaded = Vec::new();
-    for text in ini.iter().filter(|path| path.is_file()).filter_map(|path| crate::regular::read(path).ok()) {
+    for text in ini.iter().filter(|path| path.is_file()).filter_map(|path| lastdrop_files::input::read(path).ok()) {
         for (key, value) in lines(&text).filter_map(setting) {
             if loads_something(key) {
                 let name = String::from_utf8_lossy(value).trim().trim_matches(['"', '\'']).to_string();
@@ -166,7 +166,7 @@ impl Ini {
 }
 
 fn read(path: &str) -> Result<File, String> {
-    let text = crate::regular::read(Path::new(path)).map_err(|e| format!("cannot read {path}: {e}"))?;
+    let text = lastdrop_files::input::read(Path::new(path)).map_err(|e| format!("cannot read {path}: {e}"))?;
     Ok(File { path: path.into(), text })
 }
 

@@ -250,7 +250,8 @@ fn settings(scan: &Scan, pool: &str, folder: &Path, like: Like<'_>) -> String {
     let mut files: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
     // As it stands there, with its quotes.
     let mut own = |line: &'_ Line| {
-        let text = |path: &Path| String::from_utf8_lossy(&crate::regular::read(path).unwrap_or_default()).into_owned();
+        let text =
+            |path: &Path| String::from_utf8_lossy(&lastdrop_files::input::read(path).unwrap_or_default()).into_owned();
         let lines = |path: &Path| text(path).lines().map(str::to_string).collect();
         let all = scan.lines.iter().find(|l| l.file == line.file).map(|l| l.file.as_path());
         let all = all.map(|path| files.entry(path).or_insert_with(|| lines(path)));

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_files::input;
 use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, Setting, Settings};
 use lastdrop_probe::listeners;
@@ -32,7 +33,7 @@ use crate::meant::{Candidate, choose, masters};
 use crate::private::write_for_question;
 use crate::restart::Launch;
 use crate::status_page::status_of;
-use crate::{ServerError, ServerRef, host, lasting, regular, restart};
+use crate::{ServerError, ServerRef, host, lasting, restart};
 
 /// The override, in a folder that the configuration includes.
 const OURS: &str = "zz-lastdrop.conf";
@@ -85,6 +86,17 @@ fn birth_of(birth: &Birth, shown: &[String], started_on: &Path, prefix: Option<&
     birth.shown = Some(shown.join(" ").trim_end().into());
     birth.environment = vec![("PATH".into(), restart::PATH.into())];
     birth
+}
+
+/// Does a configuration pass its test, with the command line that starts the server on it?
+pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
+    let words: Vec<&str> = birth.argv.iter().skip(1).map(String::as_str).chain(["-t"]).collect();
+    let answer = ask(birth, &birth.code, &words)?;
+    if answer.passed {
+        return Ok(());
+    }
+    let command = format!("{} {}", birth.exe.display(), words.join(" "));
+    Err(ServerError::ConfigTest { command, output: complaints(&answer.errors) })
 }
 
 impl Fpm {
@@ -154,10 +166,10 @@ impl Fpm {
         self.kept.as_deref().unwrap_or(&self.main)
     }
 
-    fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
-        let scan = read_as(&self.facts.birth, file);
-        let prefix = self.scan().prefix.map(|folder| folder.display().to_string());
-        let code: Vec<PathBuf> = self.ini.iter().cloned().chain(scan.files).collect();
+    /// Tests a file that names what the configuration names, which was read before.
+    fn test(&self, scan: &Scan, file: &Path) -> Result<(bool, String), ServerError> {
+        let prefix = scan.prefix.as_ref().map(|folder| folder.display().to_string());
+        let code: Vec<PathBuf> = self.ini.iter().chain(&scan.files).cloned().chain([file.to_path_buf()]).collect();
         let file = file.to_string_lossy();
         let mut words = vec!["-t", CONFIG, &file];
         words.extend(prefix.iter().flat_map(|folder| ["--prefix", folder.as_str()]));
@@ -316,7 +328,7 @@ fn complaints(said: &str) -> String {
 /// The configuration that a file of ours changes.
 fn changed_by(birth: &Birth, file: &Path) -> Option<PathBuf> {
     let _reader = Reader::of(birth);
-    let text = regular::read_to_string(file).ok().filter(|text| text.starts_with(MARK))?;
+    let text = input::read_regular_text(file).ok().filter(|text| text.starts_with(MARK))?;
     text.lines().find_map(|line| line.strip_prefix(ABOUT)).map(PathBuf::from)
 }
 
@@ -486,7 +498,8 @@ impl Adapter for Fpm {
                 "PHP-FPM takes no directives such as '{line}' here, only settings"
             )));
         }
-        let (passed, output) = self.test(self.started_on())?;
+        let scan = self.scan();
+        let (passed, output) = self.test(&scan, self.started_on())?;
         if !passed {
             let command = format!("{} -t {CONFIG} {}", self.facts.birth.exe.display(), self.started_on().display());
             return Err(ServerError::ConfigTest { command, output });
@@ -494,7 +507,6 @@ impl Adapter for Fpm {
         if change.is_empty() {
             return Ok(());
         }
-        let scan = self.scan();
         for (pool, name) in change.settings.keys().filter_map(|name| self.pool_of(name)) {
             if let Some((line, true)) = scan.of_php(pool, name, OURS).filter(|_| is_of_php(name)) {
                 return Err(ServerError::Setting(format!(
@@ -512,13 +524,12 @@ impl Adapter for Fpm {
             return Err(ServerError::Clamped { settings: shown.join(", "), output });
         }
         let reader = Reader::of(&self.facts.birth);
-        let main =
-            regular::read(&self.main).map_err(ServerError::io(format!("cannot read {}", self.main.display())))?;
+        let main = input::read(&self.main).map_err(ServerError::io(format!("cannot read {}", self.main.display())))?;
         drop(reader);
         let text = [&main[..], b"\n", self.sections(&change.settings).as_bytes()].concat();
         let cannot = ServerError::io(format!("cannot write {}", file.display()));
         write_for_question(&self.facts.birth, file, &text).map_err(cannot)?;
-        let told = self.test(file);
+        let told = self.test(&scan, file);
         let _ = fs::remove_file(file);
         let (passed, said) = told?;
         if passed {

@@ -124,7 +124,7 @@ impl References {
             } else if Instant::now() > end {
                 return many(&format!("more than {:.1} s", MOST_TIME.as_secs_f64()));
             }
-            let text = crate::regular::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            let text = lastdrop_files::input::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
             if path.file_name() == Some(OsStr::new(USER_INI)) {
                 self.read_settings(&text)
             } else {

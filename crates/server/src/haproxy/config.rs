@@ -9,9 +9,10 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::input;
+
 use super::words::words;
 use crate::edits::{Edits, Flat, Word};
-use crate::regular;
 
 /// What begins a section.
 const SECTIONS: &[&str] = &[
@@ -212,7 +213,7 @@ impl Reader<'_> {
         if !metadata.is_file() || metadata.len() > MOST_BYTES {
             return Err(cannot(format!("it is no file of at most {} MiB", MOST_BYTES >> 20)));
         }
-        let text = regular::read(&file).map_err(|e| cannot(format!("cannot be read: {e}")))?;
+        let text = input::read(&file).map_err(|e| cannot(format!("cannot be read: {e}")))?;
         let source = self.config.sources.len();
         let (mut section, mut branches) = (None, Vec::new());
         for (index, at) in lines_of(&text).enumerate() {

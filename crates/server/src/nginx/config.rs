@@ -11,9 +11,10 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::input;
+
 use super::words::{Lexer, Token, lua_end};
 use crate::edits::{Edits, Flat, Source, Word};
-use crate::regular;
 use crate::wildcard::{Hidden, Walk};
 
 /// A directive, as often as its file is included.
@@ -143,7 +144,7 @@ impl Reader<'_> {
         if !metadata.is_file() || metadata.len() > MOST_BYTES {
             return Err(format!("{} is no file of at most {} MiB", name.display(), MOST_BYTES >> 20));
         }
-        let text = regular::read(&file).map_err(cannot)?;
+        let text = input::read(&file).map_err(cannot)?;
         let index = self.config.sources.len();
         self.by_file.insert(file.clone(), index);
         self.config.sources.push(Source { name: name.into(), file: Some(file), text, includes: Vec::new() });

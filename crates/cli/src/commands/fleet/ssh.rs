@@ -5,12 +5,13 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lastdrop_probe::tool;
 
 use crate::commands::agent::{END, name_of_host};
 use crate::exit::{Exit, UsageError};
@@ -61,13 +62,14 @@ pub fn ssh(args: &SshArgs) -> Result<Exit> {
     let stop = Stop::on_signals(true)?;
     let mut remotes = Vec::new();
     for (host, name) in named {
-        let mut command = Command::new(program);
+        let cannot_start = || format!("cannot start {program}");
+        let mut command = tool::named(program, "starts an agent on another machine").with_context(cannot_start)?;
         command.args(options).arg("--").arg(&host).arg(remote_command(args, &url, &name));
         // A configuration of ssh may send variables along.
         command.env_remove("LASTDROP_TOKEN");
         // Ctrl-C is for us: the connections are what ends the agents in an orderly way.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        let mut child = command.spawn().with_context(cannot_start)?;
         if let Some(stdin) = &mut child.stdin {
             // A host that cannot be reached says so on stderr.
             let _ = stdin.write_all(format!("{secret}\n").as_bytes()).and_then(|()| stdin.flush());
