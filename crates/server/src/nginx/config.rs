@@ -403,6 +403,7 @@ mod tests {
                 by_file: HashMap::new(),
                 chain: Vec::new(),
                 inclusions: 0,
+                walk: Walk::default(),
             };
             let source = Source { name: "x".into(), file: None, text: text.clone().into_bytes(), includes: Vec::new() };
             reader.config.sources.push(source);
