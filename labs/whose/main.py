@@ -19,10 +19,10 @@ LIMIT_SECONDS = 60
 
 def arguments():
     parser = argparse.ArgumentParser(
-        prog="./x lab rights", description="Asks two programs about genuine servers, whoever they belong to, and compares the documents.")
+        prog="./x lab rights", description="Asks about genuine servers, whoever they belong to, and compares the documents.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="servers, owners, commands, or several joined by / [default: all]")
     parser.add_argument("--list", action="store_true", help="list servers, owners and commands, and end")
-    parser.add_argument("--before", type=Path, required="--list" not in sys.argv, metavar="FILE", help="the other program, of an earlier commit")
+    parser.add_argument("--before", type=Path, metavar="FILE", help="compare with what this program of an earlier commit tells [default: with the same server of root's]")
     parser.add_argument("--after", type=Path, default=Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "release/lastdrop", metavar="FILE")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep all documents and what was said there")
     return parser.parse_args()
@@ -79,23 +79,25 @@ def main():
     work = Path(tempfile.mkdtemp(prefix="whose-", dir="/tmp"))
     work.chmod(0o755)
     for name, program in (("before", args.before), ("after", args.after)):
-        shutil.copy(program, work / name)
-        (work / name).chmod(0o755)
+        if program:
+            shutil.copy(program, work / name)
+            (work / name).chmod(0o755)
     asked = differ = 0
     try:
         for server in SERVERS:
             if not server.is_here():
                 print(f"{server.name}: {server.program} is not installed")
                 continue
+            of_root = {}
             for owner in OWNERS:
-                asked, differ = compare(args, work, server, owner, asked, differ)
+                asked, differ = compare(args, work, server, owner, asked, differ, of_root)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(f"{asked} commands, of {differ} the documents differ")
     sys.exit(1 if differ else 0)
 
 
-def compare(args, work, server, owner, asked, differ):
+def compare(args, work, server, owner, asked, differ, of_root):
     for asker in ("root", USER):
         folder, port = work / "site", free_port()
         listed = [c for c in commands(server, owner, folder, port) if is_chosen(args.names, server.name, owner.name, asker, c[0])]
@@ -113,12 +115,13 @@ def compare(args, work, server, owner, asked, differ):
                 continue
             for name, exact, words in listed:
                 answers = []
-                for which in ("before", "after"):
+                for which in ("before", "after") if args.before else ("after",):
                     home = work / f"home-{asker}-{which}"
                     home.mkdir(exist_ok=True)
                     shutil.chown(home, asker, asker)
                     answers.append(ask(work / which, words, asker, home))
                 asked += 1
+                answers = [of_root.setdefault(name, answers[0]), *answers] if not args.before else answers
                 found = list(verdict(*answers, exact))
                 title = f"{server.name}/{owner.name}/{asker}/{name}"
                 if args.keep:

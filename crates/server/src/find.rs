@@ -246,6 +246,7 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
 
