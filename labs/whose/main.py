@@ -121,7 +121,7 @@ def compare(args, work, server, owner, asked, differ, of_root):
                     shutil.chown(home, asker, asker)
                     answers.append(ask(work / which, words, asker, home))
                 asked += 1
-                answers = [of_root.setdefault(name, answers[0]), *answers] if not args.before else answers
+                answers = [of_root.setdefault((asker, name), answers[0]), *answers] if not args.before else answers
                 found = list(verdict(*answers, exact))
                 title = f"{server.name}/{owner.name}/{asker}/{name}"
                 if args.keep:
