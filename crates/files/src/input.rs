@@ -4,6 +4,7 @@
 //! Opening never waits: a named pipe is opened without blocking and has some seconds to find its writer. A shell's
 //! `<(command)` is a pipe that is handed over open, under a name such as /dev/fd/63.
 
+use std::cell::Cell;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -136,7 +137,20 @@ fn read_all(from: impl Read, length: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > MOST_BYTES { Err(too_large("more than that")) } else { Ok(bytes) }
 }
 
+thread_local! {
+    static REFUSES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Opens no file on this thread, or does again: for whoever should read as another user and cannot. Gives what was so before.
+pub fn refuse(refuses: bool) -> bool {
+    REFUSES.replace(refuses)
+}
+
 fn open_at_once(path: &Path) -> io::Result<File> {
+    if REFUSES.get() {
+        let why = "lastdrop cannot take on the rights of the server's user (CAP_SETUID and CAP_SETGID), and root reads nothing for it";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
     // It stays so: the kernel has regular files, such as /proc/kmsg, that wait for something to read.
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }

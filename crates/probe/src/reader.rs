@@ -1,6 +1,8 @@
 //! Reads files with the rights of a server's user. A configuration of another user may name any file; what that user may not read or
 //! write, root does not read or write for it.
 
+use lastdrop_files::input;
+
 use crate::identity::Identity;
 use crate::process::Birth;
 
@@ -16,6 +18,7 @@ struct Before {
     uid: u32,
     gid: u32,
     groups: Vec<libc::gid_t>,
+    refused: bool,
 }
 
 impl Reader {
@@ -39,28 +42,36 @@ impl Reader {
             return Reader { before: None };
         }
         let own = nix::unistd::getgroups().unwrap_or_default();
-        let (before_uid, before_gid) = take(uid, gid, groups);
+        let (before_uid, before_gid, is_whole) = take(uid, gid, groups);
         let groups = own.into_iter().map(nix::unistd::Gid::as_raw).collect();
-        Reader { before: Some(Before { uid: before_uid, gid: before_gid, groups }) }
+        // Root in a unit of few capabilities may not be able to: nothing is read then.
+        let refused = input::refuse(!is_whole);
+        Reader { before: Some(Before { uid: before_uid, gid: before_gid, groups, refused }) }
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        if let Some(Before { uid, gid, groups }) = &self.before {
+        if let Some(Before { uid, gid, groups, refused }) = &self.before {
             take(*uid, *gid, groups);
+            input::refuse(*refused);
         }
     }
 }
 
-/// Of this thread alone: the functions of the C library would change all threads. Gives the user and the group before.
-fn take(uid: u32, gid: u32, groups: &[libc::gid_t]) -> (u32, u32) {
-    // SAFETY: plain system calls; the list lives for the call.
+/// Of this thread alone: the functions of the C library would change all threads. Gives the user and the group before, and whether
+/// all was allowed.
+fn take(uid: u32, gid: u32, groups: &[libc::gid_t]) -> (u32, u32, bool) {
+    // SAFETY: plain system calls; the list lives for the call. A call with the number that nobody has tells what is so.
     unsafe {
-        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
-        let gid = libc::syscall(libc::SYS_setfsgid, gid);
-        let uid = libc::syscall(libc::SYS_setfsuid, uid);
-        (uid as u32, gid as u32)
+        // Where no groups may be set (in some user namespaces) it is enough to have none.
+        let has_groups = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
+            || libc::getgroups(0, std::ptr::null_mut()) == 0;
+        let before_gid = libc::syscall(libc::SYS_setfsgid, gid) as u32;
+        let before_uid = libc::syscall(libc::SYS_setfsuid, uid) as u32;
+        let now = |call| libc::syscall(call, u32::MAX) as u32;
+        let is_whole = has_groups && now(libc::SYS_setfsgid) == gid && now(libc::SYS_setfsuid) == uid;
+        (before_uid, before_gid, is_whole)
     }
 }
 
@@ -90,5 +101,42 @@ mod tests {
             assert!(std::fs::write(dir.path().join("new"), "").is_err());
         }
         assert_eq!(std::fs::read(&secret).expect("read as root again"), b"root's");
+    }
+
+    /// Takes a capability from this thread.
+    fn without(capability: u32) {
+        let header = [0x2008_0522_u32, 0];
+        let mut words = [0_u32; 6];
+        // SAFETY: both structures have the layout of version 3, and live for the calls.
+        unsafe {
+            assert_eq!(libc::syscall(libc::SYS_capget, header.as_ptr(), words.as_mut_ptr()), 0);
+            words[0] &= !(1 << capability);
+            assert_eq!(libc::syscall(libc::SYS_capset, header.as_ptr(), words.as_ptr()), 0);
+        }
+    }
+
+    #[test]
+    fn root_that_cannot_become_the_servers_user_reads_nothing_for_it() {
+        const SETGID: u32 = 6;
+        const SETUID: u32 = 7;
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        for capability in [SETUID, SETGID] {
+            let path = file.path().to_path_buf();
+            let thread = std::thread::spawn(move || {
+                without(capability);
+                let mut birth = Birth::of(std::process::id() as i32).expect("this process");
+                (birth.uid, birth.gid, birth.groups) = (65534, 65534, Vec::new());
+                let refused = {
+                    let _reader = Reader::of(&birth);
+                    input::read(&path).expect_err("root's rights").to_string()
+                };
+                assert!(refused.contains("CAP_SETUID"), "{refused}");
+                assert!(input::read(&path).is_ok(), "root reads for itself again");
+            });
+            thread.join().expect("it passed");
+        }
     }
 }
