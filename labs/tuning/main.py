@@ -135,7 +135,7 @@ def main():
     setups = chosen(options.names)
     if options.list:
         for setup in setups:
-            points, stored = len(setup.points()), "measured" if grids.is_whole(setup) else "in fewer rounds" if grids.read(setup) else "no grid yet"
+            points, stored = len(setup.points()), "measured" if grids.is_whole(setup) else "in fewer rounds" if grids.read(setup) else "swept beside each tune (--plain)" if setup.plain else "no grid yet"
             assert points <= MOST_POINTS, setup.name
             print(f"{setup.name:26} {points:3} points, {stored}: {', '.join(setup.grid)}")
         return
@@ -153,7 +153,8 @@ def main():
         done = {} if options.again else rows.latest(score.NAME, about)
         for setup in setups:
             if not grids.read(setup):
-                print(f"{setup.name}: its grid was not measured (--grid)", flush=True)
+                if not setup.plain:
+                    print(f"{setup.name}: its grid was not measured (--grid)", flush=True)
                 continue
             for seed in range(1, options.seeds + 1):
                 if done.get((setup.name, seed), {}).get("state") == "ok":
