@@ -153,7 +153,7 @@ def gunicorn(title, path):
             (folder / "setproctitle.py").write_text("raise ImportError\n")
             variables["PYTHONPATH"] = str(folder)
         if path:
-            variables["PYTHONPATH"] = str(folder / "lib")
+            variables["PYTHONPATH"] = f"{folder / 'lib'}:{folder}"
         words = ["/usr/bin/gunicorn", "-c", str(folder / "gunicorn.conf.py"), "app:application"]
         return words, variables
     return prepare
@@ -161,7 +161,7 @@ def gunicorn(title, path):
 
 SERVERS.append(Server("gunicorn", "gunicorn", "gunicorn.conf.py", gunicorn(True, False), sweep="workers = [3, 2]"))
 SERVERS.append(Server("gunicorn-options", "gunicorn", "gunicorn.conf.py", gunicorn(False, False), "gunicorn", "workers = [3, 2]"))
-SERVERS.append(Server("gunicorn-path", "gunicorn", "gunicorn.conf.py", gunicorn(True, True), "gunicorn", "workers = [3, 2]"))
+SERVERS.append(Server("gunicorn-path", "gunicorn", "gunicorn.conf.py", gunicorn(False, True), "gunicorn", "workers = [3, 2]"))
 
 
 @server("uwsgi", "uwsgi", "uwsgi.ini", sweep="processes = [3, 2]")

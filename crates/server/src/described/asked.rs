@@ -106,3 +106,29 @@ pub fn ask(words: &[&str], facts: &Facts, launch: &Launch, file: &Path) -> Resul
     let said = if errors.trim().is_empty() { output.trim().to_string() } else { errors.trim().to_string() };
     Ok(Some(Told { command: shown, passed, said, output }))
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn folders_of_python_reach_its_script_and_nothing_in_them_is_executed_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("lib")).expect("a folder");
+        fs::write(at("lib/ours.py"), "NAME = 'found'\n").expect("written");
+        fs::write(at("lib/sitecustomize.py"), "raise SystemExit('executed too early')\n").expect("written");
+        fs::write(at("script"), "import sys, ours\nprint(ours.NAME, *sys.argv[1:])\n").expect("written");
+        let script = at("script").display().to_string();
+        let argv = with_folders(["python3", &script, "a", "-b"].map(str::to_string).to_vec());
+        let mut python = Command::new(&argv[0]);
+        python.args(&argv[1..]).env_remove("PYTHONPATH").env(FOLDERS, at("lib")).current_dir(folder.path());
+        let output = python.output().expect("python3 is here");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "found a -b\n", "{output:?}");
+        let otherwise = ["python3", "-m", "gunicorn"].map(str::to_string).to_vec();
+        assert_eq!(with_folders(otherwise.clone()), otherwise);
+    }
+}
