@@ -5,7 +5,7 @@ use clap::{Arg, Command};
 
 /// Options that `-h` shows, by command. A command that is not here shows all of its options.
 const SHORT: &[(&str, &[&str])] = &[
-    ("run", &["users", "rate", "duration", "requests", "warm_up", "keepalive", "server", "objective", "json", "view"]),
+    ("run", &["users", "rate", "duration", "requests", "warm_up", "keepalive", "server", "objective", "json"]),
     (
         "replay",
         &["to", "analyse", "output_plan", "speed", "rate", "users", "sessions", "duration", "format", "objective"],
@@ -78,8 +78,27 @@ fn arrange(command: &str, mut arg: Arg) -> Arg {
         }
         return arg;
     }
-    let is_arranged = SHORT.iter().any(|(name, _)| *name == command);
-    if is_arranged && !of(SHORT) { arg.hide_short_help(true) } else { arg }
+    if !SHORT.iter().any(|(name, _)| *name == command) {
+        return arg;
+    }
+    if !of(SHORT) {
+        return arg.hide_short_help(true);
+    }
+    let full = arg.get_long_help().or(arg.get_help()).cloned().unwrap_or_default();
+    match first_sentence(&full.to_string()) {
+        Some(first) => arg.long_help(full).help(first),
+        None => arg,
+    }
+}
+
+/// The first of several sentences, with the default that may stand at the end of them.
+fn first_sentence(help: &str) -> Option<String> {
+    let (first, rest) = help.split_once(". ")?;
+    let default = rest.rfind("[default: ").filter(|_| rest.ends_with(']')).map(|at| &rest[at..]);
+    Some(match default {
+        Some(default) => format!("{first} {default}"),
+        None => first.to_string(),
+    })
 }
 
 #[cfg(test)]

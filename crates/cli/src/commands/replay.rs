@@ -43,7 +43,7 @@ pub struct ReplayArgs {
     /// The only server that gets requests, whatever the logs name. A path of it is put before theirs
     #[arg(long, value_name = "URL", value_parser = str::parse::<Url>, required_unless_present = "analyse")]
     pub to: Option<Url>,
-    /// Send nothing. Print what is in the logs: rates, mix, times, sessions and clients
+    /// Print what is in the logs (rates, mix, times, sessions, clients), and send nothing
     #[arg(long, conflicts_with_all = ["speed", "rate", "users", "requests", "duration", "from", "rewrite", "objective", "who"])]
     pub analyse: bool,
     /// With --analyse: write a plan that looks like the logs, for the server of --to (and FILE with the ending .urls beside it)
@@ -92,7 +92,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = within::<u32>(SEED))]
     pub seed: Option<u32>,
 
-    /// Format of the logs, if it is not recognised: a name (common, combined, ingress-nginx, haproxy, squid), json or logfmt with units
+    /// Format of the logs, if it is not recognised. It is a name (common, combined, ingress-nginx, haproxy, squid), json or logfmt with units
     /// and keys (`json,duration:ms,client=from`), or the text of Apache's LogFormat, nginx's log_format, HAProxy's log-format or Squid's
     /// logformat
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>, help_heading = "The log")]
