@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use glob::{MatchOptions, Pattern};
 
 /// Entries of folders that are looked at for one configuration.
-const MOST_ENTRIES: usize = 100_000;
-const MOST_TIME: Duration = Duration::from_secs(3);
+const MOST_ENTRIES: usize = 20_000;
+const MOST_TIME: Duration = Duration::from_secs(1);
 /// Folders in folders. A link may lead back.
 const DEEPEST: usize = 40;
 

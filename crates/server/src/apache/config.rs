@@ -151,6 +151,8 @@ impl Macro {
 
 const MOST_DEPTH: usize = 30;
 const MOST_LINES: usize = 200_000;
+/// Each time that a file is included counts like so many lines.
+const LINES_OF_AN_INCLUSION: usize = 15;
 
 impl Scan {
     /// Reads a configuration from its main file. Relative names are under `root`, unless it sets ServerRoot.
@@ -213,6 +215,8 @@ impl Reader {
                 }
             }
         }
+        // Not beyond the line at which that is said.
+        self.met = self.met.max((self.met + LINES_OF_AN_INCLUSION).min(MOST_LINES - 1));
         let text = self.scan.sources[source].text.clone();
         let (mut at, mut number) = (0, 0);
         while at < text.len() && self.met < MOST_LINES {
