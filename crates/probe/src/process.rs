@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use procfs::process::{Process, all_processes};
@@ -223,6 +224,32 @@ pub struct Birth {
     pub unknown_starter: bool,
 }
 
+/// What was seen of a process before this one took on its rights. A process that has changed its user is closed to that user.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub pid: i32,
+    pub exe: PathBuf,
+    pub directory: PathBuf,
+    /// As /proc/PID/environ has it.
+    pub environment: Vec<u8>,
+}
+
+static SEEN: OnceLock<Seen> = OnceLock::new();
+
+/// Remembers it, for [`Birth::of`] where the kernel does not show it any more. Once.
+pub fn remember(seen: Seen) {
+    let _ = SEEN.set(seen);
+}
+
+impl Seen {
+    fn variables(&self) -> Vec<(String, String)> {
+        let words = self.environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        words
+            .filter_map(|word| word.split_once('=').map(|(name, value)| (name.to_string(), value.to_string())))
+            .collect()
+    }
+}
+
 impl Birth {
     /// Reads it from a running process.
     ///
@@ -255,26 +282,29 @@ impl Birth {
         let stat = p.stat().map_err(e("stat"))?;
         let status = p.status().map_err(e("status"))?;
         let identity = Identity::of(pid)?;
-        let environment = p
-            .environ()
-            .map_err(e("environ"))?
-            .into_iter()
-            .map(|(k, v)| (k.to_string_lossy().into_owned(), v.to_string_lossy().into_owned()))
-            .collect();
+        let seen = SEEN.get().filter(|seen| seen.pid == pid);
+        let environment = match (p.environ(), seen) {
+            (Ok(all), _) => all
+                .into_iter()
+                .map(|(k, v)| (k.to_string_lossy().into_owned(), v.to_string_lossy().into_owned()))
+                .collect(),
+            (Err(_), Some(seen)) => seen.variables(),
+            (Err(why), None) => return Err(e("environ")(why)),
+        };
         let target = |fd: &str| {
             std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok().filter(|f| f.is_absolute() && f.is_file())
         };
         Ok(Birth {
             pid,
             start_ticks: stat.starttime,
-            exe: p.exe().map_err(e("exe"))?,
+            exe: p.exe().or_else(|why| seen.map(|seen| seen.exe.clone()).ok_or(why)).map_err(e("exe"))?,
             argv: p.cmdline().map_err(e("cmdline"))?,
             title: None,
             shown: None,
             passing: Vec::new(),
             relative: false,
             environment,
-            directory: p.cwd().map_err(e("cwd"))?,
+            directory: p.cwd().or_else(|why| seen.map(|seen| seen.directory.clone()).ok_or(why)).map_err(e("cwd"))?,
             uid: identity.user(),
             gid: identity.group(),
             groups: identity.supplementary_groups.clone(),

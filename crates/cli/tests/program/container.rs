@@ -143,3 +143,47 @@ fn a_server_in_a_container_is_read_from_outside_and_a_change_of_it_is_told() {
     let none = folder.run(&["watch", &format!("nginx:{}", here.display()), "--once"]);
     assert!(none.code == 1 && none.stderr.contains("no running nginx is meant"), "{none:?}");
 }
+
+#[test]
+fn a_server_in_a_container_that_has_changed_its_user_tells_its_settings() {
+    let folder = Folder::new();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
+    let config = folder.join("haproxy.cfg");
+    let text = "global\n maxconn 77\n user www-data\n group www-data\ndefaults\n mode http\n timeout connect 5s\n timeout client 5s\n \
+                timeout server 5s\nfrontend f\n bind 127.0.0.1:80\n http-request return status 200\n";
+    fs::write(&config, text).expect("written");
+    let config = config.display().to_string();
+    let mut holder = Command::new("unshare")
+        .args([
+            "-m",
+            "-p",
+            "-n",
+            "-f",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            "ip link set lo up; exec haproxy -db -f \"$0\"",
+        ])
+        .arg(&config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("util-linux");
+    let is_www_data = |pid: &i32| {
+        let is_haproxy = fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("haproxy"));
+        is_haproxy && fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|s| s.contains("\nUid:\t33\t"))
+    };
+    wait_until("HAProxy in its container (as root)", || processes_with(&config).iter().any(is_www_data));
+    // The kernel hides its environment, its program and its folder from its own user.
+    let knobs = folder.json(&["knobs", &format!("haproxy:{config}")], 0);
+    let rows = knobs["knobs"].as_array().expect("rows");
+    assert!(rows.iter().any(|row| row["name"] == "maxconn" && row["value"] == 77), "{knobs:#}");
+    let executed = knobs["environment"]["executed"].as_array().expect("a list");
+    let asked =
+        executed.iter().filter(|one| one["program"].as_str().is_some_and(|program| program.ends_with("haproxy")));
+    assert!(asked.map(|one| n(&one["uid"])).eq([33]), "{executed:#?}");
+    let _ = holder.kill();
+    let _ = holder.wait();
+}

@@ -7,11 +7,15 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 use lastdrop_model::Executed;
 use lastdrop_probe::identity::Identity;
+use lastdrop_probe::process::{self, Seen};
 use lastdrop_probe::tool;
+use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, chdir, chroot, fork};
 
@@ -65,6 +69,10 @@ fn go(visit: &Visit<'_>) -> Result<(), String> {
             let _ = waitpid(child, None);
         }
         ForkResult::Child => {
+            // What it is itself may not look into a process that has changed its user.
+            if let Some(seen) = place.seen() {
+                process::remember(seen);
+            }
             let said = place.become_it().map_err(|e| format!("its rights cannot be taken on: {e}")).and_then(|()| {
                 // What leads out of the container is closed before anything in it is executed.
                 drop(place);
@@ -92,6 +100,9 @@ struct Place {
     as_root: bool,
     /// Groups as they are called here.
     groups: Vec<libc::gid_t>,
+    /// Its folder in this machine's /proc, and its id in its own namespace.
+    process: File,
+    pid_within: Option<i32>,
 }
 
 impl Place {
@@ -115,7 +126,22 @@ impl Place {
         let rights = Place::rights_of(pid, &identity, users.is_some())?;
         let root = File::open(format!("/proc/{pid}/root"))?;
         let as_root = nix::unistd::geteuid().is_root();
-        Ok(Place { namespaces, users, root, rights, as_root, groups: identity.supplementary_groups })
+        let process = File::open(format!("/proc/{pid}"))?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let pid_within = ids.and_then(|ids| ids.split_whitespace().next_back()?.parse().ok());
+        let groups = identity.supplementary_groups;
+        Ok(Place { namespaces, users, root, rights, as_root, groups, process, pid_within })
+    }
+
+    /// What the kernel shows of the process, with paths as they are in the root that was entered. Nothing of the container is read.
+    fn seen(&self) -> Option<Seen> {
+        let link = |name: &str| readlinkat(&self.process, name).ok().map(PathBuf::from);
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&self.process, "environ", flags, Mode::empty()).ok()?);
+        let mut environment = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut environment).ok()?;
+        Some(Seen { pid: self.pid_within?, exe: link("exe")?, directory: link("cwd")?, environment })
     }
 
     fn rights_of(pid: i32, identity: &Identity, other_users: bool) -> io::Result<Rights> {
