@@ -79,7 +79,8 @@ def report(rows, impossible, at_first=None):
     before the rules were mended for them."""
     counted = [row for row in rows if row["state"] != "not made"]
     busy = sum(row.get("others", 0) > 0.25 for row in counted)
-    lines = [f"{len(counted)} answers, {busy} of them on a machine of which others used more than a quarter ({programs(counted)}).", "",
+    lines = [f"{len(counted)} answers, {busy} of them on a machine of which others used more than a quarter. "
+             + programs(counted).replace("; ", ". ").replace("program ", "Program ") + ".", "",
              "| class | right | of | share | wanted | right at first |", "|---|---|---|---|---|---|"]
     for kind, title in TITLES.items():
         of = [row for row in counted if row["kind"] == kind]
