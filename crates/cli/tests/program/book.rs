@@ -113,7 +113,7 @@ fn short(command: &str) -> String {
             words.splice(2..2, [(*flag).to_string(), (*value).to_string()]);
         }
     }
-    if name == "tune" && !TUNES.iter().any(|tune| command.contains(tune)) {
+    if name == "tune" && !["--dry-run"].iter().chain(TUNES).any(|tune| command.contains(tune)) {
         words.push("--dry-run".into());
     }
     format!("{} {rest}", words.join(" "))
