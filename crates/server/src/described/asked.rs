@@ -59,6 +59,13 @@ fn python_folders(program: &Path, launch: &Launch) -> Vec<PathBuf> {
     }
 }
 
+/// Is something in such a folder code? Folders of other things may be anybody's.
+fn is_module(path: &Path) -> bool {
+    const CODE: &[&str] = &["egg", "py", "pyc", "pyd", "so", "zip"];
+    let end = path.extension().and_then(|end| end.to_str());
+    end.is_some_and(|end| CODE.contains(&end)) || path.join("__init__.py").exists()
+}
+
 /// Has a command line of Python add the folders before it runs its script. One with other words before the script stays as it is.
 fn with_folders(argv: Vec<String>) -> Vec<String> {
     match argv.as_slice() {
@@ -99,8 +106,8 @@ pub fn ask(words: &[&str], facts: &Facts, launch: &Launch, file: &Path) -> Resul
         Question::new(&birth, "the server tests its configuration, or tells its settings").program(&exe).argv(&argv);
     let joined = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
     let question = if folders.is_empty() { question } else { question.variable(FOLDERS, &joined) };
-    // Modules in them are code that it executes.
     let modules = folders.iter().flat_map(fs::read_dir).flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let modules = modules.filter(|path| is_module(path));
     let code = birth.code.iter().chain(&folders).cloned().chain(modules).chain([file.to_path_buf()]);
     let Answer { passed, output, errors } = question.reads(code).like_the_server().within(LIMIT).ask()?;
     let said = if errors.trim().is_empty() { output.trim().to_string() } else { errors.trim().to_string() };
