@@ -6,20 +6,14 @@ use clap::{Arg, Command};
 /// Options that `-h` shows, by command. A command that is not here shows all of its options.
 const SHORT: &[(&str, &[&str])] = &[
     ("run", &["users", "rate", "duration", "requests", "warm_up", "keepalive", "server", "objective", "json"]),
-    (
-        "replay",
-        &["to", "analyse", "output_plan", "speed", "rate", "users", "sessions", "duration", "format", "objective"],
-    ),
+    ("replay", &["to", "analyse", "output_plan", "speed", "rate", "users", "sessions", "duration", "objective"]),
     ("capacity", &["objective", "rate", "hold", "max_time", "max_users", "arrivals", "keepalive", "json"]),
     ("compare", &["live", "aa", "blocks", "fail_on_worse", "users", "rate", "duration", "json", "format"]),
     (
         "doctor",
         &["url", "users", "rate", "duration", "gentle", "observe", "confirm", "keep", "explain", "from", "json"],
     ),
-    (
-        "tune",
-        &["url", "goal", "objective", "users", "keep", "watch", "live", "only", "trials", "time", "dry_run", "resume"],
-    ),
+    ("tune", &["url", "goal", "objective", "users", "keep", "watch", "live", "only", "trials", "time", "dry_run"]),
     ("sweep", &["rounds", "sort", "csv", "live", "json", "format"]),
     ("size", &["memory", "url", "fit", "sizes", "variants", "live", "json"]),
     ("watch", &["interval", "once", "duration", "sort", "record", "replay", "db", "json"]),
