@@ -3,13 +3,16 @@
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use glob::{MatchOptions, Pattern};
 
 /// Entries of folders that are looked at for one configuration.
-const MOST_ENTRIES: usize = 20_000;
-const MOST_TIME: Duration = Duration::from_secs(1);
+const MOST_ENTRIES: usize = 50_000;
+const MOST_TIME: Duration = Duration::from_secs(3);
+/// Patterns that meant too much. A configuration is read several times, and these are not looked through again.
+static GIVEN_UP: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// Folders in folders. A link may lead back.
 const DEEPEST: usize = 40;
 
@@ -24,12 +27,12 @@ pub enum Hidden {
 #[derive(Debug)]
 pub struct Walk {
     entries: usize,
-    until: Option<Instant>,
+    spent: Duration,
 }
 
 impl Default for Walk {
     fn default() -> Walk {
-        Walk { entries: MOST_ENTRIES, until: None }
+        Walk { entries: MOST_ENTRIES, spent: Duration::ZERO }
     }
 }
 
@@ -39,6 +42,8 @@ impl Walk {
     /// # Errors
     /// In words: it is no pattern, or there is too much to look through.
     pub fn files(&mut self, pattern: &Path, hidden: Hidden) -> Result<Vec<PathBuf>, String> {
+        check_given_up(pattern)?;
+        let is_first = self.entries == MOST_ENTRIES;
         let mut found = vec![PathBuf::new()];
         for component in pattern.components() {
             let Component::Normal(name) = component else {
@@ -61,7 +66,7 @@ impl Walk {
                 MatchOptions { require_literal_leading_dot: hidden == Hidden::LeftOut, ..MatchOptions::new() };
             let mut next = Vec::new();
             for folder in &found {
-                let names = self.names(folder).ok_or_else(|| too_much(pattern))?;
+                let names = self.names(folder).ok_or_else(|| give_up(pattern, is_first))?;
                 let fitting = names.into_iter().filter(|name| wanted.matches_with(&name.to_string_lossy(), options));
                 next.extend(fitting.map(|name| folder.join(name)));
             }
@@ -75,10 +80,12 @@ impl Walk {
     /// # Errors
     /// In words: there is too much to look through.
     pub fn below(&mut self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+        check_given_up(folder)?;
+        let is_first = self.entries == MOST_ENTRIES;
         let mut found = Vec::new();
         let mut open = vec![(folder.to_path_buf(), 0)];
         while let Some((at, depth)) = open.pop() {
-            for name in self.names(&at).ok_or_else(|| too_much(folder))? {
+            for name in self.names(&at).ok_or_else(|| give_up(folder, is_first))? {
                 let path = at.join(name);
                 // A link to a folder is not followed, as the library of patterns does not.
                 if depth < DEEPEST && fs::symlink_metadata(&path).is_ok_and(|about| about.is_dir()) {
@@ -93,7 +100,7 @@ impl Walk {
 
     /// The entries of a folder, sorted; none of one that cannot be read. None: there is too much.
     fn names(&mut self, folder: &Path) -> Option<Vec<std::ffi::OsString>> {
-        let until = *self.until.get_or_insert_with(|| Instant::now() + MOST_TIME);
+        let begun = Instant::now();
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let mut names = Vec::new();
         for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
@@ -101,8 +108,24 @@ impl Walk {
             names.push(entry.file_name());
         }
         names.sort();
-        (Instant::now() < until).then_some(names)
+        self.spent += begun.elapsed();
+        (self.spent < MOST_TIME).then_some(names)
     }
+}
+
+fn check_given_up(pattern: &Path) -> Result<(), String> {
+    let is_known = GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|known| known == pattern);
+    if is_known { Err(too_much(pattern)) } else { Ok(()) }
+}
+
+/// Only one that used up all of a walk by itself is remembered: others may be those of another server, too.
+fn give_up(pattern: &Path, is_first: bool) -> String {
+    const MOST_KNOWN: usize = 100;
+    let mut known = GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_first && known.len() < MOST_KNOWN {
+        known.push(pattern.into());
+    }
+    too_much(pattern)
 }
 
 fn too_much(pattern: &Path) -> String {
