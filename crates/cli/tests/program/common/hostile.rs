@@ -16,7 +16,7 @@ use super::{Done, Folder, free_port, wait_until};
 pub const NOBODY: u32 = 65534;
 /// Root's own file says this, and a number that no server has otherwise.
 pub const SECRET: &str = "SECRET5e7";
-pub const SECRET_NUMBER: &str = "42424";
+pub const SECRET_NUMBER: &str = "424242424242";
 /// No command takes so long, whatever it meets.
 const DEADLINE: Duration = Duration::from_secs(90);
 
