@@ -149,7 +149,7 @@ impl Scene {
             fs::copy(self.at("fake"), &program).expect("copied");
             chown(&program, Some(NOBODY), None).expect("given away");
         }
-        let pid = self.start(&program, argv, &[("SERVE", &port.to_string())], within);
+        let pid = self.start(&program, argv, &[("SERVE", port.to_string().as_str())], within);
         if within.is_empty() {
             wait_until(name, || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         }
