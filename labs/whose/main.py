@@ -75,6 +75,7 @@ def main():
     if args.list:
         print("servers: ", *[s.name for s in SERVERS])
         print("owners:  ", *[o.name for o in OWNERS])
+        print("commands: knobs size watch doctor doctor-url sweep")
         return
     work = Path(tempfile.mkdtemp(prefix="whose-", dir="/tmp"))
     work.chmod(0o755)

@@ -75,7 +75,8 @@ impl Child {
             file.set_len(0).map_err(failed)?;
         }
         let mut command = command()?;
-        command.arg("--config").arg(folder.join("nats.conf")).current_dir(folder);
+        // Process lists show its name, and not where it was found.
+        command.arg0(PROGRAM).arg("--config").arg(folder.join("nats.conf")).current_dir(folder);
         command.env_remove("LASTDROP_TOKEN");
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
         // Ctrl-C is for us: we end it ourselves.
