@@ -269,7 +269,7 @@ mod tests {
         let mut looks = Looks::new(2);
         let due: Vec<u32> = (1..100).filter(|_| looks.is_due(1)).collect();
         assert_eq!(due, [1, 2, 4, 7, 12, 21, 36, 61]);
-        assert!(looks.is_due(0) && !looks.is_due(0) && !looks.is_due(7));
+        assert!(looks.is_due(0) && looks.is_due(0) && !looks.is_due(0) && !looks.is_due(7));
         let mut many = Looks::new(1000);
         assert_eq!((0..1000).filter(|class| many.is_due(*class)).count(), MOST_LOOKS as usize);
     }

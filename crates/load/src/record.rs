@@ -160,14 +160,22 @@ impl Record {
     }
 }
 
-/// Notes the `Server` field.
-pub(crate) struct ServerField<'a>(pub &'a mut Option<String>);
+/// Notes the `Server` field, and hands everything on.
+pub(crate) struct ServerField<'a> {
+    pub server: &'a mut Option<String>,
+    pub next: &'a mut dyn Sink,
+}
 
 impl Sink for ServerField<'_> {
     fn field(&mut self, name: &str, value: &[u8]) {
         if name.eq_ignore_ascii_case("server") {
-            self.0.get_or_insert_with(|| lastdrop_model::printable::lossless(value));
+            self.server.get_or_insert_with(|| lastdrop_model::printable::lossless(value));
         }
+        self.next.field(name, value);
+    }
+
+    fn body(&mut self, bytes: &[u8]) {
+        self.next.body(bytes);
     }
 }
 

@@ -50,7 +50,7 @@ fn info(p: &Process) -> Option<ProcessInfo> {
         parent: stat.ppid,
         start_ticks: stat.starttime,
         state: stat.state,
-        exe: p.exe().ok(),
+        exe: p.exe().ok().or_else(|| SEEN.get().filter(|seen| seen.pid == p.pid).map(|seen| seen.exe.clone())),
         argv: p.cmdline().unwrap_or_default(),
     })
 }

@@ -249,8 +249,14 @@ fn present(journal: &Journal) -> Result<Present, ServerError> {
             let taken = occupant(journal).filter(|_| journal.unit.is_none());
             taken.map_or(Ok(Present::Nobody), |evidence| Err(ServerError::Occupied { evidence }))
         }
+        Err(_) if is_down(journal) => Ok(Present::Nobody),
         Err(e) => Err(e),
     }
+}
+
+/// Does nobody listen where the server did? Then a program of its kind that cannot be asked, which anybody may have started, is not it.
+fn is_down(journal: &Journal) -> bool {
+    !journal.listeners.is_empty() && occupant(journal).is_none()
 }
 
 /// Another program that listens where the server did.
@@ -485,6 +491,7 @@ fn check_start(journal: &Journal) -> Result<(), ServerError> {
     match find_adapter(&server) {
         Ok(adapter) => adapter.check(&Change::default(), &StateFiles::of(&journal.server)?.test),
         Err(ServerError::NotFound { .. }) => Ok(()),
+        Err(_) if is_down(journal) => Ok(()),
         Err(e) => Err(e),
     }
 }

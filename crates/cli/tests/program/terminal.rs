@@ -82,9 +82,8 @@ impl OnTerminal {
                 if tie != Tie::Output {
                     libc::ioctl(0, libc::TIOCSCTTY, 0);
                 }
-                if tie == Tie::HangupIgnored {
-                    libc::signal(libc::SIGHUP, libc::SIG_IGN);
-                }
+                // Whoever has started the tests may have it ignored.
+                libc::signal(libc::SIGHUP, if tie == Tie::HangupIgnored { libc::SIG_IGN } else { libc::SIG_DFL });
                 Ok(())
             })
         };

@@ -56,19 +56,28 @@ impl<W: World> EventLoop<'_, W> {
             let rest = &data[at..];
             let wants_first = self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none();
             let heard = self.job.plan.server_time.as_ref().filter(|from| !from.is_log());
-            let fed = match (heard, &mut s.capture) {
-                (Some(from), capture) => {
-                    let (mut first, mut nobody) = (ServerField(&mut self.record.server), Discard);
-                    let next: &mut dyn Sink = match capture {
-                        Some(capture) => capture.as_mut(),
-                        None if wants_first => &mut first,
-                        None => &mut nobody,
-                    };
-                    answer.feed(rest, &mut Hearing { from, said: s.said.get_or_insert_default(), next })
+            let fed = if heard.is_none() && !wants_first {
+                match &mut s.capture {
+                    Some(capture) => answer.feed(rest, capture.as_mut()),
+                    None => answer.feed_remembering(rest, &mut self.last_head),
                 }
-                (None, None) if wants_first => answer.feed(rest, &mut ServerField(&mut self.record.server)),
-                (None, None) => answer.feed_remembering(rest, &mut self.last_head),
-                (None, Some(capture)) => answer.feed(rest, capture.as_mut()),
+            } else {
+                let mut nobody = Discard;
+                let next: &mut dyn Sink = match &mut s.capture {
+                    Some(capture) => capture.as_mut(),
+                    None => &mut nobody,
+                };
+                match (heard, wants_first) {
+                    (None, _) => answer.feed(rest, &mut ServerField { server: &mut self.record.server, next }),
+                    (Some(from), true) => {
+                        let mut first = ServerField { server: &mut self.record.server, next };
+                        let said = s.said.get_or_insert_default();
+                        answer.feed(rest, &mut Hearing { from, said, next: &mut first })
+                    }
+                    (Some(from), false) => {
+                        answer.feed(rest, &mut Hearing { from, said: s.said.get_or_insert_default(), next })
+                    }
+                }
             };
             match fed {
                 Ok(feed) if feed.complete => {
