@@ -101,7 +101,7 @@ fn what_a_full_core_points_to_is_searched_without_being_named() {
     let most = |of: &str| planned["planned"][of].as_u64().expect("a number");
     assert!(most("trials") == 25 && (50..200).contains(&most("seconds")), "{planned:#}");
 
-    let document = folder.json(&[&base[..], &["--trials", "10", "--blocks", "4"]].concat(), 0);
+    let document = folder.json(&[&base[..], &["--trials", "10", "--blocks", "12"]].concat(), 0);
     for d in [&planned, &document] {
         let level = searched(d, "gzip_comp_level");
         assert!(level["values"].as_array().is_some_and(|v| v.len() > 2), "{d:#}");

@@ -605,11 +605,11 @@ fn squids_logformat_is_taken_as_it_is_configured() {
     }
     let short = "%ts.%03tu %>a %>Hs %rm %ru";
     for (line, why) in [
-        ("971211336.500 203.0.113.7 TCP_MISS GET http://h/x", "%>Hs expected at byte 27: a status of three digits"),
+        ("971211336.500 203.0.113.7 TCP_MISS GET http://h/x", "%>Hs expected at byte 26: a status of three digits"),
         ("971211336 203.0.113.7 200 GET http://h/x", "%03tu expected at byte "),
     ] {
         let got = read(short, line);
-        assert!(got.starts_with(why), "{line}: {got}");
+        assert!(got.contains(why), "{line}: {got}");
     }
     for (format, why) in [
         ("%ts.%03tu %>a %xyz %ru", "%xyz is no code of Squid's logformat"),
