@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
@@ -227,6 +227,9 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     fs::create_dir_all(folder.join("haproxy")).expect("a folder");
     std::os::unix::fs::chown(folder.join("haproxy"), Some(65_534), Some(65_534)).expect("its owner");
     let haproxy = Haproxy::start_by(&folder, &launcher, &["-W"], "", &more);
+    // What a user's server names is changed with that user's rights: its files are that user's.
+    let own = Command::new("chown").args(["-R", "65534:65534"]).arg(folder.join("haproxy")).status();
+    assert!(own.expect("chown runs").success());
     let before = (haproxy.tree(), haproxy.masters(), haproxy.info("Pid"));
     let sweep = |settings: &str| {
         let plan = haproxy.plan(&folder, "200ms", settings);
