@@ -88,6 +88,11 @@ fn run(args: &[OsString]) -> Exit {
         );
         return Exit::Failed;
     }
+    if matches!(cli.command, Command::Run(_)) && !Path::new("/proc/self/stat").exists() {
+        stdio::note!(
+            "note: /proc is not mounted: what else this machine does beside the load is not seen, and the run is not checked for it"
+        );
+    }
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Replay(args) => commands::replay::replay(&args),

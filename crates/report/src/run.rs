@@ -60,12 +60,16 @@ pub fn run_text(run: &Run) -> String {
         let _ = writeln!(out, "  incomplete: {n} × {}", line(part));
     }
     let g = &run.generator;
+    // Nobody knows it where /proc is not mounted.
+    let memory = match g.peak_rss_bytes {
+        0 => String::new(),
+        bytes => format!(", {} memory", show_bytes(bytes)),
+    };
     let _ = writeln!(
         out,
-        "\ngenerator: {:.1} µs CPU a request, busiest thread {:.0} % of a core, {} memory",
+        "\ngenerator: {:.1} µs CPU a request, busiest thread {:.0} % of a core{memory}",
         g.cpu_us_per_request,
         g.busiest_thread_cores * 100.0,
-        show_bytes(g.peak_rss_bytes)
     );
     if let Some(cpu) = run.measured().and_then(|phase| phase.server_cpu).filter(|cpu| cpu.us_per_request > 0.0) {
         let _ = writeln!(

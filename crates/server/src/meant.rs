@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lastdrop_model::Url;
 use lastdrop_probe::process::{self, ProcessInfo};
@@ -118,6 +118,30 @@ pub(crate) fn choose<T>(
         });
     }
     candidates.pop().ok_or_else(not_found)
+}
+
+/// Is it a file of settings that lastdrop has made?
+fn is_ours(file: &Path) -> bool {
+    let name = file.to_string_lossy();
+    [".trial.conf", ".kept.conf", ".kept.2.conf"].iter().any(|end| name.ends_with(end))
+}
+
+/// Could a master that cannot be asked be the one that is meant? Not where its command line names another file, nor where it listens at
+/// other ports.
+pub(crate) fn may_be_meant(info: &ProcessInfo, server: &ServerRef) -> bool {
+    if let Some(wanted) = &server.config {
+        let words: Vec<&str> = info.argv.iter().flat_map(|word| word.split(' ')).collect();
+        let names =
+            |pair: &[&str]| matches!(pair[0], "-f" | "-c" | "--config" | "--fpm-config") && pair[1].starts_with('/');
+        let mut files = words.windows(2).filter(|pair| names(pair)).map(|pair| Path::new(pair[1])).peekable();
+        // Under a trial of ours it runs on a file of ours.
+        let is_wanted = |file: &Path| container::is_same_file(file, wanted) == Some(true) || is_ours(file);
+        if files.peek().is_some() && !files.any(is_wanted) {
+            return false;
+        }
+    }
+    let ports = listeners::of_process(info.pid).unwrap_or_default();
+    server.url.as_ref().is_none_or(|url| ports.is_empty() || ports.iter().any(|l| l.port() == url.port))
 }
 
 /// The first page of a listener, as the server's own machine reaches it.

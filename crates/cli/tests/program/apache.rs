@@ -18,14 +18,15 @@ fn a_prefork_server_is_sized_by_its_running_processes() {
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
     // A pool that has served nothing says nothing of what a worker will need.
-    let cold = folder.json(&["size", &apache.name(), "--memory", "400M"], 0);
+    let file = folder.join("cold.json").display().to_string();
+    let told = folder.run(&["size", &apache.name(), "--memory", "400M", "--json", &file]).stdout;
+    let cold: Value = serde_json::from_str(&fs::read_to_string(&file).expect("written")).expect("JSON");
     assert_eq!(
         (&cold["fits"], &cold["workers_advice"], &cold["suggested"]),
         (&Value::Null, &Value::Null, &json!({})),
         "{cold:#}"
     );
     assert_eq!((&cold["workers"]["cold"], &cold["workers"]["count"]), (&json!(5), &json!(5)), "{cold:#}");
-    let told = folder.run(&["size", &apache.name(), "--memory", "400M"]).stdout;
     assert!(told.contains("has served anything yet") && told.contains("--url") && !told.contains("surely"), "{told}");
     // With a URL each gets requests, and a short load tells what a request takes: one number of workers, also in the block to copy.
     let url = apache.url(HEAVY);

@@ -28,7 +28,7 @@ use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::edits::Flat;
 use crate::execution::Reader;
-use crate::meant::{Candidate, choose, masters};
+use crate::meant::{Candidate, choose, masters, may_be_meant};
 use crate::private::write_for_question;
 use crate::{ServerError, ServerRef};
 
@@ -67,7 +67,8 @@ impl Apache {
                 }
                 // One that ends while it is looked at is not there.
                 Err(ServerError::Probe(ProbeError::Gone(_))) => {}
-                Err(e) => refused = Some(e),
+                Err(e) if may_be_meant(p, server) => refused = Some(e),
+                Err(_) => {}
             }
         }
         // One that is not asked may be the one that is meant.

@@ -30,7 +30,7 @@ use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
-use crate::meant::{Candidate, choose, listeners_of, masters};
+use crate::meant::{Candidate, choose, listeners_of, masters, may_be_meant};
 use crate::private::{Like, prepare};
 use crate::{ServerError, ServerRef, restart, systemd};
 
@@ -113,7 +113,8 @@ impl Haproxy {
                 }
                 // One that ends while it is looked at is not there.
                 Err(ServerError::Probe(ProbeError::Gone(_))) => {}
-                Err(e) => refused = Some(e),
+                Err(e) if may_be_meant(&p, server) => refused = Some(e),
+                Err(_) => {}
             }
         }
         // One that is not asked may be the one that is meant.

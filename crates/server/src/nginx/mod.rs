@@ -27,7 +27,7 @@ use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
 use crate::health::ASK_TIMEOUT;
-use crate::meant::{Candidate, choose, masters};
+use crate::meant::{Candidate, choose, masters, may_be_meant};
 use crate::private::{Like, prepare};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, host, restart};
@@ -129,7 +129,8 @@ impl Nginx {
                 Ok(None) => {}
                 // One that ends while it is looked at is not there.
                 Err(ServerError::Probe(ProbeError::Gone(_))) => {}
-                Err(e) => refused = Some(e),
+                Err(e) if may_be_meant(&p, server) => refused = Some(e),
+                Err(_) => {}
             }
         }
         // One that is not asked may be the one that is meant.

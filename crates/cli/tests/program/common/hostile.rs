@@ -126,7 +126,7 @@ impl Scene {
              PYTHONSTARTUP={theirs}/sitecustomize.py BASH_ENV={theirs}/hostile.sh ENV={theirs}/hostile.sh \
              NODE_OPTIONS=--require={theirs}/hostile.js JAVA_TOOL_OPTIONS=-agentpath:{theirs}/hostile.so \
              RUBYOPT=-r{theirs}/hostile.rb OPENSSL_CONF={theirs}/openssl.cnf PATH={theirs}:/usr/sbin:/usr/bin:/bin; \
-             exec -a \"$0\" {} \"$@\"",
+             exec -a \"$0\" '{}' \"$@\"",
             program.display()
         );
         let mut command = Command::new("setpriv");
@@ -235,7 +235,10 @@ impl Drop for Scene {
         // Whatever still runs of theirs, started again by a sweep or not.
         let theirs = self.at("theirs");
         for pid in all_pids() {
-            if fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(&theirs)) {
+            let is_program = fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(&theirs));
+            // Workers of a genuine server go on without their master.
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if is_program || String::from_utf8_lossy(&line).contains(&*theirs.to_string_lossy()) {
                 // SAFETY: a plain call on a process of ours.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
