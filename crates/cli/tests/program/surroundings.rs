@@ -95,7 +95,8 @@ fn what_the_administrator_has_turned_off_is_refused_by_name_and_nothing_else_is(
     let look = ["watch", &name, "--once", "--interval", "100ms"];
     let trusted = ["watch", &name, "--once", "--interval", "100ms", "--trust", "nobody"];
     let config = fs::read(folder.join("target.toml")).expect("there");
-    let cases: [(&str, &[&[&str]], &[&[&str]]); 4] = [
+    type Commands<'a> = &'a [&'a [&'a str]];
+    let cases: [(&str, Commands<'_>, Commands<'_>); 4] = [
         ("changes", &[&tune[..], &sweep, &act][..], &[&look[..], &guard, &["restore"], &trusted][..]),
         ("trust", &[&trusted], &[&look, &guard]),
         ("agents", &[&agent, &broker], &[&look]),
