@@ -267,7 +267,7 @@ fn a_sweep_of_two_servers_that_is_killed_at_any_step_is_put_back() {
     };
     let (mut between, mut both) = (0, 0);
     // Each adapter goes through all steps by itself.
-    for step in (1..).step_by(3) {
+    for step in (1..).step_by(7) {
         let done = end_at(&site.folder, &sweep, step);
         if done.code != KILLED {
             assert_eq!(done.code, 0, "{done:?}");
