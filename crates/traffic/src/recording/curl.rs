@@ -440,6 +440,10 @@ impl CommandLine {
                 url.host = host.to_string();
             }
             url.port = port.parse().unwrap_or(url.port);
+            // Nobody has looked at that part yet.
+            url.to_string()
+                .parse::<Url>()
+                .map_err(|e| format!("--resolve or --connect-to leads to {to:?}, and that is no server: {e}"))?;
         }
         let content_type = find(&headers, "content-type").unwrap_or_default().to_string();
         let sends_data = !command.data.is_empty() && !command.get;

@@ -516,6 +516,8 @@ fn what_a_command_says_of_its_connection_is_in_the_plan() {
         (plan.http.redirects, plan.http.compressed, plan.http.cookies, plan.tls.insecure),
         (3, false, false, false)
     );
+    let nowhere = read_curl("curl http://h/ --resolve :::0h8:1").expect_err("it is no address").to_string();
+    assert!(nowhere.contains("leads to \":0h8:1\""), "{nowhere}");
     let (plan, request, _) = imported("curl --resolve shop.example:443:10.0.0.1 https://shop.example/");
     assert_eq!((request.url.host.as_str(), plan.tls.server_name.as_deref()), ("10.0.0.1", Some("shop.example")));
 }
