@@ -82,13 +82,14 @@ fn run(args: &[OsString]) -> Exit {
     }
     // Options are read once, by much code.
     resident::release_code();
-    if needs_proc(&cli.command) && !Path::new("/proc/self/stat").exists() {
+    let has_proc = Path::new("/proc/self/stat").exists();
+    if needs_proc(&cli.command) && !has_proc {
         stdio::note!(
             "lastdrop: /proc is not mounted, and processes, memory and sockets are read there: mount -t proc proc /proc"
         );
         return Exit::Failed;
     }
-    if matches!(cli.command, Command::Run(_)) && !Path::new("/proc/self/stat").exists() {
+    if matches!(cli.command, Command::Run(_)) && !has_proc {
         stdio::note!(
             "note: /proc is not mounted: what else this machine does beside the load is not seen, and the run is not checked for it"
         );

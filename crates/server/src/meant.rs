@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_model::Url;
 use lastdrop_probe::process::{self, ProcessInfo};
-use lastdrop_probe::{listeners, namespace};
+use lastdrop_probe::{ProbeError, listeners, namespace};
 
+use crate::private::is_settings_file;
 use crate::{ServerError, ServerRef, container};
 
 /// Master processes of a program: those whose parent is not of it, be it another user's. Those in containers are left out:
@@ -120,22 +121,24 @@ pub(crate) fn choose<T>(
     candidates.pop().ok_or_else(not_found)
 }
 
-/// Is it a file of settings that lastdrop has made?
-fn is_ours(file: &Path) -> bool {
-    let name = file.to_string_lossy();
-    [".trial.conf", ".kept.conf", ".kept.2.conf"].iter().any(|end| name.ends_with(end))
+/// Why a master cannot be asked, if it may be the one that is meant. One that ends while it is looked at is not there.
+pub(crate) fn why_not_asked(why: ServerError, info: &ProcessInfo, server: &ServerRef) -> Option<ServerError> {
+    let is_gone = matches!(why, ServerError::Probe(ProbeError::Gone(_)));
+    (!is_gone && may_be_meant(info, server)).then_some(why)
 }
 
 /// Could a master that cannot be asked be the one that is meant? Not where its command line names another file, nor where it listens at
 /// other ports.
-pub(crate) fn may_be_meant(info: &ProcessInfo, server: &ServerRef) -> bool {
+fn may_be_meant(info: &ProcessInfo, server: &ServerRef) -> bool {
     if let Some(wanted) = &server.config {
         let words: Vec<&str> = info.argv.iter().flat_map(|word| word.split(' ')).collect();
         let names =
             |pair: &[&str]| matches!(pair[0], "-f" | "-c" | "--config" | "--fpm-config") && pair[1].starts_with('/');
         let mut files = words.windows(2).filter(|pair| names(pair)).map(|pair| Path::new(pair[1])).peekable();
         // Under a trial of ours it runs on a file of ours.
-        let is_wanted = |file: &Path| container::is_same_file(file, wanted) == Some(true) || is_ours(file);
+        let is_wanted = |file: &Path| {
+            container::is_same_file(file, wanted) == Some(true) || is_settings_file(&file.to_string_lossy())
+        };
         if files.peek().is_some() && !files.any(is_wanted) {
             return false;
         }

@@ -180,8 +180,7 @@ pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
         let name = name.trim_end_matches(".new");
         let Ok(metadata) = entry.metadata() else { continue };
         let secret = name.ends_with(".journal") || name.ends_with(".lock");
-        let settings =
-            [".trial.conf", ".test.conf", ".kept.conf", ".kept.2.conf"].iter().any(|end| name.ends_with(end));
+        let settings = is_settings_file(name);
         all_ours &= (secret || settings) && metadata.is_file();
         if secret {
             close(&entry.path(), &metadata, OURS)?;
@@ -196,6 +195,11 @@ pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
         close(folder, &metadata, mode)?;
     }
     Ok(())
+}
+
+/// Is it the name of a file of settings that lastdrop makes for a server?
+pub fn is_settings_file(name: &str) -> bool {
+    [".trial.conf", ".test.conf", ".kept.conf", ".kept.2.conf"].iter().any(|end| name.ends_with(end))
 }
 
 /// Takes away that others may read something of ours. What others may write stays as it is: somebody may have written it, and

@@ -240,23 +240,28 @@ fn present(journal: &Journal) -> Result<Present, ServerError> {
     if let Some(master) = restart::masters(&family).first() {
         return Ok(Present::Known(master.pid));
     }
-    let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
-    match find_adapter(&server) {
-        Ok(adapter) if journal.executes_itself => Ok(Present::Known(adapter.facts().birth.pid)),
-        Ok(adapter) => Ok(Present::Otherwise(adapter)),
-        Err(ServerError::NotFound { .. }) => {
+    match find_again(journal)? {
+        Some(adapter) if journal.executes_itself => Ok(Present::Known(adapter.facts().birth.pid)),
+        Some(adapter) => Ok(Present::Otherwise(adapter)),
+        None => {
             // A unit is restarted by systemd whatever there is.
             let taken = occupant(journal).filter(|_| journal.unit.is_none());
             taken.map_or(Ok(Present::Nobody), |evidence| Err(ServerError::Occupied { evidence }))
         }
-        Err(_) if is_down(journal) => Ok(Present::Nobody),
-        Err(e) => Err(e),
     }
 }
 
-/// Does nobody listen where the server did? Then a program of its kind that cannot be asked, which anybody may have started, is not it.
-fn is_down(journal: &Journal) -> bool {
-    !journal.listeners.is_empty() && occupant(journal).is_none()
+/// Finds the server of a journal by its name; None where it does not run. A program of its kind that cannot be asked may have been
+/// started by anybody, and is not it where nobody listens where the server did.
+fn find_again(journal: &Journal) -> Result<Option<Box<dyn Adapter>>, ServerError> {
+    let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
+    let is_down = || !journal.listeners.is_empty() && occupant(journal).is_none();
+    match find_adapter(&server) {
+        Ok(adapter) => Ok(Some(adapter)),
+        Err(ServerError::NotFound { .. }) => Ok(None),
+        Err(_) if is_down() => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// Another program that listens where the server did.
@@ -488,11 +493,9 @@ fn check_start(journal: &Journal) -> Result<(), ServerError> {
     if runs_as_known && let Some(tested) = test_start(&server, &journal.birth) {
         return tested;
     }
-    match find_adapter(&server) {
-        Ok(adapter) => adapter.check(&Change::default(), &StateFiles::of(&journal.server)?.test),
-        Err(ServerError::NotFound { .. }) => Ok(()),
-        Err(_) if is_down(journal) => Ok(()),
-        Err(e) => Err(e),
+    match find_again(journal)? {
+        Some(adapter) => adapter.check(&Change::default(), &StateFiles::of(&journal.server)?.test),
+        None => Ok(()),
     }
 }
 

@@ -227,23 +227,27 @@ fn executed(document: &Value) -> Vec<(String, u64)> {
     all.iter().map(|one| (one["program"].as_str().expect("a name").to_string(), n(&one["uid"]))).collect()
 }
 
+/// First with configurations that have no end, or are root's; then with those that are read and changed.
+fn look_at_and_change(all: &[Running], scene: &Scene) {
+    for one in all.iter().filter(|one| !one.fake.hostile.is_empty()) {
+        scene.write(one.file(), one.fake.hostile);
+    }
+    for_all(all, |one| one.look(scene));
+    for one in all {
+        scene.write(one.file(), one.fake.calm);
+    }
+    for_all(all, |one| {
+        one.look(scene);
+        one.change(scene);
+    });
+}
+
 #[test]
 fn programs_of_an_ordinary_user_are_never_executed_as_root() {
     let mut scene = Scene::new();
     let all: Vec<Running> = FAKES.iter().map(|fake| Running::start(&mut scene, fake, &[])).collect();
     let before = scene.records().len();
-    // First what has no end, or is root's; then what is read and changed.
-    for one in all.iter().filter(|one| !one.fake.hostile.is_empty()) {
-        scene.write(one.file(), one.fake.hostile);
-    }
-    for_all(&all, |one| one.look(&scene));
-    for one in &all {
-        scene.write(one.file(), one.fake.calm);
-    }
-    for_all(&all, |one| {
-        one.look(&scene);
-        one.change(&scene);
-    });
+    look_at_and_change(&all, &scene);
     for one in &all {
         assert!(std::net::TcpStream::connect(("127.0.0.1", one.port)).is_ok(), "{} was stopped", one.fake.program);
     }
@@ -347,17 +351,7 @@ fn a_container_of_an_ordinary_user_has_nothing_executed_as_root() {
     let kinds = ["nginx", "apache", "php-fpm", "haproxy", "lighttpd", "gunicorn", "uwsgi", "target", "caddy"];
     let kept = FAKES.iter().filter(|fake| kinds.contains(&fake.kind));
     let all: Vec<Running> = kept.map(|fake| Running::start(&mut scene, fake, &within)).collect();
-    for one in all.iter().filter(|one| !one.fake.hostile.is_empty()) {
-        scene.write(one.file(), one.fake.hostile);
-    }
-    for_all(&all, |one| one.look(&scene));
-    for one in &all {
-        scene.write(one.file(), one.fake.calm);
-    }
-    for_all(&all, |one| {
-        one.look(&scene);
-        one.change(&scene);
-    });
+    look_at_and_change(&all, &scene);
     for one in &all {
         assert!(fs::metadata(format!("/proc/{}", one.pid)).is_ok(), "{} was stopped", one.fake.program);
     }

@@ -16,7 +16,6 @@ use found::{Configuration, ask, code, locate, not_found, started_on, status_url}
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
-use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
@@ -28,7 +27,7 @@ use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::edits::Flat;
 use crate::execution::Reader;
-use crate::meant::{Candidate, choose, masters, may_be_meant};
+use crate::meant::{Candidate, choose, masters, why_not_asked};
 use crate::private::write_for_question;
 use crate::{ServerError, ServerRef};
 
@@ -65,10 +64,7 @@ impl Apache {
                     let listeners = listeners::of_process(p.pid).unwrap_or_default();
                     candidates.push(Candidate { pid: p.pid, found: (birth, located), config: Some(config), listeners });
                 }
-                // One that ends while it is looked at is not there.
-                Err(ServerError::Probe(ProbeError::Gone(_))) => {}
-                Err(e) if may_be_meant(p, server) => refused = Some(e),
-                Err(_) => {}
+                Err(e) => refused = why_not_asked(e, p, server).or(refused),
             }
         }
         // One that is not asked may be the one that is meant.

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lastdrop_model::{Knob, Setting, Settings};
-use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
@@ -30,7 +29,7 @@ use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
-use crate::meant::{Candidate, choose, listeners_of, masters, may_be_meant};
+use crate::meant::{Candidate, choose, listeners_of, masters, why_not_asked};
 use crate::private::{Like, prepare};
 use crate::{ServerError, ServerRef, restart, systemd};
 
@@ -111,10 +110,7 @@ impl Haproxy {
                     let found = (birth, has_master, command_line, configs);
                     candidates.push(Candidate { pid: p.pid, found, config, listeners: listeners_of(p.pid) });
                 }
-                // One that ends while it is looked at is not there.
-                Err(ServerError::Probe(ProbeError::Gone(_))) => {}
-                Err(e) if may_be_meant(&p, server) => refused = Some(e),
-                Err(_) => {}
+                Err(e) => refused = why_not_asked(e, &p, server).or(refused),
             }
         }
         // One that is not asked may be the one that is meant.

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lastdrop_model::{Knob, Role, Setting, Settings};
-use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
@@ -27,7 +26,7 @@ use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
 use crate::health::ASK_TIMEOUT;
-use crate::meant::{Candidate, choose, masters, may_be_meant};
+use crate::meant::{Candidate, choose, masters, why_not_asked};
 use crate::private::{Like, prepare};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, host, restart};
@@ -127,10 +126,7 @@ impl Nginx {
                     candidates.push(Candidate { pid: p.pid, found: (birth, built), config: Some(main), listeners });
                 }
                 Ok(None) => {}
-                // One that ends while it is looked at is not there.
-                Err(ServerError::Probe(ProbeError::Gone(_))) => {}
-                Err(e) if may_be_meant(&p, server) => refused = Some(e),
-                Err(_) => {}
+                Err(e) => refused = why_not_asked(e, &p, server).or(refused),
             }
         }
         // One that is not asked may be the one that is meant.
