@@ -625,7 +625,7 @@ impl Found<'_> {
         if let Some((_, field)) = self.known.keys.iter().find(|(key, _)| same(key)) {
             return self.field(field, path, span, false);
         }
-        if let Some((_, field)) = BY_LENGTH[path.len()].iter().find(|key| same(key.0)) {
+        if let Some((_, field)) = BY_LENGTH.get(path.len()).into_iter().flatten().find(|key| same(key.0)) {
             // What the user says of a key goes before what is known of others.
             let said = self.known.keys.iter().any(|(_, known)| known == field);
             if !said {

@@ -563,6 +563,9 @@ fn lines_of_keys_and_values_are_read_whole_or_refused_with_the_place() {
         assert_eq!(recognised(line), (name.to_string(), parts.to_string()));
     }
     let with = |rest: &str| format!("time=2000-10-10T20:55:36Z method=GET {rest}");
+    // A key that is longer than any of ours.
+    let long = with(&format!("{}=1 path=/a status=200", "k".repeat(200)));
+    assert_eq!(recognised(&long), ("logfmt".to_string(), "GET /a 200 - - - - - 971211336000000".to_string()));
     for (line, why) in [
         (with("path=/a b status=200"), "key=value expected at byte 46"),
         (with("path=/a\"b\" status=200"), "key=value expected at byte 45"),
