@@ -9,12 +9,12 @@ use lastdrop_model::units::{show_bytes, show_us};
 
 use crate::table::aligned;
 
-/// Of more classes than this those are shown in which most time was spent.
+/// If there are more classes than this, only those that took the most time are shown.
 const SHOWN: usize = 20;
-/// Longer names are cut.
+/// Longer class names are cut to this many characters.
 const LONGEST_NAME: usize = 60;
 
-/// A row for each class, where there are several.
+/// Returns a table with a row per class; empty if the phase has fewer than two classes.
 pub(crate) fn classes_text(p: &PhaseReport) -> String {
     let mut out = String::new();
     if p.classes.len() < 2 {
@@ -43,7 +43,8 @@ pub(crate) fn classes_text(p: &PhaseReport) -> String {
     out
 }
 
-/// The classes that have a row, in the order of the plan or of the time spent in them.
+/// Returns the classes that get a row, in the plan's order; if there are too many, those that took the most
+/// time, longest first.
 pub(crate) fn shown(p: &PhaseReport) -> Vec<&ClassReport> {
     let mut shown: Vec<&ClassReport> = p.classes.iter().collect();
     if shown.len() > SHOWN {
@@ -62,7 +63,7 @@ pub(crate) fn name_of(class: &ClassReport) -> String {
     }
 }
 
-/// Microseconds that people waited for requests of a class.
+/// Returns the total response time of a class, microseconds.
 pub(crate) fn time_in(class: &ClassReport) -> f64 {
     class.latency(Kind::Response, "mean").unwrap_or(0.0) * class.latency(Kind::Response, "count").unwrap_or(0.0)
 }

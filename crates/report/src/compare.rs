@@ -8,17 +8,17 @@ use lastdrop_model::units::show_us;
 use crate::html::first;
 use crate::table::aligned;
 
-/// In this order, with the names that people use.
+/// Metrics in the order of the table, with their column names.
 const METRICS: [(&str, &str); 5] =
     [("rps", "answers/s"), ("p50_us", "p50"), ("p90_us", "p90"), ("p99_us", "p99"), ("errors", "errors")];
 
-/// An interval that reaches this says nothing.
+/// An interval that reaches this bound says nothing about the metric.
 const UNKNOWN: f64 = 1e9;
 
-/// Classes in the text; the document has all.
+/// Classes in the text; the JSON document has all of them.
 const CLASSES_SHOWN: usize = 20;
 
-/// Median and p99 of each class: first those whose verdict is not that there is nothing.
+/// Lists median and p99 of each class; classes that got better or worse come first.
 fn classes_text(classes: &[ClassComparison]) -> String {
     if classes.is_empty() {
         return String::new();

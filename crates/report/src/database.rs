@@ -1,4 +1,4 @@
-//! A database at one moment, in lines.
+//! The sample of a database, as text.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,11 @@ use lastdrop_model::{DatabaseLook, LockWait, SessionState};
 
 use crate::table::aligned;
 
-/// Statements, waits and tables that are told.
+/// At most this many statements, waits and tables are listed.
 const MOST: usize = 8;
 
-/// Its name, and what one line can hold. The flag says whether it is alarming.
+/// Returns the database's name and its main numbers in one line. The flag says whether one of them is
+/// alarming.
 #[must_use]
 pub fn database_summary(d: &DatabaseLook) -> (String, bool) {
     let name = one_line(d.server.as_deref().unwrap_or(&d.service));
@@ -67,7 +68,8 @@ fn wait_line(wait: &LockWait) -> String {
     text
 }
 
-/// The same of several, each with its worst wait and its heaviest statement: as much as a screen has room for.
+/// Returns the summary of each database with its longest lock wait and heaviest statement, as far as a screen
+/// has room.
 #[must_use]
 pub fn database_lines(databases: &[DatabaseLook]) -> Vec<(String, bool)> {
     let lines = |d: &DatabaseLook| {
@@ -81,7 +83,7 @@ pub fn database_lines(databases: &[DatabaseLook]) -> Vec<(String, bool)> {
     databases.iter().flat_map(lines).collect()
 }
 
-/// One look as text.
+/// Renders one sample as text.
 #[must_use]
 pub fn database_text(d: &DatabaseLook) -> String {
     let mut out = format!("database {}   {}", one_line(&d.at), one_line(&d.software)).trim_end().to_string() + "\n";

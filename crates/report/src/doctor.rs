@@ -1,4 +1,4 @@
-//! What a doctor found, in words for a tired person.
+//! The result of `doctor`, as text for a reader in a hurry.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::nodes::differing_lines;
 use crate::size::advice_text;
 use crate::table::aligned;
 
-/// Wastes and risks that are told, a line each, unless all are wanted.
+/// Wastes and risks that get a line each unless `--all` is given.
 const TOLD: usize = 10;
 
 /// The report of `doctor`.
@@ -56,7 +56,7 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
             () if c.interval[0] > 1.0 => "CONFIRMED",
             () => "TRIED",
         };
-        // The limit above is another one where this has been withdrawn.
+        // If that finding was withdrawn, the limit printed above is a different one.
         let _ = writeln!(
             out,
             "\n{came}  the change for {} gives {:.2} times the throughput (between {:.2} and {:.2}); the limit is {} then{}",
@@ -92,7 +92,7 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     out
 }
 
-/// The machine where the servers were looked at, if it is another one, or the machines.
+/// Names the machine that was examined if it is not the local one, or the number of machines.
 pub(crate) fn machine(examination: &Examination) -> Option<String> {
     Some(match (examination.machine.as_str(), examination.nodes.len()) {
         ("", _) => return None,
@@ -101,7 +101,7 @@ pub(crate) fn machine(examination: &Examination) -> Option<String> {
     })
 }
 
-/// A limit in a line, for commands that are about something else.
+/// One line about a limit, for commands other than `doctor`.
 #[must_use]
 pub fn limit_line(limit: &Finding) -> String {
     let known = limit.evidence.iter().find(|e| e.speaks()).map_or_else(String::new, |e| format!("; {}", told(e)));
@@ -116,7 +116,7 @@ fn word(f: &Finding) -> &'static str {
     }
 }
 
-/// A finding in a line, with its first change where there is one.
+/// One line about a finding, with its first fix if it has one.
 fn line(f: &Finding) -> String {
     let fix = f.fix.first().map_or_else(String::new, |fix| format!(": {}", from_to(fix, &f.server)));
     let brings = f
@@ -127,10 +127,10 @@ fn line(f: &Finding) -> String {
     format!("{:<6} {}{fix}{brings}   ({})\n", word(f), f.title, f.id)
 }
 
-/// How it is known, what to change, what that should bring, how to check.
+/// A finding in full: evidence, fixes, expected effect, and how to check it.
 fn whole(f: &Finding) -> String {
     let mut out = String::new();
-    // The numbers that decide come first; a tired person reads three.
+    // At most four numbers: the decisive ones come first, and few readers look at more.
     for evidence in f.evidence.iter().filter(|e| e.speaks()).take(4) {
         let _ = writeln!(out, "  known by   {}", told(evidence));
     }
@@ -160,7 +160,7 @@ fn told(e: &Evidence) -> String {
         Value::Null => String::new(),
         Value::Number(n) if n.as_f64() == Some(0.0) => String::new(),
         Value::String(reason) if reason.is_empty() => String::new(),
-        // Why it speaks, where no number says from when on.
+        // Without a numeric threshold, print the reason why the evidence counts.
         Value::String(reason) => format!(" ({reason})"),
         threshold => format!(" (from {})", number(threshold)),
     };
@@ -179,13 +179,13 @@ pub(crate) fn number(value: &Value) -> String {
     }
 }
 
-/// A change of a finding about this server, and where it is made.
+/// A fix of a finding about this server, with the file or place where it is made.
 pub(crate) fn change(fix: &Fix, server: &str) -> String {
     let place = if fix.place.is_empty() { String::new() } else { format!(", {}", fix.place) };
     format!("{}   ({}{place})", from_to(fix, server), fix.needs)
 }
 
-/// The setting, what it is and what it should be.
+/// The setting, its present value and the suggested value.
 fn from_to(fix: &Fix, server: &str) -> String {
     let of = if fix.server.is_empty() || fix.server == server { String::new() } else { format!("{}: ", fix.server) };
     format!("{of}{} {} → {}", fix.knob, number(&fix.from), number(&fix.to))
@@ -211,7 +211,7 @@ fn steps(steps: &[Step]) -> String {
                 _ if s.users == 0 => format!("{:.0}/s", s.rate_rps),
                 _ => format!("{}", s.users),
             };
-            // Keep-alive has a column of its own.
+            // Keep-alive has its own column.
             let load = match s.kind.difference().filter(|_| s.kind != StepKind::OtherKeepalive) {
                 Some(difference) => format!("{load}, {difference}"),
                 None => load,
@@ -251,7 +251,7 @@ pub fn doctor_list<'a>(all: impl Iterator<Item = (&'a str, Severity, &'a str)>) 
     aligned(&["finding", "kind", "what is wrong"], &rows)
 }
 
-/// The background of one.
+/// The background of one finding, for `--explain`.
 #[must_use]
 pub fn explain_text(id: &str, severity: Severity, what: &str, decides: &str, unlike: &str) -> String {
     let means = match severity {

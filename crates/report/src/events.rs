@@ -1,4 +1,4 @@
-//! What happens in an experiment, a line each, for a person who waits for its end.
+//! Events of an experiment, one line each, for a person who watches it run.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use lastdrop_model::event::{Decided, GuardEvent, Outcome, Repeated, Stage, Trial
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_duration, show_us};
 
-/// The line of an event, without its end; None for one that is worth none.
+/// Returns the line for an event, without a newline; `None` if the event gets no line.
 #[must_use]
 pub fn event_line(event: &Event<'_>) -> Option<String> {
     Some(match event {
@@ -45,7 +45,7 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Warmed { answered, workers } if answered < workers => {
             format!("{answered} of {workers} workers answered their first request")
         }
-        // On the way: what came of a pair, a trial or an experiment is told by its own event.
+        // Interim states: the result of a pair, trial or experiment has its own event.
         Event::Leading { .. } | Event::Suspicion { .. } => return None,
         Event::Mark { mark } => format!("mark at {:.1} s: {}", mark.t_s, mark.text),
         Event::Recovering => "     waiting for the server to recover".into(),
@@ -67,7 +67,8 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
     })
 }
 
-/// Where there are many, one shall see how many are still to come; others are told when they are over.
+/// Announces a trial that belongs to a numbered series, so that the reader sees how many are left. Other
+/// trials get a line only when they end.
 fn began(trial: &TrialBegan<'_>) -> Option<String> {
     if trial.role == "variant" {
         return Some(format!("variant {}", trial.series));
@@ -86,7 +87,7 @@ fn began(trial: &TrialBegan<'_>) -> Option<String> {
     ))
 }
 
-/// A URL with a long query cut.
+/// Cuts a URL with a long query.
 fn short(url: &str) -> String {
     const LONGEST: usize = 80;
     if url.chars().count() <= LONGEST { url.into() } else { url.chars().take(LONGEST).chain(['…']).collect() }

@@ -39,7 +39,7 @@ pub fn knobs_text(d: &KnobsDocument) -> String {
     out
 }
 
-/// What a plan calls it.
+/// The name that a plan uses for the setting.
 fn name(row: &KnobRow) -> &str {
     if row.setting.is_empty() { &row.name } else { &row.setting }
 }

@@ -1,4 +1,4 @@
-//! What an access log tells, as text.
+//! The analysis of an access log, as text.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ const SHOWN_CLIENTS: usize = 10;
 const SHOWN_FILES: usize = 5;
 const SHOWN_STATUSES: usize = 6;
 const SHOWN_REJECTED: usize = 5;
-/// Longer names are cut.
+/// Longer names are cut to this many characters.
 const LONGEST_NAME: usize = 60;
 
 /// The report of `replay --analyse`.
@@ -58,7 +58,7 @@ fn summary(d: &LogDocument) -> String {
     let time = |unix_s: f64| utc((unix_s.max(0.0) * 1e3) as u64);
     let at = |m: &LogMoment| format!("{:.1}/s at {}", m.rps, time(m.unix_s as f64));
     let mut out = format!("{} to {}, {}\n\n", time(d.begin_unix_s), time(d.end_unix_s), show_us(d.seconds * 1e6));
-    // Of a log of a minute the busiest one is no news, and may be half of one.
+    // In a log of about one minute the busiest minute says nothing new, and may be incomplete.
     let minute =
         if d.seconds < 120.0 { String::new() } else { format!("busiest minute {}, ", at(&d.rate.busiest_minute)) };
     let _ = writeln!(out, "  rate       {:.1}/s; {minute}busiest second {}", d.rate.mean_rps, at(&d.rate.peak));

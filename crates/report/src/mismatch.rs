@@ -1,4 +1,4 @@
-//! What a replay's answers have to do with those of the log: how many differ, and in which classes.
+//! How a replay's answers compare with the log's: how many differ, and in which classes.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use lastdrop_model::{Plan, Run};
 
 use crate::classes::name_of;
 
-/// More of the answers than this differ: the run did not do the log's work.
+/// If a larger share of the answers differs, the run did not do the log's work.
 const MOST_DIFFERENT: f64 = 0.01;
-/// Classes that are named.
+/// Classes that are named in the text.
 const NAMED: usize = 5;
 
-/// A sentence for each class of which half of the answers or more differ from the log's, most of them first.
+/// Returns a sentence for each class in which at least half of the answers differ from the log, worst first.
 pub(crate) fn different_classes(run: &Run) -> Vec<String> {
     let Some(phase) = run.measured().or(run.phases.first()) else { return Vec::new() };
     let differing =
@@ -43,7 +43,7 @@ fn sentence(plan: &Plan, class: &ClassReport) -> String {
     )
 }
 
-/// Says that a replay's answers are not the log's, where they are not.
+/// Returns a warning if the replay's answers differ too often from the log's.
 pub(crate) fn headline(run: &Run) -> Option<String> {
     let phase = run.measured().or(run.phases.first())?;
     let mismatch = phase.mismatch.as_ref()?;
@@ -58,7 +58,7 @@ pub(crate) fn headline(run: &Run) -> Option<String> {
     })
 }
 
-/// The lines of a phase.
+/// The lines about one phase.
 pub(crate) fn mismatch_text(phase: &PhaseReport) -> String {
     let Some(mismatch) = &phase.mismatch else { return String::new() };
     let mut out = String::new();
@@ -97,7 +97,7 @@ mod tests {
     use lastdrop_model::plan::{Pace, Replay, UsualAnswer};
     use lastdrop_model::run::{ClassReport, Mismatch};
 
-    /// A replay of 1,000 requests of two classes with so many mismatches in each.
+    /// A replay of 1,000 requests of two classes, with this many mismatches in each.
     fn replay(item: u64, account: u64) -> Run {
         let mut run = run_of(1, 1000);
         let mut plan: Plan = (*run.plan).clone();

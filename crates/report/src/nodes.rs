@@ -1,11 +1,11 @@
-//! Nodes that are not as the others of their kind, a line each.
+//! Nodes whose settings differ from others of their kind, one line each.
 
 use lastdrop_model::documents::{Differs, DiffersIn};
 use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
 use serde_json::Value;
 
-/// `web-2/apache differs: MaxRequestWorkers is 20, on the others 10`.
+/// Returns lines such as `web-2/apache differs: MaxRequestWorkers is 20, on the others 10`.
 #[must_use]
 pub fn differing_lines(all: &[Differs]) -> Vec<String> {
     all.iter().map(|d| line(&told(d))).collect()

@@ -1,4 +1,4 @@
-//! Where the time of answers went, as text, where servers say their own time.
+//! The parts of the response time, as text, for servers that report their own time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,10 +13,11 @@ use serde_json::Value;
 use crate::classes::name_of;
 use crate::table::aligned;
 
-/// Rows of the table over time, at most.
+/// Largest number of rows in the table over time.
 const MOST_STRETCHES: f64 = 12.0;
 
-/// The means of the parts of a response, of all requests and of each class that is shown. Nothing where nobody asked.
+/// Returns the mean of each part of the response time, overall and per shown class; empty if the run did not
+/// ask for it.
 pub(crate) fn parts_text(p: &PhaseReport, from: Option<&ServerTimeFrom>) -> String {
     let mut out = String::new();
     let Some(from) = from else { return out };
@@ -41,7 +42,7 @@ pub(crate) fn parts_text(p: &PhaseReport, from: Option<&ServerTimeFrom>) -> Stri
     out
 }
 
-/// How much of a run the server's log told.
+/// Says how many answers of a run were found in the server's log.
 pub(crate) fn joined_text(log: &JoinedLog) -> String {
     let answers = log.joined + log.without_line;
     let mut out = format!("\nserver log {}: {} of {answers} answers have their line", line(&log.file), log.joined);
@@ -58,7 +59,7 @@ pub(crate) fn joined_text(log: &JoinedLog) -> String {
     out
 }
 
-/// The same means over time: of each second, or of stretches of seconds where there are many.
+/// Returns the same means over time: per second, or per stretch of seconds if the run is long.
 fn over_time(p: &PhaseReport) -> Vec<Vec<String>> {
     let length = (p.duration_s / MOST_STRETCHES).ceil().max(1.0) as u32;
     let mut stretches: BTreeMap<u32, [(f64, f64); Kind::PARTS.len()]> = BTreeMap::new();
@@ -85,7 +86,7 @@ fn row(name: String, r: &Results) -> Vec<String> {
     let show = |us: Option<f64>| us.map_or("–".to_string(), show_us);
     let mut cells = vec![name, show(mean(Kind::Service))];
     cells.extend(Kind::PARTS.iter().map(|kind| show(mean(*kind))));
-    // Means are of the same answers only where each of them said everything.
+    // The means describe the same answers only if each answer reported all parts.
     let parts = [Kind::Link, Kind::Queue, Kind::Server, Kind::Transfer];
     let whole = r.latency(Kind::Service, "count");
     let all_said = parts.iter().all(|k| r.latency(*k, "count") == whole);

@@ -76,12 +76,13 @@ impl Node {
 
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 17.0;
-/// Narrower boxes cannot be seen.
+/// Narrower boxes are not visible.
 const NARROWEST: f64 = 0.3;
 const LETTER: f64 = 7.0;
 
-/// A flame graph (Gregg, "The Flame Graph", CACM 59(6), 2016) as one SVG file: a box a function, as wide as its share of
-/// the samples, above its caller; its numbers show under the pointer. Stacks are the outermost caller first.
+/// Renders a flame graph (Gregg, "The Flame Graph", CACM 59(6), 2016) as one SVG file. Each function is a box
+/// above its caller, as wide as its share of the samples; hovering shows its numbers. In `stacks`, the
+/// outermost caller comes first.
 #[must_use]
 pub fn flame_graph(title: &str, stacks: &[(Vec<String>, u64)]) -> String {
     let mut root = Node::default();
@@ -105,10 +106,10 @@ fn draw(out: &mut String, name: &str, node: &Node, x: f64, y: f64, total: f64) {
     if width < NARROWEST {
         return;
     }
-    // A colour of its own for each name, the same in every graph.
+    // The colour depends on the name only, so a function looks the same in every graph.
     let hue = name.bytes().fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(b.into())) % 50;
     let share = node.samples as f64 / total * 100.0;
-    // Cut before it is escaped for XML, after it is made visible: half an entity is no XML.
+    // Make the label visible, cut it, then escape it: cutting an escaped label could leave half an entity.
     let label: String = line(name).chars().take((width / LETTER) as usize).collect();
     let _ = writeln!(
         out,
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn whatever_a_symbol_is_called_the_graph_is_well_formed() {
-        // Everything that XML has no place for, and what would be markup.
+        // All characters that XML forbids, and those that would be markup.
         let evil: String =
             (0..=0x1f).chain(0x7f..=0x9f).chain([0x202e, 0xfffe, 0xffff]).filter_map(char::from_u32).collect();
         let names = [evil.as_str(), "\x1b]0;x\x07", "<script>&\"'", "]]>", "a\nb"].map(String::from);

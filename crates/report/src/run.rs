@@ -25,7 +25,7 @@ pub fn run_text(run: &Run) -> String {
         let _ = writeln!(out, "{}", line(&sentence));
     }
     let _ = writeln!(out, "{}   run {}   seed {}", what(run), run.id, run.seed);
-    // Phases that never began are left out of the reports, and none that did comes after them.
+    // Reports leave out phases that never began; only phases at the end of the plan can be missing.
     for (at, phase) in run.phases.iter().enumerate() {
         let load = run.plan.phases.get(at).map(|p| describe(&run.plan, p)).unwrap_or_default();
         let note = if phase.measured { "" } else { "  (warm-up, not measured)" };
@@ -60,7 +60,7 @@ pub fn run_text(run: &Run) -> String {
         let _ = writeln!(out, "  incomplete: {n} × {}", line(part));
     }
     let g = &run.generator;
-    // Nobody knows it where /proc is not mounted.
+    // Memory is unknown if /proc is not mounted.
     let memory = match g.peak_rss_bytes {
         0 => String::new(),
         bytes => format!(", {} memory", show_bytes(bytes)),
@@ -113,10 +113,10 @@ pub fn run_text(run: &Run) -> String {
     out
 }
 
-/// Parts of pages that are named in a report.
+/// Page parts that are named in a report.
 const MOST_PARTS: usize = 5;
 
-/// The parts of pages that most often got no good answer.
+/// Returns the page parts that failed most often.
 pub(crate) fn worst_parts(run: &Run) -> Vec<(&String, u64)> {
     let mut parts: Vec<(&String, u64)> = run.generator.page_errors.iter().map(|(part, n)| (part, *n)).collect();
     parts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
@@ -124,7 +124,7 @@ pub(crate) fn worst_parts(run: &Run) -> Vec<(&String, u64)> {
     parts
 }
 
-/// A machine's part of a run.
+/// The line about one agent's share of a run.
 fn agent_text(agent: &AgentReport) -> String {
     let r = &agent.requests;
     let whole = if agent.complete { "" } else { ", NOT COMPLETE" };
@@ -139,13 +139,13 @@ fn agent_text(agent: &AgentReport) -> String {
     )
 }
 
-/// A moment, milliseconds since 1970, as people and programs read it: 2026-01-31T23:59:59Z.
+/// Formats milliseconds since 1970 like this: 2026-01-31T23:59:59Z.
 #[must_use]
 pub fn utc(unix_ms: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string()
 }
 
-/// What was asked for.
+/// The target and load that the run was asked for.
 pub(crate) fn what(run: &Run) -> String {
     what_of(&run.plan)
 }
@@ -164,7 +164,7 @@ pub(crate) fn what_of(plan: &Plan) -> String {
     }
 }
 
-/// A line about a phase that is planned.
+/// One line about a planned phase.
 #[must_use]
 pub fn phase_line(plan: &Plan, phase: &Phase) -> String {
     let duration = phase.duration.map_or(String::new(), |d| format!(", {:.1} s", d.as_secs_f64()));
@@ -207,7 +207,7 @@ pub(crate) fn describe_load(phase: &Phase) -> String {
     }
 }
 
-/// That a certificate was not verified, and what a careful client would object to.
+/// Says that the server's certificate was not verified, and what a verifying client would object to.
 #[must_use]
 pub fn unverified_text(weak: &[String]) -> String {
     let but = if weak.is_empty() { String::new() } else { format!("; it {}", weak.join(", ")) };
@@ -277,7 +277,7 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
     }
     let decoded = match (p.bytes.coded, p.bytes.decoded) {
         (_, 0) => String::new(),
-        // Runs of older versions only know what came out.
+        // Runs stored by older versions have the decoded size only.
         (0, out) => format!(" (compressed bodies became {})", show_bytes(out)),
         (coded, out) => format!(" ({} of it compressed, {} decoded)", show_bytes(coded), show_bytes(out)),
     };
@@ -354,13 +354,13 @@ fn validity_text(out: &mut String, v: &Validity) {
     }
 }
 
-/// What a list of runs says of one: answers a second, the 99th percentile (microseconds), requests without an answer.
+/// The numbers in a list of runs: answers per second, p99 (microseconds), requests without an answer.
 #[must_use]
 pub fn listed_numbers(answered_rps: f64, p99_us: Option<f64>, unanswered: u64) -> [String; 3] {
     [format!("{answered_rps:.1}"), p99_us.map_or("–".into(), show_us), unanswered.to_string()]
 }
 
-/// The load of a run, as lists say it.
+/// The load of a run, short enough for a list.
 #[must_use]
 pub fn listed_load(plan: &Plan) -> String {
     plan.phases.iter().find(|p| p.measured).map(describe_load).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What was seen of the server beside a run, as text.
+//! The server's samples during a run, as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,11 +9,11 @@ use lastdrop_model::{CgroupLook, ListenQueue, Look, Observed, Run};
 
 use crate::table::aligned;
 
-/// So much of what there is counts as close to the limit.
+/// A resource used beyond this share of its limit counts as nearly exhausted.
 const NEAR_LIMIT: f64 = 0.9;
-/// Rows of a timeline beyond which seconds are put together.
+/// If the timeline has more rows, several seconds share one.
 const MOST_ROWS: usize = 40;
-/// Counters that say something is wrong when they move at all; the others are told in the timeline's JSON.
+/// Counters that signal a problem as soon as they change. The others are only in the timeline's JSON.
 const ALARMING: &[&str] = &[
     "ListenOverflows",
     "ListenDrops",
@@ -35,7 +35,8 @@ const ALARMING: &[&str] = &[
     "conntrack_insert_failed",
 ];
 
-/// Events of a look that deserve a name: counters, groups that limited, lines of the kernel's log.
+/// Returns the named events of a sample: alarming counters, cgroup limits that took effect, lines of the
+/// kernel log.
 pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = ALARMING
         .iter()
@@ -83,23 +84,23 @@ pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
     all
 }
 
-/// The queue that a look is about: that of the run's URL; where the look does not know it, the longest.
+/// Returns the listen queue of the run's URL; if the sample does not know it, the longest queue.
 pub(crate) fn shown_queue(look: &Look) -> Option<&ListenQueue> {
     let of_url = look.listen.iter().filter(|q| q.of_url).max_by_key(|q| q.queue);
     of_url.or_else(|| look.listen.iter().max_by_key(|q| q.queue))
 }
 
-/// What all looks come to.
+/// Totals of all samples.
 #[derive(Default)]
 struct Totals {
     span_s: f64,
     cpu_s: f64,
     queue: Option<ListenQueue>,
-    /// Means of the shown queues: their sum and number.
+    /// Sum and number of the mean lengths of the shown queues.
     queue_means: (f64, u32),
     requests_rps: Option<f64>,
     busy: Option<u64>,
-    /// What deserves a name: when it was first seen, and how often.
+    /// Named events: the time of the first, and how often.
     events: BTreeMap<String, (f64, u64)>,
     memory: Option<(u64, Option<u64>)>,
     last: Option<Look>,
@@ -169,7 +170,7 @@ pub fn server_text(o: &Observed) -> String {
     out
 }
 
-/// What a group may use, where it is limited.
+/// The limits of a cgroup, if it has any.
 fn limits(c: &CgroupLook) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(cores) = c.cpu_limit_cores {
@@ -184,14 +185,14 @@ fn limits(c: &CgroupLook) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// The second of the run at whose end a look was made: it comes a little late, and the last one covers what is left of a
-/// second.
+/// Returns the second at whose end a sample was taken. Samples come a little late, and the last covers the
+/// rest of a second.
 fn second_of(look: &Look) -> u64 {
     const LATE_S: f64 = 0.2;
     (look.t_s - LATE_S).ceil().max(1.0) as u64
 }
 
-/// The looks of so many seconds together, with the last of those seconds.
+/// Groups samples by stretches of `together` seconds; each group comes with its last second.
 fn by_second(looks: impl Iterator<Item = Look>, together: usize) -> impl Iterator<Item = (u64, Vec<Look>)> {
     let mut looks = looks.peekable();
     let mut last = 0;
@@ -207,11 +208,11 @@ fn by_second(looks: impl Iterator<Item = Look>, together: usize) -> impl Iterato
     })
 }
 
-/// The server second by second beside the answers, for `show`.
+/// The server's samples beside the answers, second by second, for `show`.
 #[must_use]
 pub fn timeline_text(run: &Run) -> String {
     let Some(o) = run.server.as_ref().filter(|o| !o.looks.is_empty()) else { return String::new() };
-    // Answers by second of the run: phases follow each other.
+    // Answers by second of the run; phases follow each other.
     let mut answered: BTreeMap<u64, u64> = BTreeMap::new();
     let mut start = 0.0;
     for phase in &run.phases {
@@ -226,7 +227,7 @@ pub fn timeline_text(run: &Run) -> String {
         .map(|(ends, looks)| {
             let last = &looks[looks.len() - 1];
             let span: f64 = looks.iter().map(|l| l.span_s).sum();
-            // The row of second 3 is about what passed from 2 s to 3 s after the start.
+            // The row of second 3 covers 2 s to 3 s after the start.
             let answers: u64 = answered.range(begins..ends).map(|(_, n)| n).sum();
             begins = ends;
             let cpu = looks.iter().filter_map(|l| Some(l.cpu_cores? * l.span_s)).sum::<f64>() / span.max(1e-9);
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn no_second_is_shown_twice() {
-        // Late, later, and what is left of a second at the end.
+        // Samples that come a little late, later still, and for the rest of a second at the end.
         let looks = || [1.003, 2.35, 3.0, 4.01, 4.16].into_iter().map(|t_s| look(t_s, &[]));
         let seconds = |together| by_second(looks(), together).map(|(s, l)| (s, l.len())).collect::<Vec<_>>();
         assert_eq!(seconds(1), [(1, 1), (3, 2), (4, 2)]);

@@ -53,7 +53,7 @@ pub fn size_text(d: &SizeDocument) -> String {
     for (profile, title) in
         [("dedicated", "a dedicated machine"), ("shared", "a machine with other work"), ("bursty", "bursty load")]
     {
-        // Of a server without a pool there is nothing to suggest.
+        // A server without a pool gets no suggestion.
         if let Some(settings) = d.profiles.get(profile).filter(|settings| !settings.is_empty()) {
             let _ = writeln!(out, "for {title}:\n{}", directives(settings));
         }
@@ -67,7 +67,7 @@ pub fn size_text(d: &SizeDocument) -> String {
     out
 }
 
-/// The number of workers, and what it follows from.
+/// The recommended number of workers, and the reason.
 pub(crate) fn advice_text(advice: &WorkersAdvice) -> String {
     let mut out = format!("workers: {}\n", advice.line());
     if !advice.because.is_empty() {
@@ -82,7 +82,7 @@ pub(crate) fn advice_text(advice: &WorkersAdvice) -> String {
     out
 }
 
-/// How many fit into memory, by each reckoning.
+/// The number of workers that fit into memory, by each estimate.
 fn fits_text(d: &SizeDocument, f: &SizeFits) -> String {
     let mut out = format!("\nworkers that fit into {} ({}):\n", show_bytes(d.budget_bytes), d.budget_from);
     let fits = [
@@ -101,7 +101,7 @@ fn fits_text(d: &SizeDocument, f: &SizeFits) -> String {
     out
 }
 
-/// The model of a `--fit`.
+/// The fitted model of `--fit`.
 fn fit_text(fit: &SizeFit) -> String {
     let mut out = String::new();
     let rows: Vec<Vec<String>> = fit
@@ -184,7 +184,7 @@ fn fit_text(fit: &SizeFit) -> String {
     out
 }
 
-/// Size, shared and the difference, for directives, after the first and the second request.
+/// Size, shared memory and the difference per set of directives, after the first and the second request.
 fn variants_text(d: &SizeDocument) -> String {
     let rows: Vec<Vec<String>> = d
         .variants
@@ -215,7 +215,7 @@ fn variants_text(d: &SizeDocument) -> String {
     out
 }
 
-/// Settings as they would stand in a file, indented.
+/// Settings as lines of a configuration file, indented.
 fn directives(settings: &Settings) -> String {
     let width = settings.keys().map(String::len).max().unwrap_or(0);
     settings.iter().map(|(k, v)| format!("    {k:<width$} {v}\n")).collect()

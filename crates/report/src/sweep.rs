@@ -8,13 +8,13 @@ use lastdrop_model::units::show_us;
 use crate::html::first;
 use crate::table::aligned;
 
-/// The field's abbreviations of columns, and what they stand for; the document has those of settings.
+/// Abbreviations for columns of the load. The document has those of settings.
 const ABBREVIATIONS: &[(&str, &str)] = &[("requests", "NR"), ("users", "NC")];
 
-/// A header is shown so far; the whole of it is in JSON and CSV.
+/// A longer header is cut; JSON and CSV have all of it.
 const LONGEST_HEADER: usize = 30;
 
-/// Names of columns that have an abbreviation, and that.
+/// Returns all column names that have an abbreviation, with the abbreviation.
 fn abbreviations(d: &SweepDocument) -> Vec<(&str, &str)> {
     let settings = d.abbreviations.iter().map(|(long, short)| (long.as_str(), short.as_str()));
     ABBREVIATIONS.iter().copied().chain(settings).collect()
@@ -39,19 +39,19 @@ fn cell(row: &SweepRow, column: &str) -> String {
     }
 }
 
-/// Path and query of a URL: rows are mostly about one server.
+/// Returns path and query of a URL, since most sweeps test one server.
 fn path_of(url: &str) -> &str {
     let after_scheme = url.find("://").map_or(0, |at| at + 3);
     url[after_scheme..].find('/').map_or(url, |at| &url[after_scheme + at..])
 }
 
-/// A URL without its query.
+/// Returns a URL without its query.
 fn base_of(url: &str, one_server: bool) -> &str {
     let url = if one_server { path_of(url) } else { url };
     url.split('?').next().unwrap_or(url)
 }
 
-/// The table, what does not vary under it, and a legend.
+/// The table, the constant settings below it, and a legend.
 #[must_use]
 pub fn sweep_text(d: &SweepDocument) -> String {
     let abbreviations = abbreviations(d);
@@ -62,12 +62,12 @@ pub fn sweep_text(d: &SweepDocument) -> String {
         headings.push("95 % interval".into());
     }
     headings.extend(["p50", "p99", "warmed"].map(String::from));
-    // Rows about one server are told apart by their paths; for several the whole URLs are needed.
+    // Rows about one server differ in their paths; rows about several servers need whole URLs.
     let server = |url: &str| url.len() - path_of(url).len();
     let one_server = d.rows.windows(2).all(|w| w[0].url[..server(&w[0].url)] == w[1].url[..server(&w[1].url)]);
     let shown = |row: &SweepRow, column: &str| {
         match column {
-            // The length says what differs; the query itself may be long.
+            // The query's length says what differs; the query itself may be long.
             "url" if row.query_length.is_some() => base_of(&row.url, one_server).to_string(),
             "url" if one_server => path_of(&row.url).to_string(),
             "header" if row.header.chars().count() > LONGEST_HEADER => {
@@ -103,7 +103,7 @@ pub fn sweep_text(d: &SweepDocument) -> String {
                 cells.extend([show_us(r.p50_us), show_us(r.p99_us), r.warmed.clone()]);
             }
             if noted {
-                // One line a row; the whole of it is in the JSON.
+                // Only the first line of the note; JSON has all of it.
                 cells.push(r.note.lines().next().unwrap_or_default().to_string());
             }
             cells

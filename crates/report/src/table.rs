@@ -1,17 +1,18 @@
-//! Aligned tables for people.
+//! Aligned text tables.
 
 use lastdrop_model::printable::line;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// Lines of cells under a heading: columns of numbers to the right, others to the left. Two spaces before each line.
+/// Returns the lines of a table: numeric columns are right-aligned, the others left-aligned. Each line is
+/// indented by two blanks.
 #[must_use]
 pub fn aligned(heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(heading.to_vec());
     for row in rows {
-        // A cell is one line, whoever gave it its text.
+        // A cell is one line, wherever its text comes from.
         table.add_row(row.iter().map(|cell| line(cell)));
     }
     for (i, column) in table.column_iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! `top`: the latest window of a log or of a server's status, as a screen for a terminal and lines for a log.
+//! `top`: the latest window of a log or of a server's status, as a terminal screen and as lines for a log.
 
 use std::fmt::Write as _;
 
@@ -14,18 +14,18 @@ use ratatui::widgets::Paragraph;
 use crate::run::utc;
 use crate::table::aligned;
 
-/// Longer names are cut.
+/// Longer names are cut to this many characters.
 const LONGEST_NAME: usize = 60;
-/// Rows of a table that is not on a screen.
+/// Rows of a table in plain text.
 const SHOWN: usize = 10;
 
-/// What classes are sorted by.
+/// The sort order of classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TopBy {
-    /// Mean time of the server.
+    /// By mean server time.
     #[default]
     Slow,
-    /// All time of the server.
+    /// By total server time.
     Time,
     Count,
     Errors,
@@ -44,7 +44,7 @@ impl TopBy {
         }
     }
 
-    /// The one after it, round and round.
+    /// Returns the next order, wrapping around.
     #[must_use]
     pub fn next(self) -> TopBy {
         let at = TopBy::ALL.iter().position(|s| *s == self).unwrap_or(0);
@@ -73,14 +73,15 @@ impl std::str::FromStr for TopBy {
     }
 }
 
-/// How the screen is to be.
+/// Options of the screen.
 #[derive(Debug, Clone, Default)]
 pub struct TopView {
     pub by: TopBy,
     pub paused: bool,
 }
 
-/// A line for a log: `12:00:01  812.0/s  1.2 MB/s  5xx 3  server mean 1.2 ms  slowest GET /report 1.2 s  most 10.0.0.7 31 %`.
+/// Renders one line for a log: `12:00:01  812.0/s  1.2 MB/s  5xx 3  server mean 1.2 ms  slowest GET /report
+/// 1.2 s  most 10.0.0.7 31 %`.
 #[must_use]
 pub fn top_line(d: &TopDocument) -> String {
     let time = utc(d.unix_ms);

@@ -1,4 +1,4 @@
-//! System calls of a request, as text.
+//! The system calls of a request, as text.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,9 +10,9 @@ use lastdrop_model::printable::line;
 
 use crate::table::aligned;
 
-/// Rows that are shown unless all are asked for.
+/// Rows that are shown unless `--all` is given.
 const MOST_ROWS: usize = 30;
-/// Waits below this share of all are left to the JSON.
+/// Waits with a smaller share are only in the JSON.
 const LEAST_WAIT: f64 = 0.01;
 
 /// The report of `trace`.
@@ -65,7 +65,7 @@ pub fn trace_text(d: &TraceDocument, all: bool) -> String {
     out
 }
 
-/// What a request waits for.
+/// The waits of a request.
 fn waiting_text(d: &TraceDocument) -> String {
     let worth = |w: &&TraceWait| w.us_per_request >= LEAST_WAIT * d.waiting_us_per_request;
     let rows: Vec<Vec<String>> = d
@@ -105,7 +105,7 @@ fn waited_for(w: &TraceWait) -> String {
     }
 }
 
-/// An earlier trace beside a later one: what has gone, what has come, what costs more or less.
+/// Compares two traces: calls that disappeared, appeared, or changed their cost.
 #[must_use]
 pub fn trace_compare_text(before: &TraceDocument, after: &TraceDocument) -> String {
     let sum = |d: &TraceDocument, f: fn(&TraceRow) -> f64, key: &(String, String)| -> f64 {
@@ -119,7 +119,7 @@ pub fn trace_compare_text(before: &TraceDocument, after: &TraceDocument) -> Stri
             let count = |d| sum(d, |r| r.per_request, key);
             let us = |d| sum(d, |r| r.us_per_request, key);
             let (a, b, ua, ub) = (count(before), count(after), us(before), us(after));
-            // Calls that a request makes now and then differ from trace to trace.
+            // Calls that only some requests make differ from trace to trace.
             ((a - b).abs() >= 0.5).then(|| {
                 let cells = [a, b].map(|n| format!("{n:.2}")).into_iter().chain([ua, ub].map(|n| format!("{n:.1}")));
                 ((ub - ua).abs(), cells.chain([key.0.clone(), key.1.clone()]).collect())

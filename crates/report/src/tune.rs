@@ -1,4 +1,4 @@
-//! What a tune found, as text.
+//! The result of `tune`, as text.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::html::first;
 use crate::size::advice_text;
 use crate::table::aligned;
 
-/// The report of `tune`; `explains`: with the reason for each setting that it is searched, or not.
+/// The report of `tune`; with `explains`, it gives the reason why each setting was searched or not.
 #[must_use]
 pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     let mut out = first::tune(d).line();
@@ -40,14 +40,14 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         .filter(|t| !matches!(t.role.as_str(), "race" | "step"))
         .map(|t| {
             let mut cells = Vec::new();
-            // Refused; visitors make no run.
+            // A refused trial. Trials judged by real visitors have no run either, but they have an objective.
             if t.run.is_empty() && t.objective == 0.0 {
                 cells.extend(["–", "–", "–"].map(String::from));
             } else {
                 cells.extend([format!("{:.1}", t.objective), show_us(t.p99_us), t.unanswered.to_string()]);
             }
             cells.push(t.warmed.clone());
-            // Last, for it is long and whole.
+            // The settings stand last because they can be long.
             let mut settings = describe(&t.settings);
             settings.push_str(other_load(&t.role));
             if let Some(why) = t.why.lines().next() {
@@ -142,7 +142,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     out
 }
 
-/// Settings of which other values were measured, then the others with the reason.
+/// Lists the settings that were tried with other values, then the others with the reason.
 fn tried_and_not(d: &TuneDocument) -> String {
     let mut out = String::new();
     let tried = d.tried();
@@ -155,7 +155,7 @@ fn tried_and_not(d: &TuneDocument) -> String {
     out
 }
 
-/// What visitors saw of each step.
+/// The user metrics of each step.
 fn walked(v: &Visited) -> String {
     let mut out = format!("\nseen by the {}: {}\n", v.by, saw(&v.before));
     let rows = v.steps.iter().map(|s| {
@@ -171,7 +171,7 @@ fn walked(v: &Visited) -> String {
     out
 }
 
-/// What was seen after the better settings were left in force.
+/// The result of watching the server after the better settings were applied.
 fn watched(w: &Watch) -> String {
     let fate = if w.went_back { "WENT BACK" } else { "STAYED" };
     format!(
@@ -191,12 +191,12 @@ fn saw(s: &Seen) -> String {
     format!("{} requests in {:.0} s, {} without a good answer{times}", s.requests, s.seconds, s.errors)
 }
 
-/// What the rate of a trial is.
+/// The heading of the column with the trials' rates.
 fn rate_of(d: &TuneDocument) -> &'static str {
     if d.trials.iter().any(|t| !t.steps.is_empty()) { "met at/s" } else { "answered/s" }
 }
 
-/// Settings that matter by the model of the search, and those that do not.
+/// Lists the settings that matter according to the search model, and those that do not.
 fn what_mattered(effects: &[SettingEffect]) -> String {
     let mut out = String::new();
     let (shown, others): (Vec<&SettingEffect>, Vec<&SettingEffect>) = effects.iter().partition(|e| e.is_shown());
@@ -215,7 +215,7 @@ fn what_mattered(effects: &[SettingEffect]) -> String {
     out
 }
 
-/// Other settings that have something for them, where there is a choice.
+/// Lists other settings with a different trade-off, if there is a choice.
 fn choices(d: &TuneDocument) -> String {
     let trials: Vec<_> = d.undominated.iter().filter_map(|i| d.trials.get(*i)).collect();
     if trials.len() < 2 {
@@ -232,7 +232,7 @@ fn choices(d: &TuneDocument) -> String {
     )
 }
 
-/// Settings that are searched with what, then the others with why not.
+/// Lists the searched settings with their values, then the others with the reason.
 fn explained(all: &[Searched]) -> String {
     let mut out = String::new();
     let (searched, left): (Vec<&Searched>, Vec<&Searched>) = all.iter().partition(|s| !s.values.is_empty());
@@ -252,13 +252,13 @@ fn explained(all: &[Searched]) -> String {
     out
 }
 
-/// An expected ratio below this is told as none.
+/// An expected ratio below this is reported as no gain.
 const LEAST_GAIN: f64 = 1.01;
-/// More values than these are told by the first and the last.
+/// If a setting has more values, only the first and the last are listed.
 const MOST_VALUES: usize = 6;
 
-/// What was different about the load of a trial in this role; empty where it was that of the question, so that trials can be
-/// held against each other.
+/// Says how the load of a trial in this role differed from the others'. Empty if it did not, so that the
+/// trials are comparable.
 pub(crate) fn other_load(role: &str) -> &'static str {
     match role {
         "advice" => "; clients keep connections",

@@ -1,4 +1,4 @@
-//! A server at one moment: a screen for a terminal, lines for a log.
+//! A sample of a server: a terminal screen, and lines for a log.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::database::{database_lines, database_summary, database_text};
 use crate::server::events;
 use crate::table::aligned;
 
-/// What the table of workers is sorted by.
+/// The sort order of the table of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortBy {
     #[default]
@@ -45,7 +45,7 @@ impl SortBy {
         }
     }
 
-    /// The one after it, round and round.
+    /// Returns the next order, wrapping around.
     #[must_use]
     pub fn next(self) -> SortBy {
         let at = SortBy::ALL.iter().position(|s| *s == self).unwrap_or(0);
@@ -77,17 +77,17 @@ impl std::str::FromStr for SortBy {
     }
 }
 
-/// How the screen is to be.
+/// Options of the screen.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     pub sort: SortBy,
     pub reverse: bool,
-    /// Workers scrolled past.
+    /// Number of workers scrolled past.
     pub skip: usize,
     pub paused: bool,
-    /// A line that wants to be seen: the server is gone, a file cannot be written.
+    /// An important message: the server is gone, a file cannot be written.
     pub alert: Option<String>,
-    /// Events of the last looks, the newest last: (seconds, text).
+    /// Events of the latest samples as (seconds, text), newest last.
     pub events: Vec<(f64, String)>,
 }
 
@@ -129,7 +129,7 @@ fn sorted<'a>(workers: &'a [WorkerLook], view: &View) -> Vec<&'a WorkerLook> {
     all
 }
 
-/// The state of every worker in one row of letters: the server's own scoreboard where it shows one.
+/// The state of every worker as one letter; the server's own scoreboard if it has one.
 fn scoreboard(d: &WatchDocument) -> String {
     one_line(&d.look.scoreboard.clone().unwrap_or_else(|| d.workers.iter().map(|w| w.state.as_str()).collect()))
 }
@@ -144,10 +144,10 @@ fn letter_style(letter: char) -> Style {
     }
 }
 
-/// A number of the whole server: its label, its value, and whether it is alarming.
+/// A number about the whole server: label, value, and whether it is alarming.
 type Number = (&'static str, String, bool);
 
-/// Numbers of the whole server, in lines.
+/// Numbers about the whole server, in lines.
 fn summary(d: &WatchDocument) -> Vec<Vec<Number>> {
     let l: &Look = &d.look;
     let dash = || "-".to_string();
@@ -185,7 +185,7 @@ fn summary(d: &WatchDocument) -> Vec<Vec<Number>> {
             ("queue", if queues.is_empty() { dash() } else { queues.join("  ") }, full),
             ("established", socket("established"), false),
             ("time-wait", socket("time_wait"), false),
-            // The kernel tells of those that there are.
+            // The kernel reports only the states that occur.
             ("close-wait", l.sockets.get("close_wait").copied().unwrap_or(0).to_string(), false),
         ],
         vec![
@@ -212,7 +212,7 @@ fn alarm() -> Style {
     Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)
 }
 
-/// Rows that a row of letters takes.
+/// Returns the number of rows that a scoreboard needs.
 fn board_rows(board: &str, area: Rect, most: usize) -> u16 {
     board.chars().count().div_ceil(usize::from(area.width.max(1))).clamp(1, most) as u16
 }
@@ -241,7 +241,7 @@ pub fn draw(frame: &mut Frame<'_>, d: &WatchDocument, view: &View) {
     draw_keys(frame, keys, view);
 }
 
-/// Draws one server of several into its part of the screen.
+/// Draws one of several servers into its area.
 pub(crate) fn draw_part(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &View) {
     let board = scoreboard(d);
     let [title, numbers, databases, states, workers] = Layout::vertical([
@@ -259,8 +259,8 @@ pub(crate) fn draw_part(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, vi
     draw_workers(frame, workers, d, view);
 }
 
-/// Rows that databases take: a line each, one for the lock that is waited for the longest, one for the statement that takes
-/// the most time.
+/// Returns the rows for databases: one each, plus one for its longest lock wait and one for its heaviest
+/// statement.
 pub(crate) fn database_rows(databases: &[DatabaseLook]) -> u16 {
     database_lines(databases).len().min(6) as u16
 }
@@ -296,7 +296,7 @@ fn draw_numbers(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// What happened, the newest last; else something that could not be read.
+/// Draws the events, newest last; without events, something that could not be read.
 pub(crate) fn draw_news(frame: &mut Frame<'_>, area: Rect, unread: Option<&String>, view: &View) {
     let mut lines: Vec<Line<'_>> = Vec::new();
     if let Some(text) = &view.alert {
@@ -330,11 +330,11 @@ fn draw_scoreboard(frame: &mut Frame<'_>, area: Rect, board: &str) {
 }
 
 fn draw_workers(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &View) {
-    // All of them fit into 80; a wide terminal has room to breathe.
+    // All columns fit into 80 characters; a wider terminal gets wider columns.
     let widths: [u16; 11] = [7, 1, 5, 8, 8, 8, 8, 6, 8, 4, 6];
     let needed: usize = widths.iter().map(|w| usize::from(*w) + 1).sum();
     let extra = (usize::from(area.width).saturating_sub(needed) / widths.len()).min(4) as u16;
-    // Columns that a narrow terminal has no room for are left out whole, not cut in two.
+    // Columns that do not fit are left out entirely rather than cut.
     let mut room = usize::from(area.width) + 1;
     let shown: Vec<usize> = (0..widths.len())
         .take_while(|i| {
@@ -358,13 +358,13 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &Vie
     frame.render_widget(Table::new(rows, constraints).header(heading).column_spacing(1), area);
 }
 
-/// What happened in a look, for the list of events.
+/// Returns the events of a sample, for the list of events.
 #[must_use]
 pub fn news(look: &Look) -> Vec<(f64, String)> {
     events(look).into_iter().map(|(what, n)| (look.t_s, format!("{}: {n}", one_line(&what)))).collect()
 }
 
-/// One look as text, for `--once`.
+/// One sample as text, for `--once`.
 #[must_use]
 pub fn watch_text(d: &WatchDocument, view: &View) -> String {
     let mut out = format!("{}   {}   pid {}\n\n", one_line(&d.server), one_line(&d.software), d.master);
@@ -387,7 +387,7 @@ pub fn watch_text(d: &WatchDocument, view: &View) -> String {
     out
 }
 
-/// One look as a line, where there is no terminal to draw on.
+/// One sample as a line, for output without a terminal.
 #[must_use]
 pub fn watch_line(d: &WatchDocument) -> String {
     let dash = || "-".to_string();
@@ -465,7 +465,7 @@ mod tests {
         for text in ["apache2.conf", "workers 200, 7 busy", &real, queue, "ListenOverflows: 42", "q quit"] {
             assert!(all.contains(text), "{text} is missing:\n{all}");
         }
-        // Two hundred letters take three lines of eighty; then the table, the busiest worker first.
+        // Two hundred letters take three lines of eighty; then comes the table, busiest worker first.
         assert!(rows[5].starts_with("W__W"), "{all}");
         let head = rows.iter().position(|r| r.contains("private") && r.contains("pid")).expect("a heading");
         assert!(rows[head + 1].trim_start().starts_with("10199"), "{all}");

@@ -1,4 +1,4 @@
-//! Several servers at one moment: who is connected to whom, then each server's own table.
+//! Samples of several servers: who is connected to whom, then each server's own table.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,10 +17,11 @@ use crate::watch::{
     View, database_rows, draw, draw_databases, draw_keys, draw_news, draw_part, news, watch_line, watch_text,
 };
 
-/// Paths of a chain that are told; a mesh has more than anybody reads.
+/// Paths that are listed; a mesh has more than anybody reads.
 const MOST_PATHS: usize = 8;
 
-/// A line for each way from a server to which none of these connects: `web (nginx) -> php-fpm via unix:/run/php.sock`.
+/// Returns a line for each path that starts at a server to which no other connects: `web (nginx) -> php-fpm
+/// via unix:/run/php.sock`.
 #[must_use]
 pub fn chain_lines(chain: &[ChainServer]) -> Vec<String> {
     let name = |server: &ChainServer| {
@@ -31,7 +32,7 @@ pub fn chain_lines(chain: &[ChainServer]) -> Vec<String> {
     let connecting = || chain.iter().filter(|s| !s.to.is_empty());
     let mut firsts: Vec<&ChainServer> = connecting().filter(|s| !reached.contains(&s.server)).collect();
     if firsts.is_empty() {
-        // They go around in a circle.
+        // Every remaining server has a predecessor: the connections form a circle, so start anywhere.
         firsts.extend(connecting().next());
     }
     let mut lines = Vec::new();
@@ -59,10 +60,10 @@ pub fn chain_lines(chain: &[ChainServer]) -> Vec<String> {
     lines
 }
 
-/// The chain, or that there is none to be seen; and nodes that are not as the others.
+/// The connection paths, or a note that none was seen; then nodes that differ from the others.
 fn chain_or_none(d: &StackWatchDocument) -> Vec<String> {
     let mut lines = chain_lines(&d.chain);
-    // Who is connected to whom is only seen on one machine.
+    // Connections are only visible on a single machine.
     if lines.is_empty() && !d.chain.iter().any(|s| s.server.contains('/')) {
         lines.push("no connection between these servers was seen yet".into());
     }
@@ -70,7 +71,7 @@ fn chain_or_none(d: &StackWatchDocument) -> Vec<String> {
     lines
 }
 
-/// One look as text, for `--once`.
+/// One sample as text, for `--once`.
 #[must_use]
 pub fn watched_text(watched: &Watched, view: &View) -> String {
     let d = match watched {
@@ -90,7 +91,7 @@ pub fn watched_text(watched: &Watched, view: &View) -> String {
     out
 }
 
-/// One look as lines, one a server, where there is no terminal to draw on.
+/// One sample as lines, one per server, for output without a terminal.
 #[must_use]
 pub fn watched_line(watched: &Watched) -> String {
     match watched {
@@ -109,7 +110,7 @@ pub fn watched_line(watched: &Watched) -> String {
     }
 }
 
-/// What happened in a look, for the list of events.
+/// Returns the events of a sample, for the list of events.
 #[must_use]
 pub fn watched_news(watched: &Watched) -> Vec<(f64, String)> {
     match watched {
@@ -124,7 +125,7 @@ pub fn watched_news(watched: &Watched) -> Vec<(f64, String)> {
     }
 }
 
-/// The most workers that one of the servers has: how far their tables can be scrolled.
+/// Returns the largest number of workers of any server: the limit for scrolling.
 #[must_use]
 pub fn most_workers(watched: &Watched) -> usize {
     match watched {
@@ -133,7 +134,7 @@ pub fn most_workers(watched: &Watched) -> usize {
     }
 }
 
-/// Draws the whole screen: the chain, and one server under the other.
+/// Draws the whole screen: the connection paths, then the servers one below the other.
 pub fn draw_watched(frame: &mut Frame<'_>, watched: &Watched, view: &View) {
     let d = match watched {
         Watched::One(d) => return draw(frame, d, view),

@@ -1,4 +1,4 @@
-//! CSV: a line a second, with what was seen of the server at its end.
+//! CSV: one line per second, with the sample of the server taken at its end.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,8 @@ use crate::table::quote;
 #[derive(Debug)]
 pub(super) struct Csv;
 
-/// Seconds are since the run began, times are microseconds. What was not measured is empty, never 0.
+/// Seconds count from the start of the run; times are in microseconds. A value that was not measured is
+/// empty, never 0.
 const HEADING: &str = "second,phase,answered,failed,mean_us,p50_us,p90_us,p99_us,p99_9_us,max_us,\
                        workers,busy,cpu_cores,queue,real_memory_bytes,host_cores,run\n";
 
@@ -34,11 +35,12 @@ impl Exporter for Csv {
     }
 }
 
-/// The look at the end of a second comes a little late: up to this long after its beginning it is that second's.
+/// The sample for a second arrives a little after that second ends. It must arrive within this time after the
+/// second began.
 const LOOK_UNTIL_S: f64 = 1.5;
-/// A second waits for its look for so many others, and no longer.
+/// A second waits for its sample until this many later seconds have come.
 const WAITS: usize = 5;
-/// Looks that are remembered, where seconds come late because they wait for the server's log.
+/// Samples to remember: seconds come late if they wait for the server's log.
 const LOOKS: usize = 120;
 
 #[derive(Debug, Default)]
@@ -46,9 +48,9 @@ struct Lines {
     headed: bool,
     run: String,
     phases: Phases,
-    /// Seconds that wait for their look: when they began, and their line up to it.
+    /// Seconds that wait for their sample: start time, and the line without the sample's fields.
     waiting: VecDeque<(f64, String)>,
-    /// When they were made, and their fields.
+    /// Time of each sample, and its fields.
     looks: VecDeque<(f64, String)>,
 }
 
@@ -67,7 +69,7 @@ impl Lines {
         (at, format!("{at:.3},{phase},{},{failed},{times},", counts.answered))
     }
 
-    /// Lines that wait for nothing any more.
+    /// Returns the lines that need not wait any longer; with `all`, every line.
     fn ready(&mut self, all: bool) -> String {
         let latest_look = self.looks.back().map_or(0.0, |(t_s, _)| *t_s);
         let mut out = String::new();
@@ -86,7 +88,7 @@ impl Lines {
 impl Form for Lines {
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         let mut out = String::new();
-        // A run that failed has ended, too.
+        // The previous run may have failed, without an `Ended` event.
         if let Event::Began { id, .. } = event {
             out += &self.ready(true);
             self.looks.clear();
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(lines.len(), 7, "{text}");
         assert!(lines[2].starts_with("1.000,\"p 0,\"\"b\"\"\",10,0,"), "{}", lines[2]);
         assert!(lines[4].starts_with("3.000,\"p 1,"), "{}", lines[4]);
-        // The name has a comma of its own.
+        // The name contains a comma itself.
         assert!(lines[1..].iter().all(|l| l.matches(',').count() == HEADING.matches(',').count() + 1), "{lines:?}");
         assert!(lines[1..].iter().all(|l| l.ends_with(",8,,,,,,cafe0001")), "{lines:?}");
     }
@@ -147,7 +149,7 @@ mod tests {
     fn a_look_is_that_of_one_second_whenever_it_comes() {
         let mut events = events_of(1, 5, 1);
         let whole = text(&mut Lines::default(), &events);
-        // All looks first, as where seconds wait for the server's log.
+        // All samples first: seconds come late if they wait for the server's log.
         events[1..].sort_by_key(|e| !matches!(e, Event::Look { .. }));
         assert_eq!(text(&mut Lines::default(), &events), whole);
         events.retain(|e| !matches!(e, Event::Look { look } if look.t_s < 3.0));

@@ -1,4 +1,4 @@
-//! JSON lines: each event as it is, for whoever wants to reckon anew.
+//! JSON lines: each event as it is, for programs that analyse a run again.
 
 use std::borrow::Cow;
 
@@ -33,9 +33,9 @@ struct Lines;
 impl Form for Lines {
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         let text = match event {
-            // A line for each request is a log's.
+            // Single requests belong in the log export.
             Event::Exchanges { .. } => return None,
-            // Its seconds and looks have passed.
+            // The seconds and samples were already written.
             Event::Ended { run } => serde_json::to_string(&Event::Ended { run: Cow::Owned(run.without_lists()) }),
             event => serde_json::to_string(event),
         };

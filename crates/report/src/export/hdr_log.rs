@@ -1,5 +1,6 @@
-//! HdrHistogram's own log of intervals (format 1.3): its tools merge, cut and plot it. Values are microseconds; the column of
-//! maxima, which they show and do not reckon with, is in milliseconds as theirs is.
+//! HdrHistogram's interval log, format 1.3, which its tools merge, cut and plot. Values are microseconds. The
+//! maximum column is in milliseconds, as in HdrHistogram's own logs; the tools display it but do not
+//! calculate with it.
 
 use lastdrop_model::{Event, Kind};
 
@@ -31,9 +32,9 @@ impl Exporter for HdrLog {
 #[derive(Debug)]
 struct Log {
     runs: Runs,
-    /// When the first run began: times are since then.
+    /// Start of the first run; all times count from it.
     began_unix_ms: Option<u64>,
-    /// When the present run began, since the first did.
+    /// Start of the current run, seconds after the first.
     offset_s: f64,
     run: String,
     phases: Phases,
@@ -55,7 +56,7 @@ impl Log {
         )
     }
 
-    /// The run where there are several, the phase where there are several.
+    /// Returns the run's id if there are several runs, and the phase's name if there are several phases.
     fn tag(&self, phase: u16) -> String {
         let phase = Some(tag(self.phases.name(phase))).filter(|_| self.phases.several());
         let run = Some(self.run.clone()).filter(|_| self.runs == Runs::Several);
@@ -86,7 +87,7 @@ impl Form for Log {
     }
 }
 
-/// A tag has no commas, blanks or ends of lines.
+/// Replaces commas, blanks and line ends, which a tag must not contain.
 fn tag(name: &str) -> String {
     name.chars().map(|c| if c == ',' || c.is_whitespace() || c.is_control() { '_' } else { c }).collect()
 }

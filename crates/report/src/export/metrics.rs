@@ -1,4 +1,4 @@
-//! The one list of what is told as metrics, from which all forms of metrics are made.
+//! The list of exported metrics; every metrics format is made from it.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,16 @@ use lastdrop_model::{Counts, Histogram, Kind, Look};
 use super::totals::{PhaseTotal, Totals};
 use crate::server::shown_queue;
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// Only grows.
+    /// Never decreases.
     Counter,
     Gauge,
     Histogram,
 }
 
-/// In what it is counted.
+/// The unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     None,
@@ -27,16 +27,16 @@ pub(super) enum Unit {
 }
 
 pub(super) struct Metric {
-    /// Words with `_` between them, without prefix and unit.
+    /// Words joined by `_`, without prefix and unit.
     pub name: &'static str,
     pub about: &'static str,
     pub sort: Sort,
     pub unit: Unit,
-    /// What there is of it now.
+    /// Returns the metric's current values.
     pub points: for<'a> fn(&'a Totals) -> Vec<Point<'a>>,
 }
 
-/// One number, with what it is of.
+/// One value with its labels.
 #[derive(Debug)]
 pub(super) struct Point<'a> {
     pub labels: Vec<(&'static str, Cow<'a, str>)>,
@@ -47,11 +47,11 @@ pub(super) struct Point<'a> {
 pub(super) enum Value<'a> {
     Whole(u64),
     Real(f64),
-    /// Of microseconds.
+    /// In microseconds.
     Histogram(&'a Histogram),
 }
 
-/// Upper bounds of the buckets of histograms, microseconds.
+/// Upper bounds of the histogram buckets, microseconds.
 pub(super) const BOUNDS_US: [u64; 20] = [
     50,
     100,
@@ -75,8 +75,8 @@ pub(super) const BOUNDS_US: [u64; 20] = [
     100_000_000,
 ];
 
-/// How many values are in each of the buckets, and beyond the last. A value is taken as the histogram has it: on three digits,
-/// by the largest of those that it does not tell apart.
+/// Counts the values in each bucket, and those above the last. The histogram keeps three digits, so a value
+/// counts as the largest one it cannot be told from.
 pub(super) fn buckets(histogram: &Histogram) -> [u64; BOUNDS_US.len() + 1] {
     let mut counts = [0; BOUNDS_US.len() + 1];
     for (us, n) in histogram.recorded() {
@@ -85,7 +85,7 @@ pub(super) fn buckets(histogram: &Histogram) -> [u64; BOUNDS_US.len() + 1] {
     counts
 }
 
-/// A count of each phase.
+/// Reads one counter of each phase.
 macro_rules! of_phases {
     ($of:expr) => {
         |totals| counts(totals, $of)
@@ -105,13 +105,13 @@ fn gauge(name: &'static str, about: &'static str, points: for<'a> fn(&'a Totals)
     Metric { name, about, sort: Sort::Gauge, unit: Unit::None, points }
 }
 
-/// One number of the latest look, where it was read.
+/// Returns one number of the latest sample, if the sample has it.
 fn seen(totals: &Totals, of: impl Fn(&Look) -> Option<Value<'static>>) -> Vec<Point<'_>> {
     let value = totals.look.as_ref().and_then(of);
     value.map(|value| Point { labels: Vec::new(), value }).into_iter().collect()
 }
 
-/// Latencies that have values, with what they are of.
+/// Returns the latency histograms that have values, with their labels.
 fn latencies(totals: &Totals) -> impl Iterator<Item = (Vec<(&'static str, Cow<'_, str>)>, &Histogram)> {
     totals.of_phases.iter().flat_map(|p| {
         Kind::ALL.into_iter().filter_map(move |kind| {
@@ -149,7 +149,7 @@ fn percentiles(totals: &Totals) -> Vec<Point<'_>> {
     let mut points = Vec::new();
     for (labels, histogram) in latencies(totals) {
         for (name, q) in PERCENTILES {
-            // `p99_9` in JSON.
+            // JSON calls it `p99_9`.
             let percentile = name.trim_start_matches('p').replace('_', ".");
             let labels = labels.iter().cloned().chain([("percentile", percentile.into())]).collect();
             points.push(Point { labels, value: Value::Real(histogram.quantile(q) as f64 / 1e6) });

@@ -1,5 +1,6 @@
-//! What happens in runs for other programs: a file a form, all behind one trait. A form is made of events one after the other,
-//! so that it is the same while a run goes on and afterwards, of the events that the store tells again.
+//! Exports of runs for other programs: one file per format, all behind one trait. A format is built from
+//! events only. So an export of a running experiment equals one made later from the events that the store
+//! replays.
 
 mod csv;
 mod events;
@@ -15,47 +16,47 @@ use std::fmt::Debug;
 
 use lastdrop_model::Event;
 
-/// A form in which runs are handed on.
+/// A format in which runs are exported.
 pub trait Exporter: Debug + Sync {
-    /// As it is asked for.
+    /// The name that users give for it.
     fn name(&self) -> &'static str;
-    /// What reads it.
+    /// The programs that read it.
     fn about(&self) -> &'static str;
-    /// What its pieces are to each other.
+    /// How its pieces combine.
     fn pieces(&self) -> Pieces;
-    /// Begins with one run, or with several that follow each other.
+    /// Starts an export of one run, or of several in a row.
     fn begin(&self, runs: Runs) -> Box<dyn Form>;
 }
 
-/// Something that is made of events, piece by piece.
+/// Encodes events into pieces of one format.
 pub trait Form: Debug {
-    /// Is shown the next event, and gives what is ready by now.
+    /// Takes the next event and returns the output that is ready now.
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>>;
 }
 
-/// What the pieces of a form are to each other.
+/// How the pieces of a format combine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pieces {
-    /// Lines of a text, one piece after the other.
+    /// Lines of text; pieces are appended.
     Lines,
-    /// Each is the whole text, and takes the place of the one before.
+    /// Each piece is the whole text and replaces the previous one.
     State,
-    /// Messages. Several in a row are a message, too.
+    /// Messages; several in a row are a valid message, too.
     Messages,
 }
 
-/// How many runs there will be.
+/// Whether one run or several will follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
     One,
     Several,
 }
 
-/// All of them; the first is the usual one.
+/// All formats; the first is the default.
 pub const EXPORTERS: [&dyn Exporter; 5] =
     [&csv::Csv, &hdr_log::HdrLog, &events::Events, &prometheus::Prometheus, &otlp::Otlp];
 
-/// The one of a name.
+/// Returns the format with this name.
 #[must_use]
 pub fn exporter(name: &str) -> Option<&'static dyn Exporter> {
     EXPORTERS.into_iter().find(|e| e.name() == name)
@@ -70,7 +71,8 @@ mod fixtures {
     use super::Form;
     use crate::html::fixtures::run_of;
 
-    /// The events of a run with so many phases of so many seconds, with so many answers in each; and looks.
+    /// Returns the events of a run with this many phases of this many seconds, with this many answers per
+    /// second, and its samples.
     pub(super) fn events_of(phases: u16, seconds: u32, answers: u64) -> Vec<Event<'static>> {
         let mut run = run_of(seconds, answers);
         let mut plan = lastdrop_model::Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
@@ -104,12 +106,12 @@ mod fixtures {
         events
     }
 
-    /// All pieces of a form that is shown these.
+    /// Feeds these events and returns all pieces.
     pub(super) fn pieces(form: &mut dyn Form, events: &[Event<'_>]) -> Vec<Vec<u8>> {
         events.iter().filter_map(|e| form.see(e)).collect()
     }
 
-    /// Their text.
+    /// Feeds these events and returns the text of all pieces.
     pub(super) fn text(form: &mut dyn Form, events: &[Event<'_>]) -> String {
         String::from_utf8(pieces(form, events).concat()).expect("text")
     }

@@ -1,5 +1,5 @@
-//! OTLP metrics, HTTP/protobuf: a message a second, cumulative since the run began, so that one which is lost costs nothing but
-//! its moment. The run is the resource.
+//! OTLP metrics over HTTP/protobuf: one message per second. Values are cumulative since the run began, so a
+//! lost message costs one data point only. The run is the resource.
 
 use lastdrop_model::Event;
 use prost::Message as _;
@@ -59,7 +59,7 @@ fn message(totals: &Totals) -> otlp::ExportMetricsServiceRequest {
     }
 }
 
-/// None where there are no numbers.
+/// Returns `None` if there are no values.
 fn metric(metric: &Metric, points: Vec<Point<'_>>, times: (u64, u64)) -> Option<otlp::Metric> {
     if points.is_empty() {
         return None;

@@ -1,17 +1,17 @@
-//! The messages of OTLP metrics that are sent and read, by the names and numbers of OpenTelemetry's schema (`opentelemetry-proto`
-//! 1.9: `metrics/v1/metrics.proto`, `collector/metrics/v1/metrics_service.proto` and what these include). What is not used of
-//! the schema is left out, as protobuf allows.
+//! OTLP metrics messages that are sent and read, with the names and field numbers of OpenTelemetry's schema
+//! (`opentelemetry-proto` 1.9: `metrics/v1/metrics.proto`, `collector/metrics/v1/metrics_service.proto` and
+//! their imports). Unused parts of the schema are left out, as protobuf allows.
 
 use prost::{Message, Oneof};
 
-/// What is posted to `/v1/metrics`. Messages one after the other are one with all that is in them.
+/// The body of a POST to `/v1/metrics`. Concatenated messages are one message with the contents of all.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExportMetricsServiceRequest {
     #[prost(message, repeated, tag = "1")]
     pub resource_metrics: Vec<ResourceMetrics>,
 }
 
-/// What comes back.
+/// The response to it.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExportMetricsServiceResponse {
     #[prost(message, optional, tag = "1")]
@@ -84,7 +84,7 @@ pub struct Gauge {
     pub data_points: Vec<NumberDataPoint>,
 }
 
-/// `AGGREGATION_TEMPORALITY_CUMULATIVE`: all since the start.
+/// `AGGREGATION_TEMPORALITY_CUMULATIVE`: totals since the start.
 pub const CUMULATIVE: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -137,7 +137,7 @@ pub struct HistogramDataPoint {
     pub count: u64,
     #[prost(double, optional, tag = "5")]
     pub sum: Option<f64>,
-    /// One more than bounds.
+    /// One more than there are bounds.
     #[prost(fixed64, repeated, tag = "6")]
     pub bucket_counts: Vec<u64>,
     #[prost(double, repeated, tag = "7")]

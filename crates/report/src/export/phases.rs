@@ -1,17 +1,17 @@
-//! The phases of a run that is told by its events: their names, and when each began.
+//! The phases of a run as its events report them: their names and when each began.
 
 use lastdrop_model::Event;
 
 #[derive(Debug, Clone, Default)]
 struct Phase {
     name: String,
-    /// As planned, seconds, where it cannot end before.
+    /// The planned length in seconds, if the phase cannot end earlier.
     planned_s: Option<f64>,
-    /// How long it really was, once that is known; until then the seconds that were told.
+    /// The real length once it is known; until then, the number of seconds reported so far.
     lasted_s: f64,
 }
 
-/// The phases of the present run.
+/// The phases of the current run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phases(Vec<Phase>);
 
@@ -51,8 +51,9 @@ impl Phases {
         self.0.get(usize::from(phase)).map_or("", |p| &p.name)
     }
 
-    /// When a second of a phase began, seconds since the run did. The next phase begins while requests of the one before are
-    /// still in flight, before it is told how long that was: the plan knows it.
+    /// Returns when a second of a phase began, in seconds since the run began. A phase begins before the real
+    /// length of the previous one is known, since requests are still in flight. So the planned length is used
+    /// if there is one.
     pub fn at(&self, phase: u16, second: u32) -> f64 {
         let before = self.0.iter().take(usize::from(phase));
         before.map(|p| p.planned_s.unwrap_or(p.lasted_s)).sum::<f64>() + f64::from(second)

@@ -1,5 +1,5 @@
-//! Prometheus' text exposition format, version 0.0.4. Counters go on over all runs of a command, so that none ever falls; which
-//! run it is now says `lastdrop_run`.
+//! Prometheus' text exposition format, version 0.0.4. Counters span all runs of a command, so that they never
+//! decrease; `lastdrop_run` names the current run.
 
 use std::fmt::Write as _;
 

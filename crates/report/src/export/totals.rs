@@ -1,23 +1,23 @@
-//! What a run has come to so far, for forms that tell sums: counters that only grow.
+//! Cumulative totals of a run so far, for formats that export counters.
 
 use lastdrop_model::{Event, Look, Slice};
 
 use super::Runs;
 use super::phases::Phases;
 
-/// Phases that are told apart. A plan may have thousands, and each has histograms.
+/// Phases that are kept apart. A plan may have thousands, and each needs histograms.
 const MOST_PHASES: usize = 24;
-/// The name of all others together.
+/// The name under which all other phases are added up.
 const OTHERS: &str = "(others)";
 
-/// Sums of one phase, or of all phases of one name.
+/// Totals of one phase, or of all phases with the same name.
 #[derive(Debug)]
 pub(super) struct PhaseTotal {
     pub name: String,
     pub slice: Slice,
 }
 
-/// Where an experiment is.
+/// The state of an experiment.
 #[derive(Debug)]
 pub(super) struct Totals {
     runs: Runs,
@@ -26,7 +26,7 @@ pub(super) struct Totals {
     pub url: String,
     pub label: String,
     pub started_unix_ms: u64,
-    /// The end of the latest second, seconds since the run began.
+    /// The end of the latest second, in seconds since the run began.
     pub at_s: f64,
     pub running: bool,
     pub of_phases: Vec<PhaseTotal>,
@@ -34,7 +34,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Of one run, each by itself; or of all runs together, so that no counter ever falls.
+    /// With one run, its own totals; with several, the totals of all, so that no counter ever decreases.
     pub fn of(runs: Runs) -> Totals {
         Totals {
             runs,

@@ -1,4 +1,4 @@
-//! JUnit's XML, which continuous integration reads: what was asked of a server and what came of it, a test case each.
+//! JUnit XML for continuous integration: each requirement on the server is a test case.
 
 use std::fmt::Write as _;
 
@@ -9,38 +9,38 @@ use lastdrop_model::{Run, Verdict};
 
 use crate::html::Shown;
 
-/// What came of a test case; reasons are in words.
+/// The outcome of a test case; reasons are sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Came {
     Passed,
-    /// Why, and more of it.
+    /// The reason, and details.
     Failed(String, String),
-    /// Nothing can be said of it.
+    /// The measurement allows no statement.
     Skipped(String),
-    /// It could not be tested.
+    /// The test could not be run.
     Error(String),
 }
 
-/// The cases of one document.
+/// The test cases of one document.
 #[derive(Debug)]
 struct Suite {
-    /// What was tested.
+    /// The subject of the test.
     of: String,
     seconds: f64,
     cases: Vec<(String, Came)>,
 }
 
-/// The objectives of a run as a test suite: a test case each, missed ones are failures. A run that is invalid is
-/// an error of its own, since its numbers prove nothing.
+/// Renders the objectives of a run as a test suite: a test case each; a missed objective is a failure. An
+/// invalid run is an error, because its numbers prove nothing.
 #[must_use]
 pub fn junit(run: &Run) -> String {
     written(&[of_run(run)])
 }
 
-/// The suites of documents.
+/// Renders the test suites of several documents.
 ///
 /// # Errors
-/// Where one asks nothing of a server.
+/// If one of them has no requirement that could pass or fail.
 pub(super) fn of_documents(shown: &[Shown]) -> Result<String, String> {
     let suite = |one: &Shown| match one {
         Shown::Run(run) => Ok(of_run(run)),
@@ -116,7 +116,7 @@ fn of_tune(d: &TuneDocument) -> Suite {
 
 fn of_doctor(d: &DoctorDocument) -> Suite {
     let case = |f: &lastdrop_model::documents::Finding| {
-        // A rate limit is what somebody wants.
+        // A rate limit is usually intended.
         let is_fault = f.severity != Severity::Waste && f.id != "rate-limited";
         let came = match is_fault {
             true => Came::Failed(f.title.clone(), f.advice.clone()),
@@ -165,7 +165,7 @@ fn written(suites: &[Suite]) -> String {
     };
     let seconds: f64 = suites.iter().map(|s| s.seconds).sum();
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-    // Readers of the whole know no skipped ones.
+    // The `testsuites` element has no `skipped` attribute.
     let whole = counts(suites);
     let whole = whole.split(" skipped=").next().unwrap_or_default();
     let _ = writeln!(out, "<testsuites {whole} time=\"{seconds:.3}\">");

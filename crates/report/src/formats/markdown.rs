@@ -1,4 +1,4 @@
-//! Markdown, as a merge request or a wiki shows it: the verdict, what it rests on, the table.
+//! Markdown for a merge request or a wiki: the verdict, its evidence, the table.
 
 use lastdrop_model::Verdict;
 use lastdrop_model::printable::line;
@@ -29,7 +29,7 @@ pub(super) fn markdown(shown: &Shown) -> String {
     out
 }
 
-/// Somebody else's text in one line, none of which is markup.
+/// Returns foreign text in one line with all Markdown characters escaped.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in line(text).chars() {

@@ -1,5 +1,5 @@
-//! What a command has found, in the forms in which people and programs want it: text, JSON, CSV, Markdown, JUnit. All but the first
-//! two are made of the document, so that one that was kept can be shown in each.
+//! Results of commands as text, JSON, CSV, Markdown or JUnit. CSV, Markdown and JUnit are made from the
+//! document, so a stored document can be shown in each.
 
 mod cases;
 mod markdown;
@@ -10,7 +10,7 @@ use self::tables::table;
 pub use self::tables::{Kept, Table, history_table, sweep_csv};
 use crate::html::Shown;
 
-/// A form of a report.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
     #[default]
@@ -21,7 +21,7 @@ pub enum Format {
     Junit,
 }
 
-/// All of them, as they are asked for.
+/// All formats with the names that users give.
 pub const FORMATS: [(&str, Format); 5] = [
     ("text", Format::Text),
     ("json", Format::Json),
@@ -31,17 +31,17 @@ pub const FORMATS: [(&str, Format); 5] = [
 ];
 
 impl Format {
-    /// The one of a name.
+    /// Returns the format with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Format> {
         FORMATS.into_iter().find(|(n, _)| *n == name).map(|(_, format)| format)
     }
 }
 
-/// Documents in a form that is neither text nor JSON.
+/// Renders documents in a format other than text and JSON.
 ///
 /// # Errors
-/// A sentence saying why there is none.
+/// A sentence that says why a document has no such format.
 pub fn formatted(shown: &[Shown], format: Format) -> Result<String, String> {
     match format {
         Format::Csv => Ok(shown.iter().filter_map(table).map(|t| t.csv()).collect::<Vec<_>>().join("\r\n")),

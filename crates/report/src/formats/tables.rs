@@ -1,4 +1,5 @@
-//! The one table of each document: raw numbers for programs, with units in the names of the columns; the same for people.
+//! The table of each document: raw numbers with units in the column names for programs, readable values for
+//! people.
 
 use lastdrop_model::documents::{
     CapacityDocument, CompareDocument, DoctorDocument, Severity, SizeDocument, SweepDocument, TraceDocument,
@@ -12,17 +13,17 @@ use crate::html::Shown;
 use crate::run::{describe_load, utc};
 use crate::table::quote;
 
-/// A field of a table.
+/// A cell of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Cell {
     None,
     Text(String),
     Count(u64),
-    /// Of a unit that the column says.
+    /// In the unit that the column name gives.
     Number(f64),
     Us(f64),
     Bytes(u64),
-    /// Of one.
+    /// A fraction of 1.
     Share(f64),
 }
 
@@ -35,7 +36,7 @@ impl Cell {
         Cell::Text(text.into())
     }
 
-    /// For a program.
+    /// Returns the raw value, for programs.
     fn raw(&self) -> String {
         match self {
             Cell::None => String::new(),
@@ -45,7 +46,7 @@ impl Cell {
         }
     }
 
-    /// For a person.
+    /// Returns the value as people read it.
     pub fn shown(&self) -> String {
         match self {
             Cell::None => "–".into(),
@@ -60,7 +61,7 @@ impl Cell {
     }
 }
 
-/// A table: the names of its columns, and its rows.
+/// A table: column names and rows.
 #[derive(Debug, Default, PartialEq)]
 pub struct Table {
     pub(super) heading: Vec<String>,
@@ -72,7 +73,7 @@ impl Table {
         Table { heading: heading.iter().map(ToString::to_string).collect(), rows: rows.into_iter().collect() }
     }
 
-    /// As RFC 4180 has it.
+    /// Renders CSV as in RFC 4180.
     #[must_use]
     pub fn csv(&self) -> String {
         let heading = self.heading.iter().map(|h| quote(h)).collect::<Vec<_>>().join(",");
@@ -80,7 +81,7 @@ impl Table {
         std::iter::once(heading).chain(rows).map(|line| line + "\r\n").collect()
     }
 
-    /// An object a row, by the names of the columns; what there is not is left out.
+    /// Returns one object per row, keyed by column name; empty cells are left out.
     #[must_use]
     pub fn objects(&self) -> Vec<Map<String, Value>> {
         let value = |cell: &Cell| match cell {
@@ -95,7 +96,7 @@ impl Table {
         self.rows.iter().map(object).collect()
     }
 
-    /// As Markdown has it: units are with the numbers, not in the names.
+    /// Renders Markdown: units stand with the numbers, not in the column names.
     #[must_use]
     pub fn markdown(&self) -> String {
         let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -110,7 +111,7 @@ impl Table {
     }
 }
 
-/// A line of a store's history: a run, or what came of several.
+/// A row of a store's history: a run, or the result of several.
 #[derive(Debug)]
 pub struct Kept<'a> {
     pub id: &'a str,
@@ -119,13 +120,13 @@ pub struct Kept<'a> {
     pub what: &'a str,
     pub url: &'a str,
     pub label: &'a str,
-    /// As far as it has ended.
+    /// The run, if it has ended.
     pub run: Option<&'a Run>,
-    /// Runs that the line stands for; 0 where that is not known.
+    /// Number of runs that the row stands for; 0 if unknown.
     pub runs: usize,
 }
 
-/// What is in a store.
+/// The table of a store's contents.
 #[must_use]
 pub fn history_table(kept: &[Kept<'_>]) -> Table {
     let row = |k: &Kept<'_>| {
@@ -148,7 +149,7 @@ pub fn history_table(kept: &[Kept<'_>]) -> Table {
     Table::new(&heading, kept.iter().map(row))
 }
 
-/// None where a document has none.
+/// Returns the document's table, or `None` if it has none.
 pub(super) fn table(shown: &Shown) -> Option<Table> {
     Some(match shown {
         Shown::Run(run) => phases(run),
@@ -196,7 +197,7 @@ fn phases(run: &Run) -> Table {
     Table::new(&heading, run.phases.iter().map(row))
 }
 
-/// The word of a verdict, as JSON has it.
+/// The verdict's name in JSON.
 fn word(verdict: impl serde::Serialize) -> String {
     serde_json::to_value(verdict).ok().and_then(|v| v.as_str().map(String::from)).unwrap_or_default()
 }
@@ -255,7 +256,7 @@ fn steps(d: &CapacityDocument) -> Table {
     Table::new(&heading, stairs.chain(steps))
 }
 
-/// Settings as `NAME=VALUE`.
+/// Settings as `NAME=VALUE`, separated by blanks.
 fn settings(settings: &Settings) -> Cell {
     Cell::Text(settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "))
 }
@@ -279,7 +280,7 @@ fn trials(d: &TuneDocument) -> Table {
     Table::new(&heading, d.trials.iter().map(row))
 }
 
-/// A value as text without the quotes of JSON.
+/// A JSON value as text, strings without quotes.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), String::from)
 }
@@ -304,7 +305,7 @@ fn findings(d: &DoctorDocument) -> Table {
     Table::new(&["severity", "id", "confidence", "server", "title", "fix"], d.findings.iter().map(row))
 }
 
-/// The table of a sweep with every column, for a spreadsheet.
+/// A sweep's table with all columns, for a spreadsheet.
 #[must_use]
 pub fn sweep_csv(d: &SweepDocument) -> String {
     sweep(d).csv()

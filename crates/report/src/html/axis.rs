@@ -1,4 +1,4 @@
-//! Axes: where a value lies, and at which values a line has a word.
+//! Axes: maps values to positions and chooses labelled grid lines.
 
 use super::number::Unit;
 
@@ -10,22 +10,22 @@ pub(super) struct Axis {
     low: f64,
     high: f64,
     log: bool,
-    /// Lines with words of their own, instead of round numbers.
+    /// Labelled lines that replace the round numbers.
     named: Vec<(f64, String)>,
 }
 
-/// Of more than so many times the smallest value the axis is logarithmic, where it may be.
+/// If the largest value exceeds the smallest by more than this factor, the axis may be logarithmic.
 const WIDE: f64 = 30.0;
 
 impl Axis {
-    /// From zero to a little above the largest of the values.
+    /// From zero to slightly above the largest value.
     pub(super) fn from_zero(title: &'static str, unit: Unit, values: impl IntoIterator<Item = f64>) -> Axis {
         let high = values.into_iter().filter(|v| v.is_finite()).fold(0.0, f64::max);
         let high = if high > 0.0 { high * 1.06 } else { 1.0 };
         Axis { title, unit, low: 0.0, high, log: false, named: Vec::new() }
     }
 
-    /// Around the values; logarithmic where they are far apart.
+    /// Around the values; logarithmic if they are far apart.
     pub(super) fn around(title: &'static str, unit: Unit, values: impl IntoIterator<Item = f64>) -> Axis {
         let positive: Vec<f64> = values.into_iter().filter(|v| v.is_finite() && *v > 0.0).collect();
         let low = positive.iter().copied().fold(f64::INFINITY, f64::min);
@@ -36,7 +36,7 @@ impl Axis {
         Axis::from_zero(title, unit, positive)
     }
 
-    /// Logarithmic between two values, with these lines.
+    /// Logarithmic between two values, with these labelled lines.
     pub(super) fn named(title: &'static str, low: f64, high: f64, named: Vec<(f64, String)>) -> Axis {
         Axis { title, unit: Unit::Count, low, high: high.max(low * 1.01), log: true, named }
     }
@@ -47,12 +47,12 @@ impl Axis {
         Axis { title, unit, low, high, log: false, named: Vec::new() }
     }
 
-    /// With these lines instead of round numbers.
+    /// Uses these labelled lines instead of round numbers.
     pub(super) fn with_names(self, named: Vec<(f64, String)>) -> Axis {
         Axis { named, ..self }
     }
 
-    /// Where a value lies: 0 at the beginning of the axis, 1 at its end; what is beyond lies at the end.
+    /// Returns the position of a value: 0 at the start of the axis, 1 at its end; values outside are clamped.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -62,7 +62,7 @@ impl Axis {
         if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// Values with a line, and their words.
+    /// Returns the values that get a line, with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let within = |v: &f64| *v >= self.low * 0.9999 && *v <= self.high * 1.0001;
         if !self.named.is_empty() {
@@ -97,7 +97,7 @@ impl Axis {
     }
 
     fn round_steps(&self) -> Vec<f64> {
-        // Bytes are round in powers of 1024.
+        // Round numbers of bytes are powers of 1024.
         let scale = match self.unit {
             Unit::Bytes => 1024f64.powi((self.high.max(1.0).log2() / 10.0).floor() as i32),
             _ => 1.0,
@@ -115,7 +115,7 @@ impl Axis {
     }
 }
 
-/// Without zeros behind the point: `5.00 ms` is `5 ms`.
+/// Removes trailing zeros: `5.00 ms` becomes `5 ms`.
 fn tidy(text: &str) -> String {
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {

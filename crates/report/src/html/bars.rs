@@ -1,4 +1,4 @@
-//! Bars with a name before and a number behind: a list to be read from above.
+//! Horizontal bars with a name on the left and a number on the right, read from top to bottom.
 
 use maud::{Markup, html};
 
@@ -10,14 +10,14 @@ use super::text::Said;
 pub(super) struct Bar {
     pub name: String,
     pub value: f64,
-    /// The value in words.
+    /// The value as text.
     pub says: String,
     pub colour: Colour,
-    /// A value to hold it against.
+    /// A reference value, such as a threshold.
     pub mark: Option<f64>,
 }
 
-/// The bars, the longest as long as the place for it.
+/// Draws the bars; the longest fills the width.
 pub(super) fn bars(title: &str, tells: &str, rows: &[Bar], table: &Table) -> Markup {
     html! {
         figure {

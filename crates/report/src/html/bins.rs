@@ -1,33 +1,33 @@
-//! A run in so many stretches of equal length, whatever its length: an hour has as many as ten minutes. Latencies of a
-//! stretch come from the histograms of its seconds, so its percentiles are exact.
+//! Divides a run into stretches of equal length, at most `MOST` of them however long the run is. A
+//! stretch's percentiles come from the merged histograms of its seconds, so they are exact.
 
 use std::collections::BTreeMap;
 
 use lastdrop_model::plan::{Load, Phase};
 use lastdrop_model::{Histogram, Run};
 
-/// Stretches that are drawn at most.
+/// Largest number of stretches.
 const MOST: usize = 720;
-/// Rows of the heat map for a factor of ten in latency.
+/// Rows of the heat map per factor of ten in latency.
 pub(super) const ROWS_A_DECADE: f64 = 12.0;
 
 /// One stretch.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Bin {
-    /// Since the run began, seconds.
+    /// Seconds since the run began.
     pub start_s: f64,
     pub span_s: f64,
-    /// After the load: what was still in flight is waited for.
+    /// After the load ended, while requests in flight are awaited.
     pub beyond: bool,
     pub answered: u64,
     pub failed: u64,
-    /// None without answers.
+    /// `None` without answers.
     pub latency: Option<Latency>,
     /// Answers by row of the heat map: ⌊log10(µs) × 12⌋.
     pub rows: BTreeMap<u16, u64>,
 }
 
-/// Microseconds.
+/// Latency percentiles, microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latency {
     pub p50: f64,
@@ -38,12 +38,12 @@ pub(super) struct Latency {
 
 #[derive(Debug, Default)]
 pub(super) struct Bins {
-    /// Seconds in each.
+    /// Length of a stretch in seconds.
     pub width: u64,
     pub bins: Vec<Bin>,
-    /// Of each phase: when it began, its name.
+    /// Start and name of each phase.
     pub phases: Vec<(f64, String)>,
-    /// Latencies of each measured phase that answered anything: its name and all of its answers.
+    /// Name and response times of each measured phase that got answers.
     pub measured: Vec<(String, Histogram)>,
     pub end_s: f64,
 }
@@ -51,7 +51,7 @@ pub(super) struct Bins {
 impl Bins {
     pub(super) fn of(run: &Run) -> Bins {
         let end_s: f64 = run.phases.iter().map(|p| p.duration_s).sum();
-        // Answers may come after the end, while what is in flight is waited for.
+        // Answers may arrive after the load ended, while requests in flight are awaited.
         let last = run.phases.iter().scan(0.0, |start, p| {
             let begun = *start;
             *start += p.duration_s;
@@ -71,7 +71,8 @@ impl Bins {
         for phase in &run.phases {
             out.phases.push((start, phase.name.clone()));
             let mut all = Histogram::new();
-            // The next phase begins while answers of this one still come: what they have in common is open until then.
+            // The next phase begins while answers of this one still arrive. The stretch that both share stays
+            // open until then.
             let common = ((start + phase.duration_s) / width as f64) as usize;
             for s in phase.seconds.iter() {
                 let at = ((second(start, s.t) / width) as usize).min(n - 1);
@@ -79,7 +80,7 @@ impl Bins {
                 out.bins[at].failed += s.failed;
                 let Ok(response) = Histogram::decode_base64(&s.response_hdr) else { continue };
                 all.add(&response);
-                // What is behind grows no more.
+                // Earlier stretches get no more answers.
                 if let Some((done, histogram)) = histograms.first_key_value().filter(|(k, _)| **k < common.min(at)) {
                     out.bins[*done].take(histogram);
                     let done = *done;
@@ -96,19 +97,19 @@ impl Bins {
         out
     }
 
-    /// The middle of each, seconds since the run began.
+    /// Middle of each stretch, seconds since the run began.
     pub(super) fn middles(&self) -> Vec<f64> {
         self.bins.iter().map(|b| b.start_s + b.span_s / 2.0).collect()
     }
 
-    /// The one in which a moment lies.
+    /// Index of the stretch that contains a moment.
     pub(super) fn at(&self, t_s: f64) -> usize {
         ((t_s.max(0.0) / self.width as f64) as usize).min(self.bins.len().saturating_sub(1))
     }
 }
 
 impl Bin {
-    /// So many a second; none after the load.
+    /// Converts a count to a rate per second; `None` after the load ended.
     pub(super) fn rate(&self, n: u64) -> Option<f64> {
         (!self.beyond).then(|| n as f64 / self.span_s)
     }
@@ -132,15 +133,15 @@ fn second(phase_start: f64, t: u32) -> u64 {
 
 fn bin(start: u64, width: u64, end_s: f64) -> Bin {
     let start_s = start as f64;
-    // The last one of the load may be cut short: its rate is that of what there was of it.
+    // The last stretch of the load may be shorter; its rate covers that part only.
     let left = end_s - start_s;
     let span_s = if left > 0.05 && left < width as f64 { left } else { width as f64 };
-    // A run of a moment has no other.
+    // A run shorter than one stretch has no other.
     let (span_s, beyond) = if start == 0 { (end_s.clamp(1e-3, width as f64), false) } else { (span_s, left <= 0.05) };
     Bin { start_s, span_s, beyond, ..Bin::default() }
 }
 
-/// Row of the heat map.
+/// The heat map row of a latency.
 fn row(us: u64) -> u16 {
     ((us.max(1) as f64).log10() * ROWS_A_DECADE) as u16
 }
@@ -150,7 +151,7 @@ pub(super) fn row_begins(row: u16) -> f64 {
     10f64.powf(f64::from(row) / ROWS_A_DECADE)
 }
 
-/// Requests a second that are asked for at a moment of a phase; None where users decide.
+/// Requests per second that the plan schedules at a moment of a phase; `None` in a closed loop.
 pub(super) fn asked(phase: &Phase, since_s: f64, duration_s: f64) -> Option<f64> {
     let Load::Open { rate_rps, to_rps, steps, .. } = phase.load else { return None };
     let Some(to) = to_rps else { return Some(rate_rps) };

@@ -1,5 +1,5 @@
-//! The section of a search for capacity: the rate that holds, how latency rises towards it, and what more users bring, with
-//! the knee and the law that was fitted.
+//! The section of a capacity search: the sustainable rate, how latency rises towards it, and throughput by
+//! number of users with the knee and the fitted law.
 
 use lastdrop_model::Kind;
 use lastdrop_model::documents::{CapacityDocument, CapacityStep, Usl};
@@ -34,7 +34,7 @@ pub(super) fn section(d: &CapacityDocument) -> Section {
 pub(crate) fn verdict(d: &CapacityDocument) -> Told {
     let held = d.held_s > 0.0;
     let mut told = if d.met && !held {
-        // A few seconds in the search are no answer yet.
+        // A rate held for a few seconds during the search proves nothing yet.
         Told::new(
             Tone::Warning,
             format!(
@@ -83,7 +83,7 @@ fn step_says(s: &CapacityStep) -> String {
     )
 }
 
-/// Latency against the rate, each rate that was tried.
+/// Latency against rate, for each rate that was tried.
 fn by_rate(d: &CapacityDocument) -> Markup {
     let mut steps: Vec<&CapacityStep> = d.steps.iter().collect();
     steps.sort_by(|a, b| a.rate.total_cmp(&b.rate));
@@ -143,7 +143,7 @@ fn law_at(u: &Usl, n: f64) -> f64 {
     u.lambda * n / (1.0 + u.sigma * (n - 1.0) + u.kappa * n * (n - 1.0))
 }
 
-/// Throughput against users, with the law and the knee.
+/// Throughput against users, with the fitted law and the knee.
 fn by_users(d: &CapacityDocument) -> Markup {
     if d.stairs.is_empty() {
         return Markup::default();

@@ -1,5 +1,6 @@
-//! A chart of our own: two axes and what lies between them, as SVG. Colours are classes, so that light, dark and paper each
-//! have their own; what a mark says is in `data-v`, where the script reads it for whoever points at it or comes by keyboard.
+//! A chart drawn by lastdrop: two axes and the marks between them, as SVG. Colours are CSS classes, so that
+//! light, dark and print styles can differ. The label of a mark is in `data-v`; the script shows it on hover
+//! and on keyboard focus.
 
 use std::fmt::Write as _;
 
@@ -16,7 +17,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
 
-/// The shape of a point: what is said by colour is said by shape, too.
+/// The shape of a point; it repeats what the colour says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Dot,
@@ -25,7 +26,7 @@ pub(super) enum Shape {
     Cross,
 }
 
-/// Colours by what they are for; the style sheet has them.
+/// A CSS class that names a colour by its use.
 pub(super) type Colour = &'static str;
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub(super) struct Chart {
     label: String,
     x: Axis,
     y: Axis,
-    /// Markup of marks. What is text in it was escaped as it was put in.
+    /// Markup of the marks, with all text already escaped.
     marks: String,
     legend: Vec<(Colour, &'static str, String)>,
 }
@@ -51,12 +52,12 @@ impl Chart {
         HEIGHT - BOTTOM - self.y.at(y) * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// A name in the legend; `form` is `line`, `dashed`, `dot`, `ring`, `square`, `cross` or `area`.
+    /// Adds an entry to the legend; `form` is `line`, `dashed`, `dot`, `ring`, `square`, `cross` or `area`.
     pub(super) fn legend(&mut self, colour: Colour, form: &'static str, name: impl Into<String>) {
         self.legend.push((colour, form, name.into()));
     }
 
-    /// A line through points; `form` is empty or `dashed`.
+    /// Draws a line through points; `form` is empty or `dashed`.
     pub(super) fn line(&mut self, colour: Colour, form: &'static str, points: &[(f64, f64)]) {
         let mut path = String::new();
         for (i, (x, y)) in points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()).enumerate() {
@@ -65,7 +66,7 @@ impl Chart {
         self.put(html! { path.line.(colour).(form) d=(path) {} });
     }
 
-    /// What lies between two lines.
+    /// Fills the area between two lines.
     pub(super) fn band(&mut self, colour: Colour, points: &[(f64, f64, f64)]) {
         let mut path = String::new();
         let up = points.iter().map(|(x, low, _)| (x, low));
@@ -75,7 +76,7 @@ impl Chart {
         self.put(html! { path.band.(colour) d=(path) {} });
     }
 
-    /// A point that says something.
+    /// Draws a point with a label for hover and keyboard.
     pub(super) fn point(&mut self, colour: Colour, shape: Shape, x: f64, y: f64, says: &str) {
         let (x, y) = (self.px(x), self.py(y));
         let f = |v: f64| format!("{v:.1}");
@@ -93,21 +94,21 @@ impl Chart {
         self.put(mark);
     }
 
-    /// A place on a line that says something and is not seen before it is pointed at.
+    /// Adds an invisible point on a line; its label appears on hover.
     pub(super) fn stop(&mut self, colour: Colour, x: f64, y: f64, says: &str) {
         let at = |v: f64| format!("{v:.1}");
         let (x, y) = (at(self.px(x)), at(self.py(y)));
         self.put(html! { circle.pt.stop.(colour) cx=(x) cy=(y) r="4" data-v=(Said(says)) {} });
     }
 
-    /// An interval of y at x.
+    /// Draws an interval of y at x.
     pub(super) fn interval(&mut self, colour: Colour, x: f64, low: f64, high: f64) {
         let (x, low, high) = (self.px(x), self.py(low), self.py(high));
         let d = format!("M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8", x - 4.0, x - 4.0);
         self.put(html! { path.line.thin.(colour) d=(d) {} });
     }
 
-    /// A line across at a height, with a word at its beginning: what rises with x is at its end.
+    /// Draws a horizontal line labelled at its left end, because rising curves end at the right.
     pub(super) fn level(&mut self, colour: Colour, y: f64, word: &str) {
         let y = self.py(y);
         self.put(html! {
@@ -116,7 +117,7 @@ impl Chart {
         });
     }
 
-    /// A line from bottom to top, with a word at its head.
+    /// Draws a vertical line labelled at its top.
     pub(super) fn mark(&mut self, colour: Colour, x: f64, word: &str) {
         let x = self.px(x);
         let right = x > WIDTH * 0.7;
@@ -153,7 +154,7 @@ impl Chart {
         }
     }
 
-    /// The chart with its title, what it tells, and the table behind it.
+    /// Returns the chart with its title, explanation and table.
     pub(super) fn figure(&self, title: &str, tells: &str, table: &Table) -> Markup {
         figure(
             title,
@@ -165,7 +166,7 @@ impl Chart {
     }
 }
 
-/// Lines with words far enough apart for them.
+/// Drops ticks whose labels would overlap.
 fn spaced(ticks: impl Iterator<Item = (f64, String)>) -> Vec<(f64, String)> {
     let mut out: Vec<(f64, String)> = Vec::new();
     let half = |w: &str| w.chars().count() as f64 * 5.0 + 6.0;
@@ -177,7 +178,7 @@ fn spaced(ticks: impl Iterator<Item = (f64, String)>) -> Vec<(f64, String)> {
     out
 }
 
-/// What every plot has: a title, what it tells, a legend, a line for the values, a table.
+/// The frame of every plot: title, explanation, legend, a line for the value under the pointer, table.
 pub(super) fn figure(
     title: &str,
     tells: &str,

@@ -1,4 +1,4 @@
-//! Requests by class: bars of where people's time went, and a table.
+//! Requests by class: bars of the time spent in each class, and a table.
 
 use lastdrop_model::Kind;
 use lastdrop_model::run::{ClassReport, PhaseReport};
@@ -10,7 +10,7 @@ use super::number::{Unit, count, share};
 use super::table::Table;
 use crate::classes::{name_of, shown, time_in};
 
-/// The requests of a phase, where they are of several classes.
+/// Renders the requests of a phase by class, if there are several classes.
 pub(super) fn classes(p: &PhaseReport) -> Markup {
     if p.classes.len() < 2 {
         return Markup::default();

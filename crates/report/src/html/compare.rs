@@ -1,4 +1,5 @@
-//! The section of a comparison: what became better or worse and how sure that is, then both sides laid over each other.
+//! The section of a comparison: what got better or worse, how certain that is, then both runs in the same
+//! plots.
 
 use lastdrop_model::documents::{CompareDocument, CompareKind, CompareVerdict, Compared, MetricComparison};
 use lastdrop_model::{Histogram, Kind, Run};
@@ -36,7 +37,7 @@ pub(super) fn section(d: &CompareDocument, runs: Option<(&Run, &Run)>, plots: &m
     Section { title, about: vec![format!("A is {}", d.a.name), format!("B is {}", d.b.name), how.into()], body }
 }
 
-/// What the text says beneath everything else.
+/// The notes below all other parts.
 pub(super) fn notes(notes: &[String]) -> Markup {
     html! { @if !notes.is_empty() { ul.quiet { @for note in notes { li { (Said(note)) } } } } }
 }
@@ -117,9 +118,9 @@ fn says(name: &str, m: &MetricComparison, unit: Unit) -> String {
     )
 }
 
-/// Each metric's ratio with its interval, around "as before".
+/// Each metric's ratio with its interval; 1 means no change.
 fn intervals(d: &CompareDocument) -> Markup {
-    // Where nothing went wrong on either side there is no ratio of errors.
+    // Without errors on both sides there is no ratio of errors.
     let no_errors = |name: &str, m: &MetricComparison| name == "errors" && m.a == 0.0 && m.b == 0.0;
     let mut metrics: Vec<_> =
         d.metrics.iter().filter(|(name, m)| m.ratio.is_finite() && m.ratio > 0.0 && !no_errors(name, m)).collect();
@@ -127,9 +128,9 @@ fn intervals(d: &CompareDocument) -> Markup {
     if metrics.is_empty() {
         return Markup::default();
     }
-    // Metrics from left to right, their change upwards: names stand where a chart has its values.
+    // Metrics go from left to right, changes upwards, so the x axis has names instead of values.
     let finite = |v: f64, or: f64| if v.is_finite() { v.clamp(1.0 / FARTHEST, FARTHEST) } else { or };
-    // A few errors more or less are a large ratio, beside which nobody would see the changes of the others.
+    // A few more or fewer errors make a large ratio, which would squeeze the changes of the other metrics.
     let is_drawn = |name: &str, m: &MetricComparison| {
         name != "errors" || [m.ratio, m.interval[0], m.interval[1]].iter().all(|r| (1.0 / FEW..=FEW).contains(r))
     };
@@ -161,7 +162,7 @@ fn intervals(d: &CompareDocument) -> Markup {
             change(m.ratio),
             change(m.interval[0]),
             change(m.interval[1]),
-            // Ten times as much would be seen by anybody.
+            // A detection limit above tenfold says nothing.
             if m.smallest_difference < 10.0 { format!("{:.1} %", m.smallest_difference * 100.0) } else { "–".into() },
         ]);
     }
@@ -181,12 +182,12 @@ fn intervals(d: &CompareDocument) -> Markup {
     } }
 }
 
-/// Ratios of errors up to this are drawn beside those of the other metrics.
+/// A ratio of errors up to this is drawn with those of the other metrics.
 const FEW: f64 = 5.0;
-/// Changes beyond this are drawn at it.
+/// Larger changes are drawn at this value.
 const FARTHEST: f64 = 200.0;
 
-/// An axis of ratios around 1, so far to both sides: even where they are small, by their logarithm where they are not.
+/// A symmetric axis of ratios around 1: linear for small ranges, logarithmic for large ones.
 fn ratios(far: f64) -> Axis {
     const TITLE: &str = "change of B against A";
     if far < 1.0 {
@@ -203,10 +204,10 @@ fn short_name(metric: &str) -> String {
     }
 }
 
-/// Both runs over each other: rate and latency by the time since each began, and the curves of percentiles.
+/// Both runs in the same plots: rate and latency by time since start, and the percentile curves.
 fn over_each_other(a: &Run, b: &Run, plots: &mut Plots) -> Markup {
     let (bins_a, bins_b) = (Bins::of(a), Bins::of(b));
-    // One clock for both: that of the longer, with the shorter put in at its moments.
+    // Both use the longer run's clock; the shorter run's values are placed at its moments.
     let (long, short) = if bins_a.end_s >= bins_b.end_s { (&bins_a, &bins_b) } else { (&bins_b, &bins_a) };
     let clock = Clock {
         name: "pair".into(),
@@ -301,7 +302,7 @@ fn over_each_other(a: &Run, b: &Run, plots: &mut Plots) -> Markup {
     }
 }
 
-/// Interleaved blocks: each pair.
+/// The pairs of interleaved blocks.
 fn blocks(d: &CompareDocument) -> Markup {
     let pairs: Vec<_> = d.blocks.iter().filter_map(|b| Some((b.a.get("rps")?, b.b.get("rps")?, b))).collect();
     if pairs.is_empty() {
@@ -384,7 +385,7 @@ mod tests {
             !drawn(&many) && many.contains("errors") && many.contains("150 ×") && !many.contains("27670"),
             "{many}"
         );
-        // What is left has a scale of its own.
+        // Without the errors, the other metrics have a scale of their own.
         assert!(!many.contains("100 ×<"), "{many}");
         let some = comparison((0.1, 0.2), 2.0, [1.5, 3.0]);
         assert!(drawn(&some), "{some}");

@@ -1,5 +1,5 @@
-//! The section of a diagnosis: the one limit first, each finding with the numbers that speak for it, what to change, and the
-//! experiments that it rests on.
+//! The section of a diagnosis: the one limit first, then each finding with its evidence and fixes, and the
+//! experiments behind it.
 
 use lastdrop_model::documents::{DoctorDocument, Evidence, Finding, Severity};
 use lastdrop_model::examination::{Step, StepKind};
@@ -89,7 +89,7 @@ fn found(f: &Finding) -> Markup {
         Severity::Waste => ("warning", "Waste"),
         Severity::Risk => ("note", "Risk"),
     };
-    // Numbers with a threshold are seen beside it; the others are read.
+    // Plot evidence that has a threshold; print the rest as text.
     let measured: Vec<(&Evidence, f64)> = f
         .evidence
         .iter()
@@ -101,7 +101,7 @@ fn found(f: &Finding) -> Markup {
         .take(12)
         .map(|(e, ratio)| Bar {
             name: short(&e.name, 120),
-            // Beyond five times the threshold is far beyond.
+            // Bars end at five times the threshold.
             value: ratio.clamp(0.0, 5.0),
             says: format!("{} (from {})", number(&e.value), number(&e.threshold)),
             colour: if e.speaks() { "c2" } else { "c4" },
@@ -206,7 +206,7 @@ fn steps(all: &[Step]) -> Markup {
     }
 }
 
-/// What the threads of each server waited for under the load asked about.
+/// Shows what the threads of each server waited for under the requested load.
 fn waits(e: &lastdrop_model::examination::Examination) -> Markup {
     let Some(main) = e.main() else { return Markup::default() };
     html! {

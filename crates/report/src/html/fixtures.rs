@@ -1,9 +1,9 @@
-//! Runs for the tests of this crate.
+//! Runs for this crate's tests.
 
 use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Counts, Generator, KeptPlan, Kind, Plan, Run, Slice, Validity};
 
-/// A run of so many seconds with so many answers in each.
+/// Returns a run of this many seconds with this many answers per second.
 pub(crate) fn run_of(seconds: u32, answers: u64) -> Run {
     let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
     let mut builder = RunBuilder::new(&plan);

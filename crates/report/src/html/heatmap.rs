@@ -1,5 +1,5 @@
-//! Latency as a heat map: a column a stretch of the run, a row a band of latency, darker where more answers are. It shows
-//! what percentiles hide: two groups of answers, a stall, a drift.
+//! Latency as a heat map: columns are time, rows are bands of latency, and darker cells hold more answers. It
+//! shows what percentiles hide: two groups of answers, a stall, a drift.
 
 use std::fmt::Write as _;
 
@@ -15,12 +15,12 @@ use super::text::json_block;
 
 const MOST_COLUMNS: usize = 180;
 const LEVELS: usize = 8;
-/// A map of fewer rows has some beside them.
+/// A map with fewer rows gets empty rows above and below.
 const FEWEST_ROWS: u16 = 8;
 
-/// Cells of the map: columns over time, each a number of answers by row from the lowest up.
+/// Cells of the map: per column, the number of answers in each row from the lowest up.
 struct Cells {
-    /// When each column begins and ends, seconds.
+    /// Start and end of each column, seconds.
     columns: Vec<(f64, f64)>,
     lowest: u16,
     rows: usize,
@@ -32,7 +32,7 @@ impl Cells {
         let together = bins.bins.len().div_ceil(MOST_COLUMNS);
         let all = bins.bins.iter().flat_map(|b| b.rows.keys());
         let (lowest, highest) = (all.clone().min().copied()?, all.max().copied()?);
-        // Answers that all took as long have something above and below them.
+        // If all answers took about the same time, add empty rows above and below.
         let beside = if highest - lowest < FEWEST_ROWS { FEWEST_ROWS / 2 } else { 0 };
         let lowest = lowest.saturating_sub(beside);
         let rows = usize::from(highest + beside - lowest) + 1;
@@ -49,18 +49,19 @@ impl Cells {
         Some(cells)
     }
 
-    /// Which of the levels a number of answers has: by its logarithm, so that one in ten thousand is seen.
+    /// Returns the shade for a number of answers. The scale is logarithmic, so one in ten thousand remains
+    /// visible.
     fn level(n: u64, most: u64) -> usize {
         let share = (n as f64).ln_1p() / (most as f64).ln_1p();
         ((share * LEVELS as f64).ceil() as usize).clamp(1, LEVELS)
     }
 }
 
-/// The map, where something was answered.
+/// Draws the map, if there were answers.
 pub(super) fn heat_map(bins: &Bins) -> Markup {
     let Some(cells) = Cells::of(bins) else { return Markup::default() };
     let most = cells.counts.iter().flatten().copied().max().unwrap_or(1);
-    // A path for each level: thousands of cells are some tens of KB.
+    // One path per shade: thousands of cells take only tens of kilobytes.
     let mut paths = vec![String::new(); LEVELS];
     for (x, column) in cells.counts.iter().enumerate() {
         for (y, n) in column.iter().enumerate().filter(|(_, n)| **n > 0) {
@@ -101,7 +102,7 @@ pub(super) fn heat_map(bins: &Bins) -> Markup {
     )
 }
 
-/// Three digits of it, also of the parts of a run of some milliseconds.
+/// Formats three digits, also for columns of a few milliseconds.
 fn digits(v: f64) -> f64 {
     let scale = 10f64.powi((2 - v.log10().floor().clamp(-9.0, 2.0) as i32).max(0));
     (v * scale).round() / scale
@@ -111,13 +112,13 @@ fn rounded(v: f64) -> f64 {
     (v * 100.0).round() / 100.0
 }
 
-/// Words beside the rows, from the top: five of them, evenly apart.
+/// Five evenly spaced row labels, from the top.
 fn words_of_rows(cells: &Cells) -> Vec<String> {
     let at = |i: usize| row_begins(cells.lowest + ((cells.rows * i) as f64 / 4.0).round() as u16);
     (0..=4).rev().map(|i| show_us(at(i))).collect()
 }
 
-/// The map as numbers: wide columns of time, bands of a third of a decade.
+/// The map as a table: wide columns of time, bands of a third of a decade.
 fn table(cells: &Cells) -> Table {
     const COLUMNS: usize = 12;
     let together = cells.columns.len().div_ceil(COLUMNS);

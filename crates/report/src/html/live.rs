@@ -1,4 +1,4 @@
-//! A run that is under way: how far it is, its latest numbers and plots, which the page's script goes on with as news comes.
+//! A run in progress: how far it is, its latest numbers and its plots, which the page's script extends.
 
 use lastdrop_model::units::show_us;
 use lastdrop_model::{KeptPlan, Look};
@@ -11,30 +11,30 @@ use super::timeplot::{Clock, Plots, Series, TimePlot};
 use crate::run::{describe, utc};
 use crate::server::shown_queue;
 
-/// One second of a run, as the page has it and as news of it is told.
+/// One second of a run, in the page and in the updates sent to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Moment {
-    /// Its middle, seconds since the run began.
+    /// Middle of the second, in seconds since the run began.
     pub at_s: f64,
     pub answered: u64,
     pub failed: u64,
-    /// Response latencies, microseconds; None without answers.
+    /// Response time percentiles, microseconds; `None` without answers.
     pub p50: Option<u64>,
     pub p90: Option<u64>,
     pub p99: Option<u64>,
     pub max: Option<u64>,
 }
 
-/// One look at the server, as the page has it and as news of it is told.
+/// One sample of the server, in the page and in the updates sent to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sight {
-    /// The middle of what it is about, seconds since the run began.
+    /// Middle of the sampled time, in seconds since the run began.
     pub at_s: f64,
     pub server_cores: Option<f64>,
     pub machine_cores: Option<f64>,
     pub workers: u64,
     pub busy: Option<u64>,
-    /// Connections that wait to be accepted.
+    /// Length of the listen queue.
     pub queue: Option<u64>,
 }
 
@@ -53,40 +53,40 @@ impl Sight {
     }
 }
 
-/// A look is about the time before it, the last second of it at most.
+/// Returns the middle of the time that a sample covers, which is at most its last second.
 pub(super) fn middle(look: &Look) -> f64 {
     look.t_s - look.span_s.min(1.0) / 2.0
 }
 
-/// A run as far as it is known.
+/// What is known so far of a run in progress.
 #[derive(Debug)]
 pub struct Live<'a> {
     pub id: &'a str,
     pub label: &'a str,
     pub started_unix_ms: u64,
-    /// Without its requests.
+    /// The plan, without its requests.
     pub plan: &'a KeptPlan,
-    /// The latest, in the order of time.
+    /// The latest seconds, in order of time.
     pub moments: Vec<Moment>,
-    /// The latest looks at its server, in the order of time; none without one.
+    /// The latest samples of the server, in order of time; empty if no server is sampled.
     pub sights: Vec<Sight>,
-    /// Since the run began.
+    /// Total since the run began.
     pub answered: u64,
     pub failed: u64,
-    /// What tells the server of news which of it is here.
+    /// The position in the event stream up to which this page is complete.
     pub key: String,
-    /// Where news of it is.
+    /// Address of the event stream.
     pub address: String,
 }
 
 impl Live<'_> {
-    /// How long it is to last, seconds; None where it ends by a number of requests.
+    /// Planned length in seconds; `None` if the run ends after a number of requests.
     fn length_s(&self) -> Option<f64> {
         self.plan.phases.iter().map(|p| p.duration.filter(|_| p.requests.is_none()).map(|d| d.as_secs_f64())).sum()
     }
 }
 
-/// Rows of the table of its seconds.
+/// Rows of the table of seconds.
 const ROWS: usize = 120;
 
 pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
@@ -195,7 +195,7 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
     Section { title: live.plan.url.to_string(), about, body }
 }
 
-/// The server beside it, which is hidden until the first look at it.
+/// The server's plots, hidden until the first sample arrives.
 fn server(live: &Live<'_>, clock: &Clock, plots: &mut Plots) -> Markup {
     let clock = Clock {
         name: clock.name.clone(),

@@ -1,8 +1,9 @@
-//! One file to look at and to send to somebody: what a document says, as a page that needs nobody else.
+//! Documents as one self-contained HTML file that can be viewed offline and sent to others.
 //!
-//! `page` is the frame, `verdict` what a section says first; a file for each document makes its section of plots. There are two
-//! sorts: those over time are drawn by the page's script (`timeplot`), all others are SVG from here (`chart`, `heatmap`,
-//! `bars`). Behind each is a `table`. Text of servers comes in through `text` alone. `live` is a run that is under way; it is only
+//! `page` is the frame, `verdict` the headline of a section, and each document's file makes its section of
+//! plots. There are two kinds of plots. Those over time are drawn by the page's script (`timeplot`); all
+//! others are SVG made here (`chart`, `heatmap`, `bars`). Each plot has its `table`. Foreign text enters only
+//! through `text`. `live` shows a run in progress and appears in served pages only.
 //! in pages that are served.
 
 mod axis;
@@ -50,7 +51,7 @@ pub use self::text::Said;
 use self::timeplot::Plots;
 use self::verdict::Told;
 
-/// What a document says first, for whoever says it elsewhere.
+/// The headlines of documents, for other formats.
 pub(crate) mod first {
     pub(crate) use super::capacity::verdict as capacity;
     pub(crate) use super::compare::verdict as compare;
@@ -60,13 +61,13 @@ pub(crate) mod first {
     pub(crate) use super::tune::verdict as tune;
 }
 
-/// What a section is about.
+/// A document that can be reported.
 #[derive(Debug)]
 pub enum Shown {
     Run(Box<Run>),
     Capacity(Box<CapacityDocument>),
     Compare(Box<CompareDocument>),
-    /// Two runs, and one against the other.
+    /// A comparison with both of its runs.
     Pair(Box<CompareDocument>, Box<Run>, Box<Run>),
     Tune(Box<TuneDocument>),
     Doctor(Box<DoctorDocument>),
@@ -77,10 +78,10 @@ pub enum Shown {
 }
 
 impl Shown {
-    /// Reads a document that `--json` wrote: of one server, or of several.
+    /// Reads a document that `--json` wrote, about one server or several.
     ///
     /// # Errors
-    /// A sentence saying why not.
+    /// A sentence that says why the text cannot be read.
     pub fn read(text: &str) -> Result<Vec<Shown>, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| format!("no JSON: {e}"))?;
         let schema = value["schema"].as_str().unwrap_or_default().to_string();
@@ -109,7 +110,7 @@ impl Shown {
         })
     }
 
-    /// The same as text.
+    /// Renders the document as text.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -117,7 +118,7 @@ impl Shown {
             Shown::Pair(d, ..) | Shown::Compare(d) => crate::compare_text(d),
             Shown::Capacity(d) => crate::capacity_text(d),
             Shown::Tune(d) => crate::tune_text(d, false),
-            // Of what is kept it is all that is asked for: there is no --all.
+            // There is no --all for a stored document, so show everything.
             Shown::Doctor(d) => crate::doctor_text(d, true),
             Shown::Sweep(d) => crate::sweep_text(d),
             Shown::Size(d) => crate::size_text(d),
@@ -126,7 +127,7 @@ impl Shown {
         }
     }
 
-    /// What it says first.
+    /// Returns the document's headline.
     pub(crate) fn told(&self) -> Told {
         match self {
             Shown::Run(run) => run::verdict(run),
@@ -141,7 +142,7 @@ impl Shown {
         }
     }
 
-    /// Does it hold what its user wanted kept and others must not read?
+    /// Returns whether the user asked to keep secrets in this document that others must not read.
     #[must_use]
     pub fn has_secrets(&self) -> bool {
         match self {
@@ -152,7 +153,7 @@ impl Shown {
     }
 }
 
-/// The page: a section for each.
+/// Renders a page with a section for each document.
 #[must_use]
 pub fn html_report(shown: &[Shown], made: &str) -> String {
     let mut plots = Plots::default();
@@ -162,7 +163,7 @@ pub fn html_report(shown: &[Shown], made: &str) -> String {
     Page { title, lead, sections: &sections, tail, plots: &plots, made, served: false }.html()
 }
 
-/// What a page that is served has between its lead and its tail.
+/// The part of a served page between its lead and its tail.
 #[derive(Debug)]
 pub enum Content<'a> {
     Nothing,
@@ -170,7 +171,7 @@ pub enum Content<'a> {
     Live(&'a Live<'a>),
 }
 
-/// A page of a server: what it has of its own stands around the sections. It comes with [`served_policy`].
+/// Renders a page of the web UI, with its own markup around the sections. Serve it with [`served_policy`].
 #[must_use]
 pub fn served_page(title: &str, lead: Markup, content: &Content<'_>, tail: Markup, made: &str) -> String {
     let mut plots = Plots::default();
@@ -217,7 +218,7 @@ mod tests {
 
     const EVIL: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m\u{2028}\0";
 
-    /// A server whose name is no name, seen each second.
+    /// A server with a hostile name, sampled every second.
     fn observed(seconds: u32) -> Observed {
         let look = |t: u32| Look {
             t_s: f64::from(t) + 1.0,

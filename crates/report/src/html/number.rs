@@ -1,26 +1,26 @@
-//! Numbers as people read them: with their unit, few digits, thousands apart.
+//! Numbers as people read them: with unit, few digits and grouped thousands.
 
 use lastdrop_model::units::{show_bytes, show_us};
 
-/// What a number is of.
+/// The unit of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Things that are counted.
+    /// A number of things.
     Count,
-    /// A second.
+    /// Per second.
     Rate,
     Micros,
     Bytes,
-    /// 0 to 1.
+    /// A fraction from 0 to 1.
     Share,
-    /// Processors.
+    /// Processor cores.
     Cores,
-    /// One thing over another.
+    /// One value divided by another.
     Ratio,
 }
 
 impl Unit {
-    /// The name that the script knows it by.
+    /// Name of the unit in the page's script.
     pub(super) fn name(self) -> &'static str {
         match self {
             Unit::Count => "count",
@@ -34,7 +34,7 @@ impl Unit {
     }
 
     pub(super) fn show(self, value: f64) -> String {
-        // Sums of nothing are minus zero.
+        // An empty sum is minus zero.
         let value = value + 0.0;
         match self {
             Unit::Count | Unit::Cores => grouped(value),
@@ -72,12 +72,12 @@ pub(crate) fn grouped(value: f64) -> String {
     out
 }
 
-/// A count.
+/// Formats a count.
 pub(super) fn count(n: u64) -> String {
     grouped(n as f64)
 }
 
-/// A share, 0 to 1, in percent. What is there is never 0 %, and what is missing never nothing.
+/// Formats a fraction as percent. A small share never shows as 0 %, one just below 1 never as 100 %.
 pub(super) fn share(value: f64) -> String {
     let percent = value * 100.0;
     match percent {
@@ -89,7 +89,7 @@ pub(super) fn share(value: f64) -> String {
     }
 }
 
-/// A length of time: `12.3 s`, `5 min 20 s`, `1 h 2 min`.
+/// Formats a duration: `12.3 s`, `5 min 20 s`, `1 h 2 min`.
 pub(super) fn seconds(s: f64) -> String {
     let whole = s.round() as u64;
     match whole {
@@ -104,7 +104,7 @@ pub(super) fn seconds(s: f64) -> String {
     }
 }
 
-/// A ratio as a change: `+12.3 %`, and from three times on as what it is, `3.8 ×`.
+/// Formats a ratio as a change: `+12.3 %`; from a factor of three on as `3.8 ×`.
 pub(super) fn change(ratio: f64) -> String {
     match ratio {
         r if r >= 100.0 => format!("{} ×", grouped(r.round())),

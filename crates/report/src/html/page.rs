@@ -1,8 +1,8 @@
-//! The page around the sections: one file that asks nobody for anything. Its policy (Content-Security-Policy) forbids all but
-//! its own style and script, which are known by their hashes; so nothing that got into it by mistake would be carried out.
+//! The page around the sections: one file that loads nothing. Its Content-Security-Policy allows only its own
+//! style and script, by their hashes. Markup that got in by mistake could therefore not run.
 //!
-//! A page that is served (`lastdrop ui`) is the same with a little more of both: it may ask the server that it is from, and its
-//! policy comes with the answer.
+//! A page served by `lastdrop ui` has some more style and script. It may connect to its own server, and its
+//! policy is sent as an HTTP header.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::text::{Said, json_block};
 
 const STYLE: &str = concat!(include_str!("assets/uPlot.min.css"), "\n", include_str!("assets/report.css"));
-/// uPlot 1.6.32, as it was published, under its licence; then ours.
+/// uPlot 1.6.32 as published, with its licence; then our script.
 const SCRIPT: &str = concat!(
     "/*! uPlot\n",
     include_str!("assets/uPlot.LICENSE"),
@@ -43,21 +43,21 @@ const SERVED_SCRIPT: &str = concat!(
 /// A section of the page.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// What it is about, in a few words.
+    /// The subject, in a few words.
     pub title: String,
-    /// Beneath the title: what was measured, when.
+    /// Lines below the title: what was measured, and when.
     pub about: Vec<String>,
     pub body: Markup,
 }
 
-/// A page in the making.
+/// The contents of a page.
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     pub title: &'a str,
-    /// Before the sections.
+    /// Markup before the sections.
     pub lead: Markup,
     pub sections: &'a [Section],
-    /// After them.
+    /// Markup after the sections.
     pub tail: Markup,
     pub plots: &'a Value,
     pub made: &'a str,
@@ -68,7 +68,7 @@ impl Page<'_> {
     /// The whole page.
     pub(super) fn html(&self) -> String {
         let sections = self.sections;
-        // One from a file has nobody else to say it.
+        // A page in a file has no HTTP header for its policy.
         let policy = (!self.served).then(|| policy(STYLE, SCRIPT, "form-action 'none'"));
         let (style, script) = if self.served { (SERVED_STYLE, SERVED_SCRIPT) } else { (STYLE, SCRIPT) };
         html! {
@@ -80,7 +80,7 @@ impl Page<'_> {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="referrer" content="no-referrer";
                     meta name="color-scheme" content="light dark";
-                    // Browsers ask for one otherwise.
+                    // Browsers would request /favicon.ico otherwise.
                     @if self.served { link rel="icon" href="data:,"; }
                     title { (Said(self.title)) " – lastdrop" }
                     style { (PreEscaped(style)) }
@@ -132,7 +132,7 @@ impl Page<'_> {
     }
 }
 
-/// What the answer that a served page comes with allows it (Content-Security-Policy).
+/// Returns the Content-Security-Policy for served pages.
 #[must_use]
 pub fn served_policy() -> String {
     policy(SERVED_STYLE, SERVED_SCRIPT, "connect-src 'self'; form-action 'self'; img-src data:; frame-ancestors 'none'")
@@ -143,7 +143,7 @@ fn policy(style: &str, script: &str, more: &str) -> String {
     format!("default-src 'none'; style-src '{style}'; script-src '{script}'; base-uri 'none'; {more}")
 }
 
-/// A source of a policy.
+/// A hash as a source in a Content-Security-Policy.
 fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64.encode(Sha256::digest(text)))
 }

@@ -1,5 +1,5 @@
-//! Latency by percentile, the way HdrHistogram's own plots show it: the axis stretches towards the slowest, so that one
-//! request in ten thousand has as much room as one in ten.
+//! Latency by percentile, as in HdrHistogram's own plots. The axis stretches towards the slowest requests:
+//! one in ten thousand gets as much room as one in ten.
 
 use lastdrop_model::Histogram;
 use lastdrop_model::units::show_us;
@@ -11,10 +11,10 @@ use super::number::{Unit, count};
 use super::table::Table;
 
 pub(super) const COLOURS: [Colour; 6] = ["c1", "c2", "c3", "c4", "c5", "c6"];
-/// Points of the curve for a factor of ten.
+/// Points of the curve per factor of ten.
 const POINTS_A_DECADE: i32 = 8;
 
-/// Curves of histograms (microseconds) by name.
+/// Draws named histograms (microseconds) as curves.
 pub(super) fn percentile_curve(curves: &[(String, &Histogram)], tells: &str) -> Markup {
     let curves: Vec<_> = curves.iter().filter(|(_, h)| h.count() > 0).take(COLOURS.len()).collect();
     let Some(most) = curves.iter().map(|(_, h)| h.count()).max() else { return Markup::default() };
@@ -57,7 +57,7 @@ pub(super) fn percentile_curve(curves: &[(String, &Histogram)], tells: &str) -> 
     chart.figure("Latency by percentile", tells, &table)
 }
 
-/// Where the curve goes: 1 / (1 − q), q, microseconds.
+/// Points of the curve: 1 / (1 − q), q, microseconds.
 fn points(h: &Histogram) -> Vec<(f64, f64, f64)> {
     let n = h.count() as f64;
     let mut out = vec![(1.0, 0.0, h.min().max(1) as f64)];

@@ -1,4 +1,5 @@
-//! The section of a profile: where a server's CPU time goes, as a flame graph where there are stacks, and as lists.
+//! The section of a profile: where a server's CPU time goes, as a flame graph if there are stacks, and as
+//! lists.
 
 use lastdrop_model::documents::ProfileDocument;
 use lastdrop_model::units::show_us;
@@ -13,7 +14,7 @@ use super::text::short;
 use super::verdict::{Told, Tone};
 use crate::profile::flame_graph;
 
-/// Functions with a bar.
+/// Functions that get a bar.
 const MOST_BARS: usize = 20;
 
 pub(super) fn section(d: &ProfileDocument) -> Section {

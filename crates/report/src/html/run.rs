@@ -1,4 +1,4 @@
-//! The section of a run: its verdict, its answers over time with the server beneath, its latencies, its requests by class.
+//! The section of a run: verdict, answers over time with the server below, latencies, requests by class.
 
 use lastdrop_model::request::{Expectation, Pick};
 use lastdrop_model::run::{ClassReport, End, PhaseReport};
@@ -20,7 +20,7 @@ use super::verdict::{Told, Tone};
 use crate::mismatch::{different_classes, headline};
 use crate::run::{describe, run_text, utc, what, worst_parts};
 
-/// Kinds of latency in the order in which a request passes them, with their names for people.
+/// Kinds of latency in the order in which a request passes them, with their names and meaning for readers.
 const KINDS: [(Kind, &str, &str); 13] = [
     (Kind::Response, "response", "from when it was due to its end: what a person waits"),
     (Kind::Service, "service", "from when it was sent to its end"),
@@ -72,7 +72,7 @@ fn about(run: &Run) -> Vec<String> {
     about
 }
 
-/// What a manager reads.
+/// The headline and main numbers of a run.
 pub(crate) fn verdict(run: &Run) -> Told {
     let Some(p) = run.measured().or(run.phases.first()).filter(|_| run.answered_anything()) else {
         let mut told =
@@ -136,7 +136,7 @@ pub(crate) fn verdict(run: &Run) -> Told {
     };
     different.into_iter().for_each(|sentence| told.say(sentence));
     let at = |field: &str| p.latency(Kind::Response, field);
-    // Of those without an answer nobody knows how long they would have taken.
+    // The latency of requests without an answer is unknown, so some percentiles are bounds.
     let bound = |field: &str| if p.is_lower_bound(field) { "at least" } else { "at most" };
     if let (Some(p50), Some(p99), Some(max)) = (at("p50"), at("p99"), at("max")) {
         told.say(format!(
@@ -171,14 +171,15 @@ pub(crate) fn verdict(run: &Run) -> Told {
     told
 }
 
-/// Says which part of the pages is missing, where one is. A page that the end of the run cut off lacks nothing by itself.
+/// Names the page part that failed most often, if one did. A page cut off by the end of the run does not
+/// count as incomplete.
 fn incomplete_pages(run: &Run, p: &PhaseReport) -> Option<String> {
     let (part, n) = worst_parts(run).into_iter().next()?;
     let all = p.pages.loaded + p.pages.failed;
     Some(format!("Parts of the {} pages are missing, above all: {} × {part}", count(all), count(n)))
 }
 
-/// Answers with status 400 and up that neither the plan nor a replayed log expects.
+/// Counts answers with status 400 and above that neither the plan nor a replayed log expects.
 fn unexpected_errors(run: &Run, p: &PhaseReport) -> u64 {
     if p.mismatch.as_ref().is_some_and(|m| m.compared > 0) {
         return 0;
@@ -244,7 +245,7 @@ fn phases(run: &Run) -> Markup {
     Table::new("phases", 2, &heading).rows(rows).shown()
 }
 
-/// The clock of a run's plots.
+/// The time axis of a run's plots.
 pub(super) fn clock(run: &Run, bins: &Bins) -> Clock {
     let phases = bins.phases.iter().filter(|_| bins.phases.len() > 1).cloned();
     let marks = phases.chain(run.marks.iter().map(|m| (m.t_s, m.text.clone()))).collect();
@@ -253,7 +254,7 @@ pub(super) fn clock(run: &Run, bins: &Bins) -> Clock {
 
 fn answers(run: &Run, bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
     let rate = |of: fn(&Bin) -> u64| bins.bins.iter().map(|b| b.rate(of(b))).collect::<Vec<_>>();
-    // A rate of sessions is not one of requests, and a log has none.
+    // The plan has a rate of requests only without a replayed log, and not if its rate counts sessions.
     let planned = run.plan.replay.is_none() && run.plan.pick != Pick::Session;
     let due = |t: &f64| {
         let at = bins.phases.partition_point(|(start, _)| start <= t).checked_sub(1).filter(|_| planned)?;
@@ -298,7 +299,7 @@ fn latency(bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
     plots.add(clock, plot, &[], &Table::default())
 }
 
-/// The plots of answers and latency as numbers.
+/// The plots of rate and latency as a table.
 fn over_time(bins: &Bins) -> Table {
     const ROWS: usize = 120;
     let together = bins.bins.len().div_ceil(ROWS).max(1);
@@ -308,7 +309,7 @@ fn over_time(bins: &Bins) -> Table {
     for some in bins.bins.chunks(together) {
         let answered: u64 = some.iter().map(|b| b.answered).sum();
         let span: f64 = some.iter().map(|b| b.span_s).sum();
-        // Percentiles of several stretches are those of the worst of them, which is said by their names.
+        // Shows the worst percentiles among several stretches; the table's notes say so.
         let worst = |of: fn(&super::bins::Latency) -> f64| {
             some.iter().filter_map(|b| b.latency.as_ref().map(of)).reduce(f64::max).map_or("–".into(), show_us)
         };
@@ -356,7 +357,7 @@ fn kinds(run: &Run) -> Markup {
     table.shown()
 }
 
-/// How requests ended.
+/// How the requests ended.
 fn ends(run: &Run, p: &PhaseReport) -> Markup {
     let r = &p.requests;
     let of = |n: u64| share(n as f64 / r.due.max(1) as f64);

@@ -1,5 +1,5 @@
-//! The server beside the load: its processors, workers, queues and memory at the same moments as the answers, and what
-//! happened in the kernel meanwhile.
+//! The server during the load: CPU, workers, queues and memory on the same time axis as the answers, and
+//! kernel events.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::text::Said;
 use super::timeplot::{Clock, Plots, Series, TimePlot};
 use crate::server::{events, server_text, shown_queue};
 
-/// Characters of what happened at a moment; the list of events has all.
+/// Characters of the events at one moment; the list of events has all of them.
 const MOST_TOLD: usize = 100;
-/// Workers in the table.
+/// Workers listed in the table.
 const MOST_WORKERS: usize = 50;
 
-/// What was seen in one stretch of the run.
+/// Samples of the server in one stretch of the run.
 #[derive(Default, Clone)]
 struct Seen {
     looks: u32,
@@ -71,7 +71,7 @@ impl Seen {
     }
 }
 
-/// The plots, and what they do not show.
+/// Returns the plots, and the values that are not plotted.
 pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
     let mut all: Vec<Seen> = vec![Seen::default(); bins.bins.len()];
     let (mut limit, mut first_seen) = (0, BTreeMap::<String, (f64, u64)>::new());
@@ -98,7 +98,7 @@ pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mu
         .map(|(i, s)| (i, s.events.iter().map(|(what, n)| format!("{what}: {n}")).collect::<Vec<_>>().join("; ")))
         .map(|(i, what)| (i, super::text::short(&what, MOST_TOLD)))
         .collect();
-    // One plot says it, the others beneath have the mark.
+    // Only the first plot labels the events; those below just mark them.
     let silent: Vec<(usize, String)> = marked.iter().map(|(i, _)| (*i, String::new())).collect();
     let whole = table(&all, bins);
     let small = |title, tells: &str, unit, series| TimePlot {

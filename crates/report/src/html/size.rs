@@ -1,4 +1,5 @@
-//! The section of a server's memory: what a worker really takes, how many fit, and the model with what it was fitted to.
+//! The section of a server's memory: what a worker really takes, how many fit, and the fitted model with its
+//! data.
 
 use lastdrop_model::documents::{SharingPoint, SizeDocument, SizeFit, SizeFits};
 use lastdrop_model::settings::describe;
@@ -50,7 +51,7 @@ pub(crate) fn verdict(d: &SizeDocument) -> Told {
             ),
         ),
     };
-    // An option is no sentence.
+    // The name of an option alone makes no sentence.
     told.say(match d.budget_from.as_str() {
         "--memory" => "The budget is what was given by --memory.".into(),
         from => format!("The budget is {from}."),
@@ -70,7 +71,7 @@ pub(crate) fn verdict(d: &SizeDocument) -> Told {
     told
 }
 
-/// What is needed, before what would fit: on a large machine these are far apart.
+/// Says how many workers are needed before how many would fit; on a large machine the two are far apart.
 fn needed(d: &SizeDocument) -> String {
     match d.workers_advice.as_ref().map(|advice| (advice, advice.need)) {
         Some((advice, Some(need))) if advice.too_few => format!(
@@ -87,7 +88,7 @@ fn needed(d: &SizeDocument) -> String {
     }
 }
 
-/// The same memory by three ways of adding up.
+/// The same memory, added up in three ways.
 fn sums(d: &SizeDocument) -> Markup {
     let rows: Vec<Bar> = [
         ("really (shared pages once)", d.real_memory_bytes, "c1"),
@@ -127,7 +128,7 @@ fn fits(d: &SizeDocument, found: &SizeFits) -> Markup {
     bars("How many fit into the budget", "", &rows, &table)
 }
 
-/// The line that was fitted to pools of several sizes, and how workers grow.
+/// The line fitted to pools of several sizes, and the growth of workers.
 fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     let (shared, each) = (fit.shared_bytes.value, fit.per_worker_bytes.value);
     let most = fit
@@ -151,7 +152,7 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     let (low, high) = (ends(0, 0), ends(1, 1));
     chart.band("c1", &[0.0, most].map(|n| (n, low(n), high(n))));
     chart.line("c1", "", &[0.0, most].map(|n| (n, shared + each * n)));
-    // Beyond the chart a line for it would stand at a wrong place.
+    // Draw the budget only if it lies within the chart.
     let budget = d.budget_bytes as f64;
     if budget <= highest {
         chart.level("c2", budget, "budget");
@@ -189,7 +190,7 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     } }
 }
 
-/// A part of a worker's memory: its name, its colour and shape, its bytes.
+/// A component of a worker's memory: name, colour, shape, bytes.
 type Part = (&'static str, Colour, Shape, fn(&SharingPoint) -> u64);
 
 fn growth(fit: &SizeFit) -> Markup {
@@ -307,7 +308,7 @@ mod tests {
         let text = size_text(&d);
         assert!(text.contains(&format!("\nworkers: {advised}\n")) && text.contains("MaxRequestWorkers 57\n"), "{text}");
         assert!(text.contains("KeepAlive Off: 4 workers") && !text.contains("set no more than"), "{text}");
-        // A pool that has served nothing: no count at all.
+        // No worker has served a request yet, so none can be counted.
         (d.fits, d.workers_advice, d.workers.count, d.workers.cold) = (None, None, 5, 5);
         (d.suggested, d.profiles) = (Settings::new(), std::collections::BTreeMap::new());
         let all = words(&d) + &size_text(&d);

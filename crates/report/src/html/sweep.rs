@@ -1,4 +1,4 @@
-//! The section of a sweep: the table of combinations, and each column that varies against what it did.
+//! The section of a sweep: the table of combinations, and the effect of each varying column.
 
 use lastdrop_model::documents::{SweepDocument, SweepRow};
 use lastdrop_model::units::show_us;
@@ -15,7 +15,7 @@ use super::table::{NOTES, Table};
 use super::text::short;
 use super::verdict::{Told, Tone};
 
-/// Rows with a bar.
+/// Rows that get a bar.
 const MOST_BARS: usize = 60;
 
 pub(super) fn section(d: &SweepDocument) -> Section {
@@ -34,7 +34,7 @@ pub(super) fn section(d: &SweepDocument) -> Section {
     }
 }
 
-/// What stands in a column that varies.
+/// Returns the value of a row in a varying column.
 fn cell(row: &SweepRow, column: &str) -> String {
     match column {
         "series" | "variant" => row.series.clone(),
@@ -97,7 +97,7 @@ fn overview(d: &SweepDocument) -> Markup {
     let mut table = Table::new("all combinations", 1, &heading);
     for r in &d.rows {
         let edge = |i: usize| r.rps_interval.map_or("–".into(), |v| grouped(v[i]));
-        // Where nothing was answered there is no time that it took.
+        // Without answers there is no latency.
         let took = |us: f64| if r.answered == 0 { "–".into() } else { show_us(us) };
         table.row(vec![
             named(d, r),
@@ -110,7 +110,7 @@ fn overview(d: &SweepDocument) -> Markup {
             edge(1),
             took(r.p50_us),
             took(r.p99_us),
-            // Of several lines of a log.
+            // A note may have several lines of a log.
             r.note.replace('\n', " "),
         ]);
     }
@@ -137,9 +137,9 @@ fn overview(d: &SweepDocument) -> Markup {
     }
 }
 
-/// A column of numbers against throughput: a line for each combination of the others.
+/// Plots a numeric column against throughput, with a line per combination of the others.
 fn against(d: &SweepDocument, column: &str) -> Markup {
-    // In the order of the rows: 2 comes before 16.
+    // Keep the order of the rows, in which 2 comes before 16.
     let mut lines: Vec<(String, Vec<(f64, &SweepRow)>)> = Vec::new();
     for r in d.rows.iter().filter(|r| r.answered > 0) {
         let Ok(x) = cell(r, column).parse::<f64>() else { continue };

@@ -1,26 +1,26 @@
-//! Tables: under a caption, numbers to the right, wide ones can be moved inside their frame.
+//! Tables with a caption. Numbers are right-aligned; a wide table scrolls inside its frame.
 
 use maud::{Markup, html};
 
 use super::text::Said;
 
-/// A table for people: its heading and rows of cells, which are text.
+/// A table for people: headings, and rows of text cells.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     caption: String,
     heading: Vec<&'static str>,
     rows: Vec<Vec<String>>,
-    /// Rows that were left out.
+    /// Number of omitted rows.
     more: usize,
-    /// Columns of names and words; the others are numbers.
+    /// Number of leading columns that hold text; the others hold numbers.
     words: usize,
 }
 
-/// A page stays readable, and small, whatever is in a run.
+/// Limits the size of a page, whatever a run contains.
 const MOST_ROWS: usize = 250;
 
 impl Table {
-    /// The first `words` columns are words, and so is the last one where it is called `notes`; the others are numbers.
+    /// The first `words` columns hold text, as does a last column named `notes`; the others hold numbers.
     pub(super) fn new(caption: impl Into<String>, words: usize, heading: &[&'static str]) -> Table {
         Table { caption: caption.into(), words, heading: heading.to_vec(), ..Table::default() }
     }
@@ -42,7 +42,7 @@ impl Table {
         column >= self.words && self.heading.get(column) != Some(&NOTES)
     }
 
-    /// The table as it is.
+    /// Renders the table, visible.
     pub(super) fn shown(&self) -> Markup {
         html! {
             div.wide tabindex="0" role="group" aria-label=(Said(&self.caption)) {
@@ -65,11 +65,11 @@ impl Table {
         }
     }
 
-    /// The table behind a summary: it opens without scripts.
+    /// Renders the table behind a summary that opens without scripts.
     pub(super) fn folded(&self) -> Markup {
         html! { details.numbers { summary { "Table: " (Said(&self.caption)) } (self.shown()) } }
     }
 }
 
-/// Heading of a last column that is words.
+/// Heading of a last column that holds text.
 pub(super) const NOTES: &str = "notes";

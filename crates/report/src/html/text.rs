@@ -1,11 +1,13 @@
-//! Text from elsewhere on its way into a page. Markup stands in our own source only (`maud` escapes every value); what is
-//! left to do here is to show control characters, and to close the block of JSON against its content.
+//! Foreign text on its way into a page. Markup appears only in our own source, since `maud` escapes every
+//! value. What remains is to make control characters visible, and to keep a JSON block from ending its script
+//! element.
 
 use lastdrop_model::printable;
 use maud::{Markup, Render};
 use serde_json::Value;
 
-/// Somebody else's text in one line: control characters and marks of direction are shown, and no character is markup.
+/// Foreign text in one line: control characters and direction marks are made visible, and all markup is
+/// escaped.
 #[derive(Debug, Clone, Copy)]
 pub struct Said<'a>(pub &'a str);
 
@@ -15,12 +17,12 @@ impl Render for Said<'_> {
     }
 }
 
-/// The same in several lines, for blocks of configuration.
+/// Renders foreign text of several lines, for blocks of configuration.
 pub(super) fn block(text: &str) -> Markup {
     printable::Printable::from(text).as_str().render()
 }
 
-/// A text that is cut after so many characters, with a mark where it was.
+/// Cuts a text after `most` characters and marks the cut.
 pub(super) fn short(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -28,8 +30,8 @@ pub(super) fn short(text: &str, most: usize) -> String {
     }
 }
 
-/// JSON that may stand in a script element: nothing in it ends the element or begins a comment, and no old reader of
-/// JavaScript takes a separator of lines for one.
+/// Renders JSON for a script element. No character in it ends the element or begins a comment. The line
+/// separators U+2028 and U+2029 are escaped for old JavaScript engines.
 pub(super) fn json_block(value: &Value) -> String {
     let mut out = String::new();
     for c in value.to_string().chars() {

@@ -1,5 +1,5 @@
-//! Plots over time, which the script draws with uPlot; those of one run share their pointer, so that one moment can be read
-//! in all of them.
+//! Plots over time, drawn by the script with uPlot. The plots of one run share their pointer, so that a
+//! moment can be read in all of them.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ pub(super) struct Series {
     pub name: String,
     pub colour: Colour,
     pub dashed: bool,
-    /// One for each moment; None is a gap.
+    /// One value per moment; `None` is a gap.
     pub values: Vec<Option<f64>>,
 }
 
@@ -33,38 +33,38 @@ impl Series {
     }
 }
 
-/// Plots of a page, as the script reads them.
+/// The plots of a page, as the script reads them.
 #[derive(Debug, Default)]
 pub(super) struct Plots {
     all: Map<String, Value>,
 }
 
-/// A plot in the making.
+/// The contents of a plot.
 #[derive(Debug)]
 pub(super) struct TimePlot {
     pub title: &'static str,
     pub tells: String,
     pub unit: Unit,
-    /// Logarithmic.
+    /// Logarithmic y axis.
     pub log: bool,
-    /// Low, beneath others.
+    /// A low plot that stands below others.
     pub small: bool,
     pub series: Vec<Series>,
 }
 
-/// What several plots have in common: their moments, what happened, and the pointer.
+/// The time axis that several plots share: moments, marks and the pointer.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// Those with the same name share the pointer.
+    /// Plots with the same name share the pointer.
     pub name: String,
     pub moments: Vec<f64>,
     pub end_s: f64,
-    /// Where something begins, and its name.
+    /// Start and name of phases and marks.
     pub marks: Vec<(f64, String)>,
 }
 
 impl Plots {
-    /// The plot, unless nothing is in it. `events` are moments (by their index) with what happened.
+    /// Adds the plot unless it is empty. `events` are moments (by index) with what happened.
     pub(super) fn add(&mut self, clock: &Clock, plot: TimePlot, events: &[(usize, String)], table: &Table) -> Markup {
         let series: Vec<&Series> = plot.series.iter().filter(|s| s.says_something()).collect();
         if series.is_empty() || clock.moments.is_empty() {
@@ -73,8 +73,8 @@ impl Plots {
         self.put(clock, &plot, &series, events, table)
     }
 
-    /// A plot that grows: all of its series, also while nothing is in them. `news` are the names that their values have in
-    /// what the script is told.
+    /// Adds a plot that grows, with all its series even if they are still empty. `news` are the series' field
+    /// names in the updates for the script.
     pub(super) fn add_growing(&mut self, clock: &Clock, plot: &TimePlot, news: &[&str]) -> Markup {
         let series: Vec<&Series> = plot.series.iter().collect();
         let id = self.next_id();
@@ -133,7 +133,7 @@ fn label(plot: &TimePlot, series: &[&Series]) -> String {
     format!("{} over time: {}", plot.title, names.join(", "))
 }
 
-/// Four digits are more than can be seen.
+/// Rounds to four digits; more cannot be seen in a plot.
 fn brief(v: f64) -> Value {
     if v == 0.0 {
         return json!(0);

@@ -1,4 +1,4 @@
-//! The section of a trace: the calls that a request is made of, what it waits for, and what could be spared.
+//! The section of a trace: the system calls of a request, its waits, and avoidable calls.
 
 use lastdrop_model::documents::{TraceDocument, TraceRow};
 use maud::{Markup, html};
@@ -11,7 +11,7 @@ use super::table::{NOTES, Table};
 use super::text::{Said, short};
 use super::verdict::{Told, Tone};
 
-/// Calls with a bar.
+/// Calls that get a bar.
 const MOST_BARS: usize = 15;
 
 pub(super) fn section(d: &TraceDocument) -> Section {

@@ -1,5 +1,5 @@
-//! The section of a tune: what the better settings are worth, every trial, the trade-off between throughput and latency, the
-//! race, and the change as lines of a configuration.
+//! The section of a tune: the gain of the better settings, every trial, the trade-off between throughput and
+//! latency, the race, and the configuration change.
 
 use lastdrop_model::documents::{Goal, Trial, TuneDocument, TuneVerdict};
 use lastdrop_model::settings::describe;
@@ -17,7 +17,7 @@ use super::text::{Said, short};
 use super::verdict::{Told, Tone};
 use crate::tune::other_load;
 
-/// Trials with a bar.
+/// Trials that get a bar.
 const MOST_BARS: usize = 40;
 
 pub(super) fn section(d: &TuneDocument) -> Section {
@@ -98,7 +98,7 @@ fn diff(d: &TuneDocument) -> Markup {
     }
 }
 
-/// The steps of a tune beside visitors.
+/// The steps of a tune that used real visitors.
 fn steps(d: &TuneDocument) -> Markup {
     let Some(v) = d.visited.as_ref().filter(|v| !v.steps.is_empty()) else { return Markup::default() };
     let heading = ["setting", "from", "to", "times as short", "pairs", NOTES];
@@ -117,7 +117,7 @@ fn steps(d: &TuneDocument) -> Markup {
     }
 }
 
-/// What a trial was for, as a colour and a word.
+/// The purpose of a trial as a colour and a shape.
 fn colour(t: &Trial) -> (&'static str, Shape) {
     match (t.valid, t.role.as_str()) {
         (false, _) => ("c4", Shape::Cross),
@@ -137,7 +137,7 @@ fn says(t: &Trial) -> String {
     )
 }
 
-/// What came of a trial, in a word: where no rate met the objectives, that of answers is none.
+/// The result of a trial in a word. If no rate met the objectives, it has no rate.
 fn outcome(t: &Trial) -> String {
     match (t.objective == 0.0, t.run.is_empty()) {
         (true, true) => "refused".into(),
@@ -182,7 +182,8 @@ fn trials(d: &TuneDocument) -> Markup {
     }
 }
 
-/// Throughput against latency, with those that none beats in both. What was tried under another load is not among them.
+/// Throughput against latency; the line joins the trials that no other beats in both. Trials under a
+/// different load are left out.
 fn trade_off(d: &TuneDocument) -> Markup {
     let same_load = |t: &&Trial| t.role != "race" && other_load(&t.role).is_empty();
     let all: Vec<&Trial> = d.trials.iter().filter(same_load).filter(|t| !t.run.is_empty() && t.p99_us > 0.0).collect();
@@ -197,7 +198,7 @@ fn trade_off(d: &TuneDocument) -> Markup {
     let mut best: Vec<&Trial> =
         all.iter().copied().filter(|t| t.valid && !all.iter().any(|o| o.valid && beats(o, t))).collect();
     best.sort_by(|a, b| a.objective.total_cmp(&b.objective));
-    // One that beats all others is no line.
+    // A single best trial makes no line.
     let line = best.len() > 1;
     if line {
         chart.line("c3", "dashed", &best.iter().map(|t| (t.objective, t.p99_us)).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What a section says first: a sentence that can be read aloud, and the few numbers that it rests on.
+//! The headline of a section: one sentence that can be read aloud, and the few numbers behind it.
 
 use lastdrop_model::printable;
 use maud::{Markup, html};
@@ -8,7 +8,7 @@ use super::text::Said;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Good,
-    /// Something to know.
+    /// For information.
     Note,
     Warning,
     Bad,
@@ -24,7 +24,7 @@ impl Tone {
         }
     }
 
-    /// The word that says what the colour says.
+    /// The word that repeats what the colour says.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Tone::Good => "Good",
@@ -35,15 +35,15 @@ impl Tone {
     }
 }
 
-/// The verdict of a section.
+/// The headline of a section, with its sentences and numbers.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub tone: Tone,
     /// One sentence.
     pub headline: String,
-    /// More of them.
+    /// Further sentences.
     pub sentences: Vec<String>,
-    /// Numbers with their names.
+    /// Numbers, each as (value, name).
     pub numbers: Vec<(String, String)>,
 }
 
@@ -60,7 +60,7 @@ impl Told {
         self.numbers.push((value.into(), name.into()));
     }
 
-    /// The verdict as the first line of a text.
+    /// Returns the headline as the first line of a text.
     pub(crate) fn line(&self) -> String {
         format!("{}: {}\n\n", self.tone.word(), printable::line(&self.headline))
     }

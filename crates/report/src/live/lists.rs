@@ -1,4 +1,4 @@
-//! The parts that are lists: trials, causes, events, keys.
+//! The list panes: trials, causes, events, keys.
 
 use lastdrop_model::printable::line;
 use ratatui::layout::Rect;
@@ -120,7 +120,7 @@ impl Screen<'_> {
         for news in self.live.news.iter().take(end).skip(end.saturating_sub(room)) {
             let row = take(&mut area, 1);
             let style = if news.text.starts_with("mark: ") { self.paint.fg(Color::Magenta) } else { Style::new() };
-            // What is counted may say in what: `throttled, ms`.
+            // A counter's name may end with its unit: `throttled, ms`.
             let (text, unit) = match news.text.rsplit_once(", ") {
                 Some((text, unit @ ("s" | "ms"))) if news.counted.is_some() => (text, format!(" {unit}")),
                 _ => (news.text.as_str(), String::new()),
@@ -173,7 +173,7 @@ const HELP: &[(&str, &str)] = &[
     ("▲ ╵", "a mark; another run or phase"),
 ];
 
-/// A bar of so many cells for a share of 1, to an eighth of a cell.
+/// Draws a bar for a fraction of 1 in `cells` cells, to an eighth of a cell.
 fn bar(share: f64, cells: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share.clamp(0.0, 1.0) * cells as f64 * 8.0).round() as usize;

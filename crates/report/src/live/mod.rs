@@ -1,9 +1,9 @@
-//! An experiment while it goes on, as a screen for a terminal.
+//! An experiment in progress, as a terminal screen.
 //!
-//! [`Live`] is what the events so far come to: it is shown one after the other and knows no command, so that whatever makes
-//! runs can be watched. [`draw`] puts it on a screen of any size, in the panes that there is something for. Both are without a
-//! clock and a terminal; who has those is `view` in the command line. Memory does not grow with the length of the
-//! experiment: a picture of at most 512 columns, and the latest of trials and news.
+//! [`Live`] is the state that results from the events so far. It knows no command, so any source of runs can
+//! be watched. [`draw`] renders it on a screen of any size, in the panes that have content. Neither needs a
+//! clock or a terminal; `view` in the command line has both. Memory does not grow with the length of the
+//! experiment: there are at most 512 columns, and only the latest trials and events are kept.
 
 mod lists;
 mod panes;
@@ -31,52 +31,52 @@ use crate::events::event_line;
 use crate::run::{describe as describe_load, what_of};
 use crate::server::events;
 
-/// A counter that moves in look after look has one line among so many.
+/// A counter that changes in sample after sample gets one line within this many.
 const RECENT: usize = 20;
-/// Lines of news that are kept.
+/// Events that are kept.
 const MOST_NEWS: usize = 200;
 
-/// What is known of an experiment so far.
+/// The state of an experiment so far.
 #[derive(Debug, Clone, Default)]
 pub struct Live {
-    /// Counts the events that changed something: who has drawn this one needs not draw again.
+    /// Counts the events that changed something; a screen drawn for this version is up to date.
     pub version: u64,
     timeline: Timeline,
     /// Seconds of load so far.
     now_s: f64,
     run: RunSoFar,
-    /// Runs that have begun.
+    /// Number of runs that have begun.
     runs: u64,
     look: Option<Look>,
     trials: Trials,
-    /// What is done now, in words.
+    /// The current activity, in words.
     doing: String,
     stage: String,
     lead: Option<Lead<'static>>,
     suspicion: Option<Suspicion<'static>>,
-    /// The newest last.
+    /// Events, newest last.
     news: VecDeque<News>,
 }
 
 /// Something that happened.
 #[derive(Debug, Clone)]
 struct News {
-    /// Seconds of load then.
+    /// Second of load at which it happened.
     second: usize,
     text: String,
-    /// Of a counter that goes on moving: by how much, and when it was seen to move last.
+    /// For a counter that keeps changing: its total change, and the second of the latest one.
     counted: Option<(u64, usize)>,
 }
 
-/// The present run, or the latest.
+/// The current run, or the latest one.
 #[derive(Debug, Clone, Default)]
 struct RunSoFar {
-    /// What is loaded.
+    /// The target of the load.
     what: String,
     phases: Vec<PhaseSoFar>,
-    /// The phase of which requests come due.
+    /// Index of the phase whose requests come due now.
     phase: usize,
-    /// Seconds of load before the run.
+    /// Seconds of load before this run.
     base_s: f64,
     under_way: bool,
 }
@@ -85,21 +85,21 @@ struct RunSoFar {
 struct PhaseSoFar {
     name: String,
     measured: bool,
-    /// How much load there is.
+    /// The planned load, in words.
     load: String,
     duration: Option<Duration>,
     requests: Option<u64>,
-    /// The second of the run in which it began.
+    /// The second of the run at which it began.
     start: Option<f64>,
     counts: Counts,
     status: BTreeMap<u16, u64>,
     response: Histogram,
     latest: Option<Latest>,
-    /// Whole seconds that have passed of it.
+    /// Whole seconds of it that have passed.
     passed: u32,
 }
 
-/// The latest second with requests.
+/// Numbers of the latest second with requests.
 #[derive(Debug, Clone, Copy)]
 struct Latest {
     due_rps: f64,
@@ -114,24 +114,24 @@ impl PhaseSoFar {
         self.counts.failed.total() + self.counts.timed_out
     }
 
-    /// How much of it is over, 0 to 1, and what is left in words; None where nobody knows.
+    /// Returns the finished fraction (0 to 1) and what is left, in words; `None` if the end is unknown.
     fn progress(&self) -> Option<(f64, String)> {
         if let Some(of) = self.duration {
             let left = of.as_secs_f64() - f64::from(self.passed);
             let words = if left > 0.0 { format!("{} left", clock(left.ceil() as usize)) } else { "ending".into() };
             return Some(((f64::from(self.passed) / of.as_secs_f64().max(1e-3)).min(1.0), words));
         }
-        // As many as the load could ever have is no goal: a log that is played to its end.
+        // A replayed log sets a limit of more requests than it could ever have; that is no goal.
         let of = self.requests.filter(|n| *n <= MOST_REQUESTS)?;
         let done = self.counts.ended();
         Some((done as f64 / of.max(1) as f64, format!("{} requests left", trials::grouped(of.saturating_sub(done)))))
     }
 }
 
-/// More requests than this are as many as there are.
+/// More requests than this mean "no limit".
 const MOST_REQUESTS: u64 = 1_000_000_000;
 
-/// Minutes and seconds, as a clock shows them.
+/// Formats seconds as a clock: hours, minutes, seconds.
 fn clock(seconds: usize) -> String {
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     match hours {
@@ -141,7 +141,7 @@ fn clock(seconds: usize) -> String {
 }
 
 impl Live {
-    /// Takes an event in. Costs some tens of microseconds a second of load.
+    /// Processes an event, which costs some tens of microseconds per second of load.
     pub fn see(&mut self, event: &Event<'_>) {
         self.version += 1;
         match event {
@@ -161,7 +161,7 @@ impl Live {
                 self.timeline.mark(second);
                 self.tell(second, format!("mark: {}", mark.text));
             }
-            // Of many runs most have the same to say.
+            // Many runs of an experiment report the same finding.
             Event::Finding { reason } => {
                 let what = line(&reason.what);
                 if self.news.iter().rev().take(RECENT).all(|news| news.text != what) {
@@ -269,13 +269,13 @@ impl Live {
 
     fn second(&mut self, slice: &Slice) {
         let place = usize::from(slice.phase);
-        // Where the phase before has a length, that is where this one begins.
+        // This phase begins at the planned end of the previous ones, if that is known.
         let before: Option<Duration> = self.run.phases.iter().take(place).map(|p| p.duration).sum();
         let so_far = self.now_s - self.run.base_s;
         let Some(phase) = self.run.phases.get_mut(place) else { return };
         let start = *phase.start.get_or_insert(before.map_or(so_far, |d| d.as_secs_f64()));
         let left = phase.duration.map_or(1.0, |d| d.as_secs_f64() - f64::from(slice.second));
-        // What comes after the end of the phase has no time of its own.
+        // Answers after the end of the phase get no load time.
         let span_s = left.clamp(0.0, 1.0);
         let response = &slice.latencies[Kind::Response as usize];
         phase.counts.add(&slice.counts);
@@ -306,7 +306,7 @@ impl Live {
     }
 
     fn looked(&mut self, look: &Look) {
-        // A look tells of the second before it.
+        // A sample describes the time before it.
         let second = (self.run.base_s + (look.t_s - look.span_s / 2.0).max(0.0)) as usize;
         self.timeline.look(second, look);
         for (what, n) in events(look) {
@@ -331,12 +331,12 @@ impl Live {
         self.doing = format!("trial {}{of}{round}:{series} {}", trial.number, line(&describe(&trial.settings)));
     }
 
-    /// The phase that is under way.
+    /// Returns the current phase.
     fn phase(&self) -> Option<&PhaseSoFar> {
         self.run.phases.get(self.run.phase)
     }
 
-    /// Panes that there is something for, the first for the start.
+    /// Returns the panes that have content; the first is the one to start with.
     #[must_use]
     pub fn panes(&self) -> Vec<Pane> {
         let there = |pane: &Pane| match pane {

@@ -1,6 +1,6 @@
-//! What a screen can show: all of it in small, or a part in large.
+//! The panes of the screen: an overview of everything, or one part in large.
 
-/// A part of the screen that the user may have as a whole.
+/// A part of the screen that can fill it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pane {
     #[default]
@@ -13,7 +13,7 @@ pub enum Pane {
 }
 
 impl Pane {
-    /// In the order in which they are gone through.
+    /// In the order in which keys step through them.
     pub const ALL: [Pane; 6] = [Pane::Overview, Pane::Latency, Pane::Server, Pane::Trials, Pane::Doctor, Pane::News];
 
     #[must_use]
@@ -28,7 +28,7 @@ impl Pane {
         }
     }
 
-    /// The one that is `steps` further among those that there are, round and round.
+    /// Returns the pane `steps` further among those with content, wrapping around.
     #[must_use]
     pub fn step(self, among: &[Pane], steps: isize) -> Pane {
         let at = among.iter().position(|p| *p == self).unwrap_or(0) as isize;

@@ -1,4 +1,4 @@
-//! The screen: which parts there is room for, and each part.
+//! Lays out the screen by the available room, and draws each part.
 
 use std::time::Duration;
 
@@ -16,27 +16,27 @@ use super::strip::{GUTTER, Grid, Paint};
 use super::trials::{grouped, rate};
 use super::{Live, PhaseSoFar, clock};
 
-/// How it is to be shown.
+/// Options of the screen.
 #[derive(Debug, Clone, Default)]
 pub struct Manner {
     pub pane: Pane,
     pub colour: bool,
-    /// It is shown as it was some time ago.
+    /// The screen shows an earlier state.
     pub paused: bool,
-    /// Rows of a list scrolled back.
+    /// Number of list rows scrolled back.
     pub skip: usize,
     pub help: bool,
-    /// The text of a mark that is being written.
+    /// The text of the mark that the user is typing.
     pub writing: Option<String>,
-    /// Since the experiment began.
+    /// Time since the experiment began.
     pub elapsed: Duration,
-    /// The user has asked for the end.
+    /// The user has asked to stop.
     pub stopping: bool,
 }
 
-/// A screen from here on has two halves.
+/// From this width on, the screen has two halves.
 const TWO_HALVES: u16 = 150;
-/// Rows of latencies that are enough.
+/// Largest useful number of rows for latencies.
 const ENOUGH_HEAT: u16 = 14;
 /// Rows of percentiles, left of the latencies.
 const PERCENTILES: u16 = 5;
@@ -76,7 +76,7 @@ pub fn draw(frame: &mut Frame<'_>, live: &Live, manner: &Manner) {
     }
 }
 
-/// The upper rows of an area, as far as there are any.
+/// Takes rows from the top of an area, as far as there are any.
 pub(super) fn take(area: &mut Rect, rows: u16) -> Rect {
     let taken = Rect { height: rows.min(area.height), ..*area };
     area.y += taken.height;
@@ -84,25 +84,26 @@ pub(super) fn take(area: &mut Rect, rows: u16) -> Rect {
     taken
 }
 
-/// The lower ones.
+/// Takes rows from the bottom of an area.
 fn take_last(area: &mut Rect, rows: u16) -> Rect {
     let rows = rows.min(area.height);
     area.height -= rows;
     Rect { y: area.y + area.height, height: rows, ..*area }
 }
 
-/// A screen that is being drawn.
+/// The screen being drawn.
 pub(super) struct Screen<'a> {
     pub buf: &'a mut Buffer,
     pub live: &'a Live,
     pub manner: &'a Manner,
     pub paint: Paint,
-    /// There is room for the server below the load.
+    /// The server fits below the load.
     server_below: bool,
 }
 
 impl Screen<'_> {
-    /// A line of text; one that is cut off ends with a sign of it, so that no number is taken for a shorter one.
+    /// Draws a line of text. A line that is cut off ends with a mark, so that a cut number is not taken for a
+    /// smaller one.
     pub(super) fn line(&mut self, area: Rect, spans: Vec<Span<'_>>) {
         if area.height > 0 && area.width > 0 {
             let line = Line::from(spans);
@@ -113,7 +114,7 @@ impl Screen<'_> {
         }
     }
 
-    /// A line that parts the screen, with a heading.
+    /// Draws a horizontal rule with a heading.
     pub(super) fn rule(&mut self, area: &mut Rect, heading: &str, more: &str) {
         let row = take(area, 1);
         let head = format!("── {heading} ");
@@ -130,7 +131,8 @@ impl Screen<'_> {
 
     fn title(&mut self, area: Rect) {
         let mut elapsed = clock(self.manner.elapsed.as_secs() as usize);
-        // Between runs no load passes: what stands on the axis and beside events is behind the clock.
+        // The axis and the events count seconds of load. Between runs there is none, so that time differs
+        // from the clock.
         if self.live.runs > 1 {
             elapsed = format!("{} of load in {elapsed}", clock(self.live.now_s as usize));
         }
@@ -148,7 +150,7 @@ impl Screen<'_> {
         self.line(area, vec![Span::styled(left, bar), Span::styled(right, alarm)]);
     }
 
-    /// What is done now, and how long it still takes.
+    /// Draws the current activity, and how long it will take.
     fn now(&mut self, area: Rect) {
         let live = self.live;
         let mut parts: Vec<String> = Vec::new();
@@ -207,11 +209,11 @@ impl Screen<'_> {
         self.line(area, spans);
     }
 
-    /// All in one column: how many rows each part gets.
+    /// Draws all parts in one column; the code decides how many rows each gets.
     fn stacked(&mut self, mut area: Rect) {
         let list = !self.live.trials.rows.is_empty() || self.live.lead.is_some() || self.live.suspicion.is_some();
         self.server_below &= !list || area.height >= 14;
-        // Load and server have what they need at least; then the list, then the rest is shared out.
+        // Load and server get their minimum first, then the list, then the rest is shared.
         let spare = area.height.saturating_sub(self.load_rows(if area.height >= 14 { 4 } else { 1 }));
         let beyond = spare.saturating_sub(8);
         let news = if list { spare.min(2) + beyond / 4 } else { (spare / 3).min(8) };
@@ -228,7 +230,7 @@ impl Screen<'_> {
         self.news(area);
     }
 
-    /// The other half of a large screen.
+    /// Draws the right half of a wide screen.
     fn beside(&mut self, mut area: Rect) {
         let third = area.height / 3;
         if self.live.suspicion.is_some() {
@@ -245,7 +247,7 @@ impl Screen<'_> {
         self.news(area);
     }
 
-    /// Rows that load and server take with so many for latencies.
+    /// Returns the rows of load and server with `heat` rows of latencies.
     fn load_rows(&self, heat: u16) -> u16 {
         3 + 1 + heat + 1 + 1 + if self.server_below { 3 } else { 0 }
     }
@@ -257,7 +259,7 @@ impl Screen<'_> {
         Grid::new(&self.live.timeline, area.width.saturating_sub(GUTTER + 1), whole)
     }
 
-    /// Rates, latencies and the server over time, one below the other.
+    /// Draws rates, latencies and the server over time, below each other.
     fn load(&mut self, mut area: Rect) {
         let grid = self.grid(area);
         let phase = self.live.phase();
@@ -287,7 +289,8 @@ impl Screen<'_> {
                 format!("now p50 {}  p99 {}{unanswered}", show_us(l.p50_us), show_us(l.p99_us))
             });
             self.rule(&mut area, "response", &words);
-            // No more than there is something for: what follows stands right below it, also on a large screen. By fours, so that it seldom moves.
+            // Takes only as many rows as have latencies, so that no gap follows on a large screen. The number
+            // is rounded up to fours, so that it seldom changes.
             let part = take(&mut area, heat.min(grid.heat_rows().next_multiple_of(4).max(PERCENTILES)));
             if let Some(phase) = phase {
                 self.percentiles(part, phase);
@@ -307,7 +310,7 @@ impl Screen<'_> {
         }
     }
 
-    /// A name and a number left of a picture.
+    /// Draws a name and a number left of a picture.
     fn strip(&mut self, area: Rect, name: &str, value: &str, style: Style) {
         let value = format!("{value:>11}");
         self.line(
@@ -319,7 +322,7 @@ impl Screen<'_> {
         );
     }
 
-    /// Percentiles of the phase so far, left of its latencies.
+    /// Draws percentiles of the phase so far, left of its latencies.
     fn percentiles(&mut self, area: Rect, phase: &PhaseSoFar) {
         let all = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
         let h = &phase.response;
@@ -358,7 +361,7 @@ impl Screen<'_> {
         grid.bars(self.buf, plot(row), top, self.paint.fg(Color::Yellow), |c| c.queue());
     }
 
-    /// What the answers were, and why there was none.
+    /// Draws the answers by status, and the reasons of failures.
     fn answers(&mut self, area: Rect, phase: &PhaseSoFar) {
         let mut spans = vec![Span::styled(" answers  ", self.paint.dim())];
         if phase.counts.answered == 0 {
@@ -389,7 +392,7 @@ impl Screen<'_> {
         self.line(area, spans);
     }
 
-    /// The server in large: over time, and its numbers.
+    /// Draws the server pane: pictures over time, and its numbers.
     fn server(&mut self, mut area: Rect) {
         let grid = self.grid(area);
         if let Some(look) = &self.live.look {
@@ -412,7 +415,7 @@ impl Screen<'_> {
     }
 }
 
-/// A text that is exactly so wide.
+/// Cuts or pads a text to exactly this width.
 fn fitted(text: &str, width: usize) -> String {
     if text.chars().count() > width {
         return text.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect();
@@ -420,18 +423,18 @@ fn fitted(text: &str, width: usize) -> String {
     format!("{text:<width$}")
 }
 
-/// The part of a row right of the gutter.
+/// Returns the part of a row right of the gutter.
 fn plot(row: Rect) -> Rect {
     let gutter = (GUTTER + 1).min(row.width);
     Rect { x: row.x + gutter, width: row.width - gutter, ..row }
 }
 
-/// Requests of a phase without an answer, or with one that says that something is wrong.
+/// Counts the requests of a phase that failed, timed out, or got a status of 400 or more.
 fn bad_of(phase: &PhaseSoFar) -> u64 {
     phase.unanswered() + phase.status.range(400..).map(|(_, n)| n).sum::<u64>()
 }
 
-/// The latest look in words.
+/// The latest sample in words.
 fn server_lines(look: &Look) -> Vec<(&'static str, String)> {
     let dash = || "-".to_string();
     let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);

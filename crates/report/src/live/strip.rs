@@ -1,4 +1,4 @@
-//! Pictures over time that share their columns: a row of bars for a number, rows of shades for latencies, the axis.
+//! Pictures over time with shared columns: bars for a number, shades for latencies, the time axis.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,19 +7,19 @@ use ratatui::style::{Color, Modifier, Style};
 use super::clock;
 use super::timeline::{BINS, Column, Timeline, edge};
 
-/// What stands left of a picture: a name and a number, or percentiles and the scale.
+/// Width left of a picture, for a name and a number, or for percentiles and the scale.
 pub(super) const GUTTER: u16 = 22;
 
 /// The columns of a screen.
 pub(super) struct Grid {
     pub columns: Vec<Column>,
-    /// Of each.
+    /// Seconds per column.
     seconds: usize,
-    /// Cells that a column is wide: a short experiment of known length fills the screen, too.
+    /// Cells per column: a short experiment of known length fills the screen, too.
     wide: u16,
 }
 
-/// Styles, or none at all.
+/// Whether to draw in colour.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint {
     pub colour: bool,
@@ -44,7 +44,7 @@ impl Paint {
 }
 
 impl Grid {
-    /// Of a picture that is `width` cells wide; `whole` is how many seconds there will be, where that is known.
+    /// Columns for a picture of `width` cells; `whole` is the total number of seconds, if known.
     pub fn new(timeline: &Timeline, width: u16, whole: Option<usize>) -> Grid {
         let (columns, seconds) = timeline.fit(usize::from(width));
         let all = whole.unwrap_or(usize::MAX).max(timeline.seconds).div_ceil(seconds);
@@ -52,19 +52,19 @@ impl Grid {
         Grid { columns, seconds, wide }
     }
 
-    /// The cells of a column in a picture: where it begins, and how many.
+    /// Returns the cells of a column in a picture: start and width.
     fn cells(&self, area: Rect, column: usize) -> Option<(u16, u16)> {
         let from = u16::try_from(column).ok()?.checked_mul(self.wide)?;
         (from < area.width).then(|| (area.x + from, self.wide.min(area.width - from)))
     }
 
-    /// A row of bars; a scale for several rows is their common top.
+    /// Draws a row of bars; `top` is the value of a full bar.
     pub fn bars(&self, buf: &mut Buffer, area: Rect, top: f64, style: Style, of: impl Fn(&Column) -> Option<f64>) {
         const LEVELS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
         for (at, column) in self.columns.iter().enumerate() {
             let (Some((x, cells)), Some(value)) = (self.cells(area, at), of(column)) else { continue };
             let level = if top > 0.0 { (value / top * LEVELS.len() as f64).ceil() as usize } else { 0 };
-            // Nothing is a dot, so that it is told from a second of which nothing is known.
+            // Zero is a dot, to distinguish it from a second without data.
             let glyph = if value <= 0.0 { "·" } else { LEVELS[level.clamp(1, LEVELS.len()) - 1] };
             for i in 0..cells {
                 buf[(x + i, area.y)].set_symbol(glyph).set_style(style);
@@ -72,7 +72,7 @@ impl Grid {
         }
     }
 
-    /// The highest of a number, rounded up, so that the scale does not change with every column.
+    /// Returns the highest value, rounded up so that the scale changes seldom.
     pub fn top(&self, of: impl Fn(&Column) -> Option<f64>) -> f64 {
         let most = self.columns.iter().filter_map(of).fold(0.0, f64::max);
         if most <= 0.0 {
@@ -82,19 +82,19 @@ impl Grid {
         [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter().map(|m| m * decade).find(|top| *top >= most).unwrap_or(most)
     }
 
-    /// The lowest and the highest bin in which there is something.
+    /// Returns the lowest and the highest bin with answers.
     fn range(&self) -> Option<(usize, usize)> {
         let seen = |bin: &usize| self.columns.iter().any(|c| c.bins[*bin] > 0);
         Some(((0..BINS).find(seen)?, (0..BINS).rev().find(seen)?))
     }
 
-    /// Rows that latencies can fill.
+    /// Returns the number of rows that the latencies can fill.
     pub fn heat_rows(&self) -> u16 {
         self.range().map_or(0, |(low, high)| (high - low + 1) as u16)
     }
 
-    /// Latencies: the share of a column's answers in each row, slow ones above. How dark it is tells how many; the colour, what
-    /// part of them is faster: up to half, up to 99 of 100, the rest.
+    /// Draws latencies, slow ones on top. The shade is the share of the column's answers in that row. The
+    /// colour says which part of them is faster: up to half, up to 99 of 100, the rest.
     pub fn heat(&self, buf: &mut Buffer, area: Rect, paint: Paint) {
         let Some((low, high)) = self.range() else { return };
         let rows = usize::from(area.height).max(1);
@@ -117,7 +117,7 @@ impl Grid {
                     buf[(x + i, y)].set_symbol(shade(here as f64 / all as f64)).set_style(style);
                 }
             }
-            // The scale, every other row where there are many.
+            // Labels of the scale, on every second row if there are many rows.
             if row % 2 == 0 || area.height < 6 {
                 let label = format!("{:>6}", short(edge(first)));
                 buf.set_string(area.x.saturating_sub(7), y, label, paint.dim());
@@ -125,7 +125,7 @@ impl Grid {
         }
     }
 
-    /// The axis: minutes and seconds, where runs begin, and marks.
+    /// Draws the axis: time, starts of runs, marks.
     pub fn axis(&self, buf: &mut Buffer, area: Rect, paint: Paint) {
         let every = (10usize).div_ceil(usize::from(self.wide)).max(1);
         let end = usize::from(area.width / self.wide);
@@ -147,7 +147,7 @@ impl Grid {
     }
 }
 
-/// How dark a share of the answers is.
+/// Returns the character that shades a share of the answers.
 fn shade(share: f64) -> &'static str {
     match share {
         s if s < 0.02 => "·",
@@ -158,7 +158,7 @@ fn shade(share: f64) -> &'static str {
     }
 }
 
-/// A time in at most six characters: `12 µs`, `316 ms`, `2.5 s`.
+/// Formats a time in at most six characters: `12 µs`, `316 ms`, `2.5 s`.
 fn short(us: f64) -> String {
     let digits = |value: f64| if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
     match us {

@@ -1,4 +1,4 @@
-//! Screens of every size, of experiments that never were.
+//! Screens of every size, of invented experiments.
 
 use std::borrow::Cow;
 use std::time::Duration;

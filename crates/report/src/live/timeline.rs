@@ -1,7 +1,7 @@
-//! What has passed so far, in columns of a second or more: as many as a screen has room for, whatever it lasts.
+//! The experiment so far in columns of one or more seconds, as many as fit on a screen.
 //!
-//! The picture grows from the left, and when it is full every two columns become one. A picture that scrolls would change
-//! every cell every second, which is what a slow line has no room for.
+//! The picture grows from the left; when it is full, every two columns merge into one. A scrolling picture
+//! would change every cell every second, which is too much for a slow connection.
 
 use lastdrop_model::{Kind, Look, Slice};
 
@@ -9,22 +9,22 @@ use lastdrop_model::{Kind, Look, Slice};
 pub(super) const BINS: usize = 70;
 const PER_DECADE: f64 = 10.0;
 const SHORTEST_US: f64 = 10.0;
-/// Columns that are kept at most.
+/// Largest number of columns that are kept.
 const MOST: usize = 512;
 
 /// The bin of a latency.
 fn bin(us: u64) -> usize {
     let at = (us as f64 / SHORTEST_US).log10() * PER_DECADE;
-    // What is shorter than the first bin is negative, and becomes 0.
+    // The value is negative below the first bin; the cast makes it 0.
     (at as usize).min(BINS - 1)
 }
 
-/// Where a bin begins, microseconds.
+/// The lower bound of a bin, microseconds.
 pub(super) fn edge(bin: usize) -> f64 {
     SHORTEST_US * 10f64.powf(bin as f64 / PER_DECADE)
 }
 
-/// The mean of values that come one by one.
+/// A running mean.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mean {
     sum: f64,
@@ -54,14 +54,14 @@ pub(super) struct Column {
     span_s: f64,
     due: u64,
     answered: u64,
-    /// Failed, timed out, and answered with a status of 400 or more.
+    /// Requests that failed, timed out, or got a status of 400 or more.
     pub bad: u64,
     pub bins: [u32; BINS],
     busy: Mean,
     cpu: Mean,
     queue: Option<u64>,
     pub marked: bool,
-    /// Another run, or another phase of it.
+    /// A run or a phase begins here.
     pub begins: bool,
 }
 
@@ -123,18 +123,18 @@ impl Column {
     }
 }
 
-/// All that has passed.
+/// All columns so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Timeline {
     columns: Vec<Column>,
-    /// Seconds of a column, as a power of two.
+    /// Seconds per column, as a power of two.
     doublings: u32,
-    /// Seconds that there are.
+    /// Number of seconds so far.
     pub seconds: usize,
 }
 
 impl Timeline {
-    /// The column of a second, which may be one that is to come.
+    /// Returns the column of a second, adding columns if it lies ahead.
     fn at(&mut self, second: usize) -> &mut Column {
         self.seconds = self.seconds.max(second + 1);
         while second >> self.doublings >= MOST {
@@ -148,8 +148,8 @@ impl Timeline {
         &mut self.columns[place]
     }
 
-    /// Puts in a second of load of which `span_s` seconds had requests come due. Answers of a time in which nothing was due any
-    /// more have latencies and no rate.
+    /// Adds a second of load; requests came due for `span_s` seconds of it. Answers after the last due time
+    /// count for latency but not for the rate.
     pub fn add(&mut self, second: usize, slice: &Slice, span_s: f64) {
         let column = self.at(second);
         column.span_s += span_s;
@@ -166,7 +166,7 @@ impl Timeline {
     }
 
     pub fn look(&mut self, second: usize, look: &Look) {
-        // Looks come about once a second: now and then one second has none and another two.
+        // Samples come about once per second: now and then one second gets none and the next gets two.
         let before = second.saturating_sub(1);
         let missing = self.at(before).cpu.count == 0 && self.at(before).queue.is_none();
         for second in (if missing { before } else { second })..=second {
@@ -185,7 +185,7 @@ impl Timeline {
         self.at(second).begins = true;
     }
 
-    /// The picture in at most so many columns, and the seconds that each has.
+    /// Returns the picture in at most `width` columns, and the seconds per column.
     pub fn fit(&self, width: usize) -> (Vec<Column>, usize) {
         let mut of = 1;
         while self.columns.len().div_ceil(of) > width.max(1) {

@@ -1,4 +1,4 @@
-//! What came of the trials of an experiment: a table with bars.
+//! The results of an experiment's trials, as a table with bars.
 
 use lastdrop_model::event::Outcome;
 use lastdrop_model::printable::line;
@@ -8,41 +8,41 @@ use lastdrop_model::units::{show_bytes, show_us};
 use crate::html::number;
 use crate::tune::other_load;
 
-/// Trials that are kept: the latest.
+/// Number of trials that are kept: the latest.
 const MOST_ROWS: usize = 500;
 
-/// What a trial is worth.
+/// How a trial counts in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worth {
     Counts,
-    /// It was tried under another load, and is no better or worse than the others.
+    /// It ran under a different load, so it cannot be compared with the others.
     Beside,
-    /// It was refused, failed, or misses what it has to reach.
+    /// It was refused, failed, or missed its objective.
     Fails,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub number: u64,
-    /// What was tried.
+    /// The settings or the rate that was tried.
     pub name: String,
-    /// How long its bar is.
+    /// Length of its bar.
     pub value: f64,
     pub shown: String,
     pub p99: String,
-    /// Why it does not count, or what it was for.
+    /// The reason why it does not count, or its purpose.
     pub note: String,
     pub worth: Worth,
-    /// A rate that capacity has tried, not a step of the staircase before.
+    /// A rate of the capacity search, not a step of the staircase before it.
     pub is_rate: bool,
 }
 
-/// All of them.
+/// All trials.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trials {
     pub rows: Vec<Row>,
     done: u64,
-    /// The highest rate that held, and those that did not.
+    /// The highest rate that held, and the rates that did not.
     held_rps: Option<f64>,
     failed_rps: Vec<f64>,
     capacity: bool,
@@ -54,7 +54,7 @@ impl Trials {
         let mut row = row(outcome);
         row.number = self.done;
         if let Outcome::Capacity { step } = outcome {
-            // The staircase before it is another question.
+            // The staircase before the search does not count as a rate.
             self.capacity = true;
             match step.ok {
                 true => self.held_rps = Some(self.held_rps.map_or(step.rate, |held| held.max(step.rate))),
@@ -67,7 +67,7 @@ impl Trials {
         self.rows.push(row);
     }
 
-    /// The place of the best row of those that count.
+    /// Returns the index of the best trial among those that count.
     pub fn best(&self) -> Option<usize> {
         let counts = |(at, row): (usize, &Row)| {
             let asked = !self.capacity || row.is_rate;
@@ -77,11 +77,11 @@ impl Trials {
         rows.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
     }
 
-    /// The best so far, in words.
+    /// Describes the best result so far.
     pub fn best_words(&self) -> Option<String> {
         if self.capacity {
             let held = self.held_rps.map_or("no rate held yet".into(), |r| format!("{} held", rate(r)));
-            // One below what was held failed by chance, or for another reason.
+            // A failure below a rate that held was chance, or had another reason.
             let above = self.failed_rps.iter().copied().filter(|r| self.held_rps.is_none_or(|held| *r > held));
             let failed = above.reduce(f64::min).map_or(String::new(), |r| format!(", {} not", rate(r)));
             return Some(format!("{held}{failed}"));
@@ -91,12 +91,12 @@ impl Trials {
     }
 }
 
-/// A rate as people read it: `1,234/s`, `12.3/s`.
+/// Formats a rate: `1,234/s`, `12.3/s`.
 pub(super) fn rate(rps: f64) -> String {
     if rps >= 100.0 { format!("{}/s", grouped(rps.round() as u64)) } else { format!("{rps:.1}/s") }
 }
 
-/// A count with its thousands apart: `1,234,567`.
+/// Formats a count with grouped thousands: `1,234,567`.
 pub(super) fn grouped(n: u64) -> String {
     number::grouped(n as f64)
 }
