@@ -1,4 +1,4 @@
-//! A request's life: due, sent, first byte, done; and when it has waited long enough. Nothing here knows a socket.
+//! The life of a request: due, sent, first byte, done, or timed out. Nothing here knows a socket.
 
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::prepare::Detour;
 
 const NONE: u32 = u32::MAX;
 
-/// What a request in flight has of its own beyond what its plan says.
+/// What a request in flight carries beyond the plan: a redirect, a login, a page resource, a logged answer.
 #[derive(Debug, Default)]
 pub struct Errand {
     pub detour: Option<Detour>,
@@ -21,22 +21,22 @@ pub struct Errand {
     pub target: Vec<u8>,
     /// Redirects that led here.
     pub hops: u32,
-    /// It is the answer to a challenge.
+    /// This request answers an authentication challenge.
     pub challenged: bool,
-    /// Part of a page, not its HTML.
+    /// A resource that a page embeds, not its HTML.
     pub embedded: bool,
-    /// What a log says of its answer.
+    /// The answer that the log has for this request.
     pub logged: Option<LoggedAnswer>,
 }
 
-/// When what became of a request. Where 0 is not a time, it has not been yet.
+/// Timestamps of a request; 0 means "not reached".
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Times {
     pub due: Micros,
     pub sent: Micros,
-    /// Its connection was ready for it.
+    /// When the connection was ready to carry the request.
     pub ready: Micros,
-    /// All of it was written.
+    /// When the whole request was written.
     pub written: Micros,
     pub first_byte: Micros,
 }
@@ -50,23 +50,24 @@ pub struct Stream {
     /// Index of the request of the plan.
     pub request: u32,
     pub times: Times,
-    /// Bytes of its answer.
+    /// Bytes of its answer so far.
     pub received: u64,
-    /// Those bytes, where they are wanted.
+    /// The bytes of the answer, if they are to be kept.
     pub raw: Vec<u8>,
     pub capture: Option<Box<Capture>>,
-    /// The capture is there to see whether the answer looks as if the work was done.
+    /// The capture serves only to check whether the answer looks like a success.
     pub looked_at: bool,
-    /// What the answer says of the server's own time, where that is wanted.
+    /// What the answer reports about the server's own time, if the plan asks for it.
     pub said: Option<Box<ServerTime>>,
-    /// The number in its id, where it carries one.
+    /// The number in the request id, if the request carries one.
     pub id: u64,
     pub errand: Option<Box<Errand>>,
 }
 
-/// The requests in flight in the order in which they were sent. All have the same timeout, so the oldest is the next
-/// to be due; a list through their numbers costs no memory a request and no comparison. The links lie apart from the
-/// streams: neighbours in the list are strangers in memory, and touching them would cost two cache misses a request.
+/// The requests in flight, in the order in which they were sent. All have the same timeout, so the oldest times out
+/// first. A list through their numbers needs no memory and no comparison per request. The links are stored apart from
+/// the streams: neighbours in the list are far apart in memory, and touching them would cost two cache misses per
+/// request.
 #[derive(Debug)]
 struct InFlight {
     links: Vec<Link>,
@@ -115,22 +116,24 @@ impl InFlight {
     }
 }
 
-/// Which moment the loop has seen everything of: a timeout is decided only when what had come by then has been read.
+/// Tracks up to which moment the loop has read everything that arrived. A request times out only if its timeout lies
+/// before it.
 #[derive(Debug, Default)]
 struct Sweep {
     began: Micros,
-    /// Those that were open then: each may have had something to tell, also one that is closed by now.
+    /// Connections that were open when the sweep began. Each may have had an event, even if it is closed by now.
     connections: u64,
     events: u64,
 }
 
 impl Sweep {
-    /// The loop has handled `events` events of a look at `now`, when so many connections were open; they were all there were
-    /// (`drained`), or not. Says up to when everything has been seen, when that has moved on.
+    /// Records that the loop handled `events` events of the poll at `now`, with that many connections open. `drained`
+    /// says that the poll returned all there were. Returns the moment up to which everything has been read, if it
+    /// advanced.
     fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
         self.events += events as u64;
-        // The kernel hands events out in turn, each connection once: after as many as there were connections nothing is
-        // left of what was there when the sweep began, however much has come since.
+        // The kernel hands out events in turn, one per connection. After as many events as there were connections,
+        // nothing from before the sweep is left, however much has arrived since.
         if !drained && self.events < self.connections {
             return None;
         }
@@ -139,7 +142,7 @@ impl Sweep {
     }
 }
 
-/// All requests that there may be at once, and how long each may take.
+/// All requests that may be in flight at once, with their common timeout.
 #[derive(Debug)]
 pub(crate) struct Streams {
     all: Vec<Stream>,
@@ -180,37 +183,36 @@ impl Streams {
         self.in_flight.count
     }
 
-    /// One has been sent.
+    /// Adds a request that has just been sent.
     #[inline]
     pub fn push(&mut self, stream: StreamId) {
         self.in_flight.push(stream);
     }
 
-    /// One has met its end.
+    /// Removes a request that has ended.
     #[inline]
     pub fn remove(&mut self, stream: StreamId) {
         self.in_flight.remove(stream);
     }
 
-    /// When the next one has waited long enough.
+    /// When the oldest request times out.
     #[inline]
     pub fn next_timeout(&self) -> Option<Micros> {
         let oldest = self.in_flight.oldest()?;
         Some(self[oldest].times.sent.saturating_add(self.timeout_us))
     }
 
-    /// One that had waited long enough at `seen`.
+    /// Returns a request that had timed out at `seen`.
     pub fn expired(&self, seen: Micros) -> Option<StreamId> {
         self.in_flight.oldest().filter(|_| self.next_timeout().is_some_and(|at| at <= seen))
     }
 
-    /// Has no request ended since the first half of this one's timeout was over?
+    /// Whether no request has ended since this one had used up half of its timeout.
     pub fn is_silent_since(&self, stream: StreamId, last_end: Micros) -> bool {
         last_end <= self[stream].times.sent.saturating_add(self.timeout_us / 2)
     }
 
-    /// The loop has handled `events` events of a look at `now`, when so many connections were open; they were all there were
-    /// (`drained`), or not. Says up to when everything has been seen, when that has moved on.
+    /// Records one poll (see `Sweep::looked`). Returns the moment up to which everything has been read, if it advanced.
     #[inline]
     pub fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
         self.sweep.looked(events, drained, now, connections)
@@ -268,7 +270,8 @@ mod tests {
         let mut sweep = Sweep::default();
         assert_eq!(sweep.looked(3, true, 10, 100), Some(10));
         assert_eq!(sweep.looked(60, false, 20, 90), None);
-        // What was there when the last full look ended has been told by now, whatever came after and however many were closed.
+        // Everything pending at the last full poll has been read by now, whatever arrived since and however many
+        // connections closed.
         assert_eq!(sweep.looked(60, false, 30, 80), Some(10));
         assert_eq!(sweep.looked(60, false, 40, 10), None);
         assert_eq!(sweep.looked(20, false, 50, 10), Some(30));

@@ -1,4 +1,4 @@
-//! What must be true of a shard between any two of its turns: nobody is lost, nothing is counted that is not there.
+//! Checks the invariants of a shard between two turns: nothing is lost, and the counters match.
 
 use std::cmp::Reverse;
 
@@ -9,10 +9,10 @@ use crate::users::Presence;
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Looks for users, requests and connections that got lost.
+    /// Looks for users, requests and connections that the loop has lost track of.
     ///
     /// # Errors
-    /// With the first that did.
+    /// The first violation found.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_requests()?;
         self.audit_waiting()?;
@@ -48,7 +48,7 @@ impl<W: World> EventLoop<'_, W> {
         Ok(())
     }
 
-    /// Whoever waits for something is woken when it is there.
+    /// Checks that whatever waits has something that will wake it.
     pub(super) fn audit_waiting(&self) -> Result<(), String> {
         for (slot, c) in self.transport.connections.iter() {
             let token = c.token(slot);
@@ -93,7 +93,7 @@ impl<W: World> EventLoop<'_, W> {
         Ok(())
     }
 
-    /// Open loop: who is free waits for arrivals, once.
+    /// Open loop: a free user is listed exactly once as waiting for arrivals.
     pub(super) fn audit_free_users(&self) -> Result<(), String> {
         let mut listed = vec![0; self.users.presence.len()];
         for user in self.waiting.idle.iter().flatten().chain(&self.waiting.closed) {

@@ -1,4 +1,4 @@
-//! One request goes out: on the connection that is there for it, or on a new one.
+//! Sends one request: on its user's connection, or on a new one.
 
 use lastdrop_model::Micros;
 use rand_core::Rng;
@@ -17,7 +17,7 @@ impl<W: World> EventLoop<'_, W> {
     /// Sends a request that is due.
     ///
     /// # Errors
-    /// This process cannot have another socket now: the request is not sent, and the errand comes back.
+    /// This process cannot open another socket now. The request is not sent, and its errand is returned.
     #[allow(clippy::too_many_arguments)]
     #[inline]
     pub(super) fn begin(
@@ -76,7 +76,7 @@ impl<W: World> EventLoop<'_, W> {
                         }
                         return Ok(());
                     }
-                    // Seen to be closed before anything was written: that costs only a reconnect.
+                    // The server had closed the connection before anything was written: this costs only a reconnect.
                     Err(_) => self.transport.close(slot),
                 }
             } else {
@@ -136,7 +136,8 @@ impl<W: World> EventLoop<'_, W> {
         Ok(())
     }
 
-    /// Is the answer one of those that are looked at because nothing is expected of them? What a log or another plan says goes first.
+    /// Whether to check this answer for signs of failure because the plan expects nothing of it. A log's answer or an
+    /// expectation takes precedence.
     #[inline]
     fn is_looked_at(&mut self, stream: StreamId, request: u32, errand: Option<&Errand>) -> bool {
         let (class, plan) = (self.streams[stream].class, self.job.plan);
@@ -148,7 +149,7 @@ impl<W: World> EventLoop<'_, W> {
             && self.record.looks.is_due(class)
     }
 
-    /// Makes the bytes of a request that changes, and what looks at its answer.
+    /// Renders a request that differs each time, and sets up the capture of its answer.
     pub(super) fn fill(&mut self, place: Place, request: u32, endpoint: u32, errand: Option<Box<Errand>>) {
         let (prepared, plan) = (self.job.prepared, self.job.plan);
         let spec = &prepared.requests[request as usize];
@@ -202,7 +203,7 @@ impl<W: World> EventLoop<'_, W> {
         let has_cookies = plan.http.cookies && person.jar.write_header(&e.host, &path, e.tls, &mut cookie);
         let cookie = has_cookies.then_some(cookie);
         let method = errand.detour.as_ref().map_or(spec.method.as_str(), |d| d.method.as_str());
-        // A password is for the server that it was written for.
+        // A password goes only to the server that it was given for.
         let challenged = spec.digest.is_some() && person.digest.is_some() && endpoint as usize == spec.endpoint;
         let digest = &mut person.digest;
         let mut respond = |target: &str| match (digest.as_mut(), &spec.digest) {
@@ -230,7 +231,7 @@ impl<W: World> EventLoop<'_, W> {
     pub(super) fn sent(&mut self, place: Place, due: Micros, phase: u16, now: Micros, arrived: bool) {
         let freed_at = self.waiting.freed_at.min(now);
         let open = arrived && (!self.phases.queues.is_empty() || self.plays_open());
-        // Also who came into the line in a phase before this one.
+        // Requests that joined the queue in an earlier phase count as well.
         let in_line = (self.waiting.pool.is_bounded() || self.waiting.pool.joined.is_some())
             .then(|| self.waiting.pool.blocked(now));
         let c = &mut self.transport.connections[place.slot];
@@ -245,7 +246,7 @@ impl<W: World> EventLoop<'_, W> {
         s.phase = phase;
         s.times.due = due;
         s.times.sent = now;
-        // Of a tunnel or an answer before; there may be none of this one.
+        // The value may be from a tunnel or an earlier answer; this request may get no first byte.
         s.times.first_byte = 0;
         s.received = 0;
         c.served += 1 + c.wire.behind().len() as u32;

@@ -1,4 +1,4 @@
-//! A page and what it embeds, fetched as a browser does.
+//! Fetches a page and what it embeds, as a browser does.
 
 use lastdrop_model::{Kind, Micros, Url};
 
@@ -12,7 +12,7 @@ use crate::users::{MOST_CACHED, cache_key};
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// The HTML of a page, or something that it embeds, has come to its end.
+    /// Handles the end of a page's HTML, or of a resource that it embeds.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn page_part_over(
         &mut self,
@@ -30,7 +30,7 @@ impl<W: World> EventLoop<'_, W> {
         let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path: path.clone() };
         let cache = self.job.plan.page.as_ref().is_some_and(|p| p.cache);
         let Some(mut page) = self.users.people[user as usize].page.take() else { return };
-        // A plan may expect an error of the page itself.
+        // The plan may expect an error status of the page itself.
         let expects_status = !errand.embedded && self.job.prepared.requests[page.request].expects_status();
         let ok = good && (status < 400 || expects_status);
         page.running -= 1;
@@ -76,8 +76,8 @@ impl<W: World> EventLoop<'_, W> {
             }
         }
         let request = page.request;
-        // In the order of the page, as far as the browser may have connections to their hosts.
-        // Of a page one part at a time waits in line.
+        // Start resources in page order, within the browser's connections per host. At most one resource of a page
+        // queues for a connection at a time.
         while self.phases.may_follow(now) && (page.running == 0 || !self.waiting.line_stands()) {
             let next = page.waiting.iter().position(|d| self.place_for(user, d.endpoint).is_some());
             let Some(detour) = next.and_then(|at| page.waiting.remove(at)) else { break };
@@ -89,7 +89,7 @@ impl<W: World> EventLoop<'_, W> {
             self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
             match self.users.people[user as usize].page.take() {
                 Some(same) => page = same,
-                // It failed at once and was the last: the page is over.
+                // The resource failed at once and was the last one: the page is over.
                 None => return,
             }
         }
@@ -98,7 +98,7 @@ impl<W: World> EventLoop<'_, W> {
             return;
         }
         let complete = page.waiting.is_empty();
-        // The slice of the phase in which the page came due may have been handed over for good.
+        // The slice of the phase in which the page came due may already have been handed over.
         let phase = if self.record.live[usize::from(page.phase)].is_some() { page.phase } else { self.phases.phase };
         if complete && !page.failed {
             self.record.latency(phase, Kind::Page, now.saturating_sub(page.due));

@@ -1,4 +1,4 @@
-//! Requests come due: a user wants something, an arrival finds somebody free, a session goes on.
+//! Requests come due: a user begins, an arrival finds a free user, a session continues.
 
 use lastdrop_model::Micros;
 
@@ -9,7 +9,7 @@ use crate::users::{PageLoad, Presence};
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Closed loop: the user wants something (more).
+    /// Closed loop: begins the user's next request, session or page.
     pub(super) fn begin_unit(&mut self, user: u32, due: Micros, now: Micros) {
         while !self.phases.over && self.phases.phase_end.is_some_and(|end| now >= end) {
             if usize::from(self.phases.phase) + 1 == self.job.plan.phases.len() {
@@ -53,7 +53,7 @@ impl<W: World> EventLoop<'_, W> {
             let person = &mut self.users.people[user as usize];
             person.iteration += 1;
             if matches!(self.job.prepared.choice, Choice::Session) {
-                // What is sent once is for those who come for the first time, or did not get through it.
+                // Requests marked `once` are skipped if this user has already got through all of them.
                 let requests = &self.job.prepared.requests;
                 person.step = (0..requests.len()).find(|i| !(requests[*i].once && person.past_once)).unwrap_or(0);
                 request = person.step;
@@ -67,7 +67,7 @@ impl<W: World> EventLoop<'_, W> {
         self.issue(user, request, due, phase, None, now, arrived);
     }
 
-    /// The next request of a session is due.
+    /// Sends the next request of a session.
     pub(super) fn next_step(&mut self, user: u32, due: Micros, now: Micros) {
         // A step counts like any other request of a closed loop; in an open loop `-n` counts arrivals.
         let counts =
@@ -95,12 +95,13 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Open loop: sends what is due, as far as somebody is free. Says as of when.
+    /// Open loop: sends every request that is due and finds a free user. Returns the latest time it read.
     pub(super) fn dispatch(&mut self, mut now: Micros) -> Micros {
         if self.tape.is_some() {
             return self.play(now);
         }
-        // A request that fails at once frees its user from within: the loop below goes on, not a deeper one.
+        // A request that fails at once frees its user inside this call. The loop below continues then; it does not
+        // recurse.
         if self.waiting.dispatching
             || self.waiting.exhausted
             || self.phases.queues.is_empty()
@@ -112,7 +113,7 @@ impl<W: World> EventLoop<'_, W> {
         let mut begun = false;
         while let Some(queue) = self.phases.queues.front_mut() {
             let Some(due) = queue.next_due() else {
-                // The phase that the clock is in keeps its queue until it is over.
+                // The current phase keeps its queue until it is over.
                 if queue.phase == self.phases.phase {
                     break;
                 }
@@ -123,7 +124,8 @@ impl<W: World> EventLoop<'_, W> {
                 break;
             }
             let phase = queue.phase;
-            // It goes out later than the one before it, and thousands that are due together shall not keep the loop from its events.
+            // Read the time again: this request goes out later than the last one. Thousands due together must not keep
+            // the loop from its events.
             if begun {
                 let Some(later) = self.still_in_turn() else { break };
                 now = later;
@@ -131,7 +133,7 @@ impl<W: World> EventLoop<'_, W> {
             let request = self.users.choose(self.job.prepared, &self.job.shard);
             let endpoint = self.job.prepared.requests[request].endpoint;
             let Some(user) = self.waiting.take_user(endpoint) else {
-                // In turn: it is still this request's turn.
+                // In order: this request stays next.
                 if matches!(self.job.prepared.choice, Choice::Order) {
                     self.users.next_request -= 1;
                 }
@@ -165,11 +167,11 @@ impl<W: World> EventLoop<'_, W> {
         now
     }
 
-    /// Open loop: has the last request that the present phase may send gone out?
+    /// Open loop: ends the phase when its last permitted request has gone out.
     pub(super) fn open_budget_used(&mut self, now: Micros) {
         let phase = self.phases.phase;
         if !self.phases.over && self.phases.queues.iter().any(|q| q.phase == phase && q.budget == 0) {
-            // The last of them came due by now, and what comes due at this very moment counts.
+            // The last one came due by now; a request due at exactly this moment counts.
             self.count_due(now + 1);
             self.nothing_remains(now);
         }

@@ -1,4 +1,4 @@
-//! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
+//! The ends that a request can have, each recorded exactly once: answered, failed, timed out.
 
 use lastdrop_model::plan::GiveUp;
 use lastdrop_model::{Failure, Fate, Identified, Kind, Micros, Url};
@@ -18,8 +18,8 @@ impl<W: World> EventLoop<'_, W> {
         let s = &self.streams[place.stream];
         let status = c.wire.answer(place.stream).status();
         let (class, due) = (s.class, s.times.due);
-        // The rate of a phase is that of its time, whoever asked: with the last answers to the phase before it, as without
-        // the last ones of its own. Anything else would be too low by what is in flight.
+        // The rate of a phase counts the answers within its time, whichever phase asked. It includes late answers to
+        // the previous phase and excludes its own late ones. Counting otherwise would lose the requests in flight.
         if self.phases.phase_end.is_none_or(|end| now < end) {
             self.record.slice(self.phases.phase).count(class, |c| c.answered_in_time += 1);
         }
@@ -39,7 +39,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Sees whether an answer that nothing is expected of looks as if the work was done.
+    /// Checks whether an answer without expectations looks as if the server did the work.
     #[cold]
     fn look_at_answer(&mut self, place: Place) {
         let c = &self.transport.connections[place.slot];
@@ -64,7 +64,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// The first of several pipelined requests is answered; the next one's answer follows.
+    /// Records the answer to the first of several pipelined requests; the next answer follows.
     pub(super) fn first_of_pipeline(&mut self, place: Place, now: Micros) {
         self.record_answer(place, now, true);
         let c = &mut self.transport.connections[place.slot];
@@ -102,7 +102,7 @@ impl<W: World> EventLoop<'_, W> {
         self.request_over(place, now, end);
     }
 
-    /// A connection is of no use any more: what is in flight on it fails.
+    /// Fails everything in flight on a connection that is of no further use.
     pub(super) fn fail(&mut self, slot: Slot, failure: Failure, now: Micros) {
         for stream in self.transport.connections[slot].wire.broken(slot) {
             self.fail_stream(Place { stream, slot }, failure, now);
@@ -112,7 +112,7 @@ impl<W: World> EventLoop<'_, W> {
     fn fail_stream(&mut self, place: Place, failure: Failure, now: Micros) {
         let Place { stream, slot } = place;
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
-            // What came of it says as much of the server as a whole one.
+            // The part of an answer that arrived identifies the server as well as a whole one.
             let answer = self.transport.connections[slot].wire.answer(stream);
             if answer.started() && answer.has_head() {
                 self.note_first_answer(slot);
@@ -137,7 +137,7 @@ impl<W: World> EventLoop<'_, W> {
         self.lose(place, now, refused, lost_on_reuse);
     }
 
-    /// One of the ends of which a run may have only so many.
+    /// Counts an end towards the number after which the run gives up.
     pub(super) fn count_towards_end(&mut self, now: Micros, counts: impl FnOnce(&GiveUp) -> bool) {
         if let Some(limit) = &self.job.plan.abandon.run
             && counts(limit)
@@ -149,9 +149,9 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Ends requests whose timeout came before `seen`, whatever their server does. All that had come by then has been read:
-    /// an answer that lay there while this thread was busy is no timeout. Of thousands that end together, what is left after the
-    /// time of a turn is for the next one: each may begin another, and a look at what has come is due.
+    /// Ends requests whose timeout lies before `seen`. Everything that had arrived by then has been read, so an answer
+    /// that waited while this thread was busy is no timeout. After one turn's time the remaining requests wait for the
+    /// next turn: each end may begin another request, and the loop has to poll.
     pub(super) fn expire(&mut self, seen: Micros) {
         let mut began = None;
         while let Some(stream) = self.streams.expired(seen) {
@@ -179,7 +179,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// A request without an answer leaves its connection, which is closed where it carries no other.
+    /// Takes a request without an answer off its connection, and closes the connection if it carries no other.
     pub(super) fn lose(&mut self, place: Place, now: Micros, refused: bool, on_reuse: bool) {
         let Place { stream, slot } = place;
         self.streams.remove(stream);
@@ -196,7 +196,7 @@ impl<W: World> EventLoop<'_, W> {
         self.request_over(place, now, End::Lost { refused, on_reuse });
     }
 
-    /// Records where the time of an answer went that is complete now.
+    /// Records how the time of a complete answer divides up: link, queue, server, transfer.
     pub(super) fn record_parts(&mut self, place: Place, now: Micros) {
         let origin = (self.transport.world.unix_us() + self.job.start) as i64;
         let c = &mut self.transport.connections[place.slot];

@@ -1,4 +1,4 @@
-//! Something happens on a connection.
+//! Handles an event on a connection.
 
 use lastdrop_model::{Failure, Kind, Micros};
 
@@ -22,7 +22,7 @@ impl<W: World> EventLoop<'_, W> {
                 if c.state != State::Tunnel {
                     self.write(slot);
                 }
-                // An answer may be there before the whole request is out; its edge comes only once.
+                // An answer may arrive before the whole request is out, and its edge is reported only once.
                 if flags & (READABLE | PEER_CLOSED) != 0
                     && self.transport.of_token(token).is_some_and(|c| c.busy() && c.state != State::Connecting)
                 {
@@ -40,7 +40,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Goes on where the loop left off: too much to read for one turn, a limited bandwidth, a connect that failed.
+    /// Continues where the loop left off: too much to read in one turn, a limited bandwidth, a failed connect.
     pub(super) fn transfer(&mut self, token: u64) {
         let slot = slot_of(token);
         let now = self.now();
@@ -51,7 +51,7 @@ impl<W: World> EventLoop<'_, W> {
             return self.fail(slot, Failure::Connect, now);
         }
         match c.state {
-            // The proxy's or the server's hello may be as long as an answer.
+            // The proxy's or the server's handshake may be as long as an answer.
             State::Writing | State::Handshaking | State::Tunnel => {
                 self.write(slot);
                 if self.transport.of_token(token).is_some_and(|c| c.busy() && c.state != State::Connecting) {
@@ -63,7 +63,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// The server did not say `100 Continue` in time: the body goes all the same.
+    /// Sends the body without `100 Continue`: the server did not send that in time.
     pub(super) fn no_continue(&mut self, token: u64) {
         let slot = slot_of(token);
         let Some(c) = self.transport.of_token(token) else { return };

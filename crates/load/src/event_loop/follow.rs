@@ -1,5 +1,5 @@
-//! What follows from an answer: cookies are kept, challenges answered, redirects followed, expectations judged, values
-//! taken.
+//! Handles what follows from an answer: stores cookies, answers challenges, follows redirects, checks expectations,
+//! extracts values.
 
 use lastdrop_http::digest::Challenge;
 use lastdrop_model::Url;
@@ -10,7 +10,7 @@ use crate::prepare::Detour;
 use crate::stream::Errand;
 use crate::world::World;
 
-/// Servers that redirects may add to those of the plan.
+/// Most servers that a run may know, with those that redirects add.
 const MOST_ENDPOINTS: usize = 64;
 
 impl<W: World> EventLoop<'_, W> {
@@ -26,7 +26,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// The request that an answer leads to: the response to a challenge, or where it redirects to.
+    /// Returns the request that an answer leads to: the reply to a challenge, or the target of a redirect.
     pub(super) fn what_follows(
         &mut self,
         user: u32,
@@ -87,7 +87,8 @@ impl<W: World> EventLoop<'_, W> {
         Some(Errand { detour: Some(detour), hops: errand.hops + 1, embedded: errand.embedded, ..Errand::default() })
     }
 
-    /// Would an answer lead to another request if the phase were not over? Then it is not the one that the plan expects something of.
+    /// Whether an answer would lead to another request if the phase were not over. The plan's expectations are then not
+    /// about this answer.
     pub(super) fn is_cut_off(&self, index: usize, errand: &Errand, status: u16, seen: &Capture) -> bool {
         let redirects = matches!(status, 301 | 302 | 303 | 307 | 308)
             && seen.location.is_some()
@@ -96,7 +97,7 @@ impl<W: World> EventLoop<'_, W> {
         redirects || challenges
     }
 
-    /// The server of a URL: one of the plan's, or the same host on another port. Nobody else is loaded.
+    /// Returns the server of a URL: one of the plan's, or the same host on another port. Any other host gets no load.
     pub(super) fn endpoint_of(&mut self, url: &Url) -> Option<usize> {
         let same_host = |host: &str| host.eq_ignore_ascii_case(&url.host);
         let known =
@@ -114,7 +115,7 @@ impl<W: World> EventLoop<'_, W> {
         Some(self.transport.endpoints.len() - 1)
     }
 
-    /// Expectations and extractions. False: the session cannot go on.
+    /// Checks expectations and extracts values. Returns false if the session cannot continue.
     pub(super) fn judge(
         &mut self,
         user: u32,
@@ -138,7 +139,7 @@ impl<W: World> EventLoop<'_, W> {
         }
         let mut met = !seen.damaged;
         if embedded {
-            // What a page embeds is not what the plan's expectations are about.
+            // The plan's expectations are about the page, not about what it embeds.
             if !met {
                 self.record.slice(phase).count(class, |c| c.missed += 1);
             }

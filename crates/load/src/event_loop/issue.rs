@@ -1,4 +1,4 @@
-//! A request that is due goes to a connection, or waits for one.
+//! Gives a request that is due a connection, or lets it wait for one.
 
 use lastdrop_model::Micros;
 
@@ -10,11 +10,12 @@ use crate::transport::State;
 use crate::users::Stranded;
 use crate::world::World;
 
-/// Pause before another try when this process has no descriptor or memory left for a socket.
+/// Pause before the next try when this process has no descriptor or memory left for a socket.
 const NO_SOCKET_PAUSE_US: Micros = 10_000;
 
 impl<W: World> EventLoop<'_, W> {
-    /// The stream that a user has for a request to a server, and its connection; None where all that it may have are in use.
+    /// Returns a user's stream for a request to a server, with its connection; `None` if all that it may have are in
+    /// use.
     pub(super) fn place_for(&self, user: u32, endpoint: usize) -> Option<Place> {
         let Some(page) = &self.job.plan.page else {
             return Some(self.place_of(self.users.stream(user, endpoint as u32 % self.users.per_user)));
@@ -30,14 +31,14 @@ impl<W: World> EventLoop<'_, W> {
             .or_else(|| places.clone().find(|p| of(p).has_room()))
     }
 
-    /// Due times of what was to be pipelined behind a request that was not sent.
+    /// Due times of the requests that were to be pipelined behind one that was not sent.
     pub(super) fn behind(&self, stranded: &Stranded) -> &[Micros] {
         let place = self.place_for(stranded.user, stranded.endpoint(&self.job.prepared.requests));
         let c = place.map(|place| &self.transport.connections[place.slot]).filter(|c| !c.busy());
         c.map(|c| c.wire.behind()).unwrap_or_default()
     }
 
-    /// Sends a request that is due, or keeps it until there is a descriptor for it.
+    /// Sends a request that is due, or keeps it until a descriptor is free.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn issue(
         &mut self,
@@ -70,10 +71,10 @@ impl<W: World> EventLoop<'_, W> {
         let endpoint = detour.map_or(self.job.prepared.requests[request].endpoint, |d| d.endpoint);
         let stranded = |errand, joined| Stranded { user, due, phase, request: request as u32, errand, joined };
         let Some(Place { stream, slot }) = self.place_for(user, endpoint) else {
-            // Only page mode has several in flight, and it looks before it asks.
+            // Only page mode has several in flight per user, and it checks before it issues one.
             return Err(stranded(errand, None));
         };
-        // Closed loop: a user who pipelines asks for several things at once.
+        // Closed loop: a user with pipelining sends several requests at once.
         let depth = self.job.plan.http.pipeline.max(1);
         if depth > 1 && !arrived {
             let more = u64::from(depth - 1).min(self.phases.remaining);
@@ -112,7 +113,7 @@ impl<W: World> EventLoop<'_, W> {
         self.none_stranded(now);
     }
 
-    /// Nobody is stranded any more, perhaps.
+    /// Ends the phase if no request is stranded any more and all have come due.
     pub(super) fn none_stranded(&mut self, now: Micros) {
         if self.waiting.stranded.is_empty() {
             match self.phases.source {

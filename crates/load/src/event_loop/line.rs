@@ -1,9 +1,9 @@
-//! A closed loop with fewer connections than users (`--connections`): whoever finds none free waits in line, first come,
-//! first served, and that wait is *blocked*.
+//! The queue for connections in a closed loop with fewer connections than users (`--connections`).
 //!
-//! Whoever is next is given a connection that has room for a request. One that carries a single stream goes over to the slot of that: its
-//! socket and TLS session, under a new token. While somebody waits no connection is
-//! idle; the line therefore moves only when a request ends (`request_over`), or when the bound is lifted.
+//! A user who finds none free queues, first come, first served; that time is reported as *blocked*. The first in the
+//! queue gets a connection that has room for a request. A connection with a single stream moves to the slot of that
+//! stream, with its socket and TLS session, under a new token. While the queue is not empty no connection is idle. So
+//! it moves only when a request ends (`request_over`) or when the limit is lifted.
 
 use lastdrop_model::Micros;
 
@@ -13,8 +13,8 @@ use crate::transport::State;
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// A request has ended, or a phase begins: is a connection one that others may have? Those of a phase that may have had more
-    /// are closed, so that as long as one is idle there are no more than there may be.
+    /// Returns a connection to the shared pool when a request has ended or a phase begins. Closes idle connections
+    /// beyond the limit, so that an idle connection means that the limit is kept.
     #[inline]
     pub(super) fn offer(&mut self, slot: Slot) {
         if !self.waiting.pool.is_bounded() || !self.transport.connections[slot].has_room() {
@@ -29,14 +29,14 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Must a request that is due now wait for a connection? If not, its stream has one, or may open one.
+    /// Whether a request that is due has to queue. If not, its stream has a connection or may open one.
     pub(super) fn has_to_wait(&mut self, place: Place, endpoint: u32) -> bool {
         let others_wait = !self.waiting.pool.serving && !self.waiting.stranded.is_empty();
         others_wait || !self.find_connection(place, endpoint)
     }
 
     pub(super) fn find_connection(&mut self, place: Place, endpoint: u32) -> bool {
-        // One that leads elsewhere is closed first.
+        // A connection to another server is closed first.
         if self.transport.connections[place.slot].has_room() {
             return true;
         }
@@ -72,7 +72,7 @@ impl<W: World> EventLoop<'_, W> {
         self.waiting.pool.is_listed[slot.index()] = false;
     }
 
-    /// Sends what waits in line, as far as there are connections.
+    /// Sends queued requests while connections are free.
     pub(super) fn serve_line(&mut self, now: Micros) {
         if self.waiting.pool.serving || self.waiting.stranded.is_empty() {
             return;
@@ -86,7 +86,7 @@ impl<W: World> EventLoop<'_, W> {
         {
             let endpoint = next.endpoint(&self.job.prepared.requests);
             let user = next.user;
-            // One request that ends lets one go; a new phase may have room for thousands.
+            // A request that ends lets one go; a new phase may have room for thousands.
             if served && self.now() >= now + LONGEST_TURN_US {
                 self.waiting.pool.goes_on = true;
                 break;
@@ -98,7 +98,8 @@ impl<W: World> EventLoop<'_, W> {
             let Some(next) = self.waiting.stranded.pop_front() else { break };
             served = true;
             self.waiting.pool.joined = next.joined;
-            // What comes due with a phase that begins while the end of a request is handled is not sent before.
+            // A phase may begin while the end of a request is handled. A request due with that phase must not be sent
+            // before its start.
             let now = now.max(next.due);
             let again = self.try_issue(next.user, next.request as usize, next.due, next.phase, next.errand, now, true);
             self.waiting.pool.joined = None;

@@ -1,14 +1,14 @@
 //! One thread's loop over its connections: requests come due, go out, and meet their end.
 //!
-//! The loop lives through all phases of a run; connections and users go over from one to the next. A request belongs to
-//! the phase in which it came due, however late it ends. What it is made of stands for itself and knows nothing of it: `users`,
-//! `stream`, `transport`, `protocol`, `phases`, `record`. Here they come together, each file a chapter: requests come due (`due`), go to
-//! a connection (`issue`, `line`) and out (`begin`, `write`), answers come (`read`, `take`), requests end (`ends`), and something
-//! follows (`over`, `follow`, `browse`). This file has the turn of the loop and its timers.
+//! The loop lives through all phases of a run; connections and users pass from one phase to the next. A request belongs
+//! to the phase in which it came due, however late it ends. The modules `users`, `stream`, `transport`, `protocol`,
+//! `phases` and `record` know nothing of the loop, which combines them. Each file here is a chapter: requests come due
+//! (`due`), get a connection (`issue`, `line`) and go out (`begin`, `write`). Answers come (`read`, `take`), requests
+//! end (`ends`), and something follows (`over`, `follow`, `browse`). This file has the turn of the loop and its timers.
 //!
-//! Time is read once an event, right after the read that it is about: with one reading a turn, up to 64 events of
-//! 7 µs each would share it and latencies would be wrong by half a millisecond under full load; a reading costs 25 ns.
-//! All times here are microseconds since the start of the run.
+//! The loop reads the time once per event, right after the read in question. With one reading per turn, up to 64 events
+//! of 7 µs each would share it, and latencies would be wrong by half a millisecond under full load. A reading costs 25
+//! ns. All times here are microseconds since the start of the run.
 
 mod audit;
 mod begin;
@@ -49,49 +49,50 @@ use crate::users::{Presence, Users, Waiting};
 use crate::wiring::{Job, Outcome, Wiring};
 use crate::world::{EVENTS_A_LOOK, World};
 
-/// How often the loop looks whether it was told to stop, when nothing else wakes it.
+/// How often the loop checks for a request to stop when nothing else wakes it.
 const STOP_CHECK_US: Micros = 50_000;
-/// How often users are added or sent away while their number changes.
+/// How often users are added or removed while their number changes.
 const RAMP_CHECK_US: Micros = 10_000;
-/// What is due, and what follows a look at what has come, lets the rest wait after so long: thousands of connects in a row must not keep
-/// answers, and the times at which they came, from being seen. Between two looks there is room for three of these.
+/// Longest time for due work, and for work after a poll, before the rest waits for the next turn. Thousands of connects
+/// in a row must not delay the reading of answers and their timestamps. Up to three such stretches fit between two
+/// polls.
 const LONGEST_TURN_US: Micros = 600;
-/// With nothing connected at all by then, a closed loop gives up.
+/// A closed loop without any connection by then gives up.
 const UNREACHABLE_US: Micros = 1_000_000;
 
-/// Something that happens at a time.
+/// An event that the loop has scheduled for a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Alarm {
-    /// A user has paused long enough.
+    /// A user's pause is over.
     User(u32),
     /// A connection may be read or written again (its token).
     Transfer(u64),
-    /// The server had its time to say `100 Continue`.
+    /// The server has had its time to send `100 Continue`.
     Continue(u64),
 }
 
-/// What the loop does at a time.
+/// The scheduled events and the end of this turn.
 #[derive(Debug, Default)]
 struct Timers {
     alarms: BinaryHeap<Reverse<(Micros, Alarm)>>,
-    /// Until when this turn may go on before the loop looks at what has come.
+    /// When this turn must end so that the loop can poll.
     turn_ends: Micros,
 }
 
-/// One thread's part of a run. `W` is the world that it is in. Which stream is on which connection is known to `protocol` alone.
+/// One thread's share of a run, in the world `W`. Only `protocol` knows which stream is on which connection.
 pub struct EventLoop<'a, W: World> {
     job: Job<'a>,
     wiring: &'a Wiring<'a>,
     transport: Transport<W>,
     streams: Streams,
-    /// The head of the last answer: most are like it.
+    /// The head of the last answer; most later ones equal it.
     last_head: HeadMemory,
     phases: Phases,
     record: Record,
     users: Users,
     waiting: Waiting,
     timers: Timers,
-    /// Requests that are played instead of the plan's own.
+    /// Requests from a log, played instead of the plan's own.
     tape: Option<Reader>,
 }
 
@@ -129,7 +130,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         self.transport.world.now_us().saturating_sub(self.job.start)
     }
 
-    /// Changes the counts of the phase and of the class of a request.
+    /// Changes the counts of a request's phase and class.
     #[inline]
     pub(super) fn count(&mut self, stream: StreamId, change: impl Fn(&mut Counts)) {
         let s = &self.streams[stream];
@@ -137,7 +138,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         self.record.slice(phase).count(class, change);
     }
 
-    /// Those of the request that a connection carries, or the first of them.
+    /// Changes the counts for the request that a connection carries, or for the first of several.
     #[inline]
     pub(super) fn count_on(&mut self, slot: Slot, change: impl Fn(&mut Counts)) {
         if let Some(stream) = self.first_on(slot) {
@@ -145,7 +146,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         }
     }
 
-    /// Where a stream is, or will be.
+    /// Returns the stream with the connection that carries it or will carry it.
     #[inline]
     pub(super) fn place_of(&self, stream: StreamId) -> Place {
         Place { stream, slot: self.transport.connections.carrier(stream) }
@@ -156,7 +157,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         self.transport.connections[slot].wire.streams(slot).next()
     }
 
-    /// Carries the plan out. Every request that came due is accounted for when it returns.
+    /// Runs the plan. When it returns, every request that came due is accounted for.
     pub fn run(mut self) -> io::Result<Outcome> {
         self.begin_run();
         loop {
@@ -166,15 +167,15 @@ impl<'a, W: World> EventLoop<'a, W> {
         }
     }
 
-    /// The first phase begins. Turns follow until one says that the run is over.
+    /// Begins the first phase. The caller then takes turns until one reports the end of the run.
     pub fn begin_run(&mut self) {
         self.enter_phase(0, 0);
     }
 
-    /// One turn of the loop: what is due, a wait, what has come. Says when the run is over, where it is.
+    /// Takes one turn: handles what is due, waits, handles what arrived. Returns the time when the run is over.
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// The system call that waits failed.
     #[inline]
     pub fn turn(&mut self) -> io::Result<Option<Micros>> {
         let now = self.now();
@@ -190,7 +191,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             let (token, flags) = self.transport.world.event(i);
             self.on_event(token, flags);
         }
-        // As of `now`, before the look: this thread may have been kept from running at any point after it.
+        // `now` is from before the poll: the system may have suspended this thread at any point after it.
         if let Some(seen) = self.streams.looked(n, n < EVENTS_A_LOOK, now, open) {
             self.expire(seen);
         }
@@ -200,7 +201,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         Ok(None)
     }
 
-    /// Goes on with connections that have had their share before, as long as a turn may last.
+    /// Continues with connections that had used up their share of a turn, for at most the time of one turn.
     fn go_on(&mut self) {
         let ends = self.now() + LONGEST_TURN_US;
         let mut waiting = std::mem::take(&mut self.transport.again).into_iter();
@@ -214,7 +215,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         self.transport.again.extend(newer);
     }
 
-    /// Everything that is due because of time alone. Says as of when all that has been done.
+    /// Does everything that is due by time alone. Returns the latest time it read.
     pub(super) fn timers(&mut self, mut now: Micros) -> Micros {
         while let Some(Reverse((at, alarm))) = self.timers.alarms.peek().copied() {
             if at > now || self.turn_is_over() {
@@ -223,7 +224,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             self.timers.alarms.pop();
             match alarm {
                 Alarm::User(user) => self.wake(user, at, now),
-                // What ends here ends at a later time, and so does what follows begin.
+                // What ends here ends at a later time, and what follows begins then.
                 Alarm::Transfer(token) => {
                     self.transfer(token);
                     now = self.now();
@@ -254,13 +255,13 @@ impl<'a, W: World> EventLoop<'a, W> {
         now
     }
 
-    /// Has this turn lasted long enough, so that what else is due waits for a look at what has come?
+    /// Whether this turn has lasted long enough that remaining work must wait for the next poll.
     #[inline]
     pub(super) fn turn_is_over(&self) -> bool {
         self.still_in_turn().is_none()
     }
 
-    /// What time it is, where this turn may go on.
+    /// Returns the time if this turn may continue.
     #[inline]
     pub(super) fn still_in_turn(&self) -> Option<Micros> {
         let now = self.now();
@@ -283,12 +284,12 @@ impl<'a, W: World> EventLoop<'a, W> {
         self.phases.over && (self.streams.count() == 0 && !between() || drained)
     }
 
-    /// Nobody has ever had a connection: will nobody ever?
+    /// No connection has ever succeeded: whether none ever will.
     fn is_hopeless(&self) -> bool {
         let stranded = !self.waiting.stranded.is_empty() && self.transport.open_sockets == 0;
         match self.phases.source {
             Source::Closed { .. } if self.record.refused >= u64::from(self.users.wanted.max(1)) => true,
-            // Without a descriptor the requests of -n would be tried for ever.
+            // Without a descriptor the loop would try the requests of -n for ever.
             _ => stranded && self.phases.phase_end.is_none(),
         }
     }
@@ -322,7 +323,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         if self.waiting.pool.goes_on && !self.waiting.stranded.is_empty() {
             return now;
         }
-        // A line moves when a request ends; who found no descriptor tries again.
+        // The queue for connections moves when a request ends; a request without a descriptor needs another try.
         if !self.waiting.stranded.is_empty() && (!self.waiting.line_stands() || self.waiting.no_socket_until > now) {
             at = at.min(self.waiting.no_socket_until);
         }

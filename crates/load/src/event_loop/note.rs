@@ -1,4 +1,4 @@
-//! Each request with what came of it, where somebody wants them all.
+//! Hands over each request with its result, if the caller wants all of them.
 
 use lastdrop_model::exchange::Detoured;
 use lastdrop_model::{Exchange, Failure, Fate, Micros, Wish};
@@ -9,7 +9,7 @@ use crate::phases::Queue;
 use crate::wiring::Message;
 use crate::world::World;
 
-/// So many are handed over together: enough that the channel costs nothing, few enough to be no burden.
+/// Size of a batch: large enough that the channel costs nothing, small enough to use little memory.
 const TOGETHER: usize = 4096;
 
 fn unsent(phase: u16, request: u32, due: Micros) -> Exchange {
@@ -49,19 +49,19 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Requests that came due and were not sent: they are what lies between the two cursors.
+    /// Notes the requests that came due and were not sent: those between the two cursors.
     pub(super) fn note_unsent(&mut self, now: Micros) {
         let until = self.phases.phase_end.map_or(now + 1, |end| end.min(now + 1));
         self.note_waiting(until);
     }
 
-    /// At the end of a run: what was due and never found a connection.
+    /// Notes, at the end of a run, the requests that were due and never found a connection.
     pub(super) fn note_stranded(&mut self) {
         let origin = self.origin();
         let mut waiting = Vec::new();
         for s in &self.waiting.stranded {
             waiting.push(unsent(s.phase, s.request, origin + s.due));
-            // With those that were to be pipelined behind it.
+            // Include the requests that were to be pipelined behind it.
             waiting.extend(self.behind(s).iter().map(|due| unsent(s.phase, s.request, origin + due)));
         }
         if let Some(exchanges) = &mut self.record.exchanges {
@@ -70,7 +70,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Of those, what arrived before `until` and waits for somebody who sends it.
+    /// Notes the open-loop arrivals before `until` that still wait for a free user.
     pub(super) fn note_waiting(&mut self, until: Micros) {
         let origin = self.origin();
         if self.record.exchanges.is_none() {
@@ -122,7 +122,7 @@ impl<W: World> EventLoop<'_, W> {
         self.transport.world.unix_us() + self.job.start
     }
 
-    /// Writes down the end of a request.
+    /// Notes the end of a request.
     #[inline]
     pub(super) fn note_end(&mut self, place: Place, due: Micros, done: Micros, fate: Fate, kept: bool) {
         if self.record.exchanges.is_some() {

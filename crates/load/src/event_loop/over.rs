@@ -1,4 +1,4 @@
-//! A request has met its end: what its user does next.
+//! Decides what a user does after a request has ended.
 
 use lastdrop_model::Micros;
 
@@ -10,11 +10,11 @@ use crate::transport::State;
 use crate::users::End;
 use crate::world::World;
 
-/// A user whose connection was refused tries again after this; nobody reloads a dead page a million times.
+/// Pause of a user whose connection was refused: no real user retries without one.
 const REFUSED_PAUSE_US: Micros = 50_000;
 
 impl<W: World> EventLoop<'_, W> {
-    /// A request has met its end, and its connection carries it no more.
+    /// Handles the end of a request that its connection no longer carries.
     #[inline]
     pub(super) fn request_over(&mut self, place: Place, now: Micros, end: End) {
         let user = self.users.user_of(place.stream);
@@ -30,7 +30,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// What a user did is done; after a pause comes the next.
+    /// Ends a user's request, session or page; the next one follows after the think time.
     pub(super) fn unit_over(&mut self, user: u32, request: usize, now: Micros, refused: bool) {
         let closed = matches!(self.phases.source, Source::Closed { .. });
         if closed && refused && !self.phases.over {
@@ -74,7 +74,7 @@ impl<W: World> EventLoop<'_, W> {
             self.keep_cookies(user, endpoint, &errand, seen);
             let may_follow = self.phases.may_follow(now);
             if may_follow && let Some(next) = self.what_follows(user, request, endpoint, &errand, status, seen) {
-                // What follows from an answer is a request like any other: due now, and due in this phase.
+                // A follow-up is a request like any other: due now, in this phase.
                 let phase = self.phases.phase;
                 self.record.slice(phase).counts.due += 1;
                 return self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
@@ -89,7 +89,7 @@ impl<W: World> EventLoop<'_, W> {
         self.step_over(user, place.slot, request, (good, status), refused, now);
     }
 
-    /// A request with all that follows from it, or a page, is over: a session goes on, or the user has done what it wanted.
+    /// Ends a step: a request with all that followed from it, or a page. The session continues, or the user is done.
     pub(super) fn step_over(
         &mut self,
         user: u32,
@@ -107,7 +107,7 @@ impl<W: World> EventLoop<'_, W> {
                 person.past_once = true;
             }
             let past = person.past_once;
-            // The next one that is not over with.
+            // Skip requests that are sent once, if they are done.
             person.step =
                 (request + 1..requests.len()).find(|i| !(requests[*i].once && past)).unwrap_or(requests.len());
             let abandon = &self.job.plan.abandon;

@@ -1,5 +1,5 @@
-//! A limited bandwidth: what has gone on a connection has its time, and the next bytes follow when that is over, however few of them a
-//! socket took or gave at once.
+//! Limits the bandwidth of a connection. Bytes sent or received take their time at the limited rate, and the next ones
+//! wait until it is over. This holds however few bytes the socket took or gave at once.
 
 use std::cmp::Reverse;
 
@@ -10,7 +10,7 @@ use crate::ids::Slot;
 use crate::transport::Pace;
 use crate::world::World;
 
-/// Pieces are so many per second.
+/// Number of pieces per second into which a limited rate is split.
 const PIECES_A_SECOND: u64 = 20;
 
 impl<W: World> EventLoop<'_, W> {
@@ -22,13 +22,13 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// When the next bytes may go after so many; None where nothing limits them.
+    /// When the next bytes may follow this many; `None` without a limit.
     fn next_after(&self, bytes: usize) -> Option<Micros> {
         let rate = self.job.plan.network.bandwidth_bytes?;
         Some(self.now() + (bytes as u64 * 1_000_000).div_ceil(rate.max(1)))
     }
 
-    /// So many bytes were written.
+    /// Records that this many bytes were written.
     #[inline]
     pub(super) fn wrote(&mut self, slot: Slot, bytes: usize) {
         if let Some(next) = self.next_after(bytes) {
@@ -36,7 +36,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// So many bytes were read.
+    /// Records that this many bytes were read.
     #[inline]
     pub(super) fn has_read(&mut self, slot: Slot, bytes: usize) {
         if let Some(next) = self.next_after(bytes) {
@@ -44,13 +44,13 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Is it too early to write more? Then the loop comes back to it.
+    /// Whether it is too early to write more. An alarm then brings the loop back.
     #[inline]
     pub(super) fn is_ahead(&mut self, slot: Slot) -> bool {
         self.is_too_early(slot, |pace| pace.write_from)
     }
 
-    /// Is it too early to read more? Then the loop comes back to it.
+    /// Whether it is too early to read more. An alarm then brings the loop back.
     #[inline]
     pub(super) fn is_quiet(&mut self, slot: Slot) -> bool {
         self.is_too_early(slot, |pace| pace.read_from)
@@ -60,13 +60,13 @@ impl<W: World> EventLoop<'_, W> {
     fn is_too_early(&mut self, slot: Slot, from: impl Fn(&Pace) -> Micros) -> bool {
         let c = &mut self.transport.connections[slot];
         let token = c.token(slot);
-        // Where nothing is limited nobody asks for the time.
+        // Without a limit the time is not read.
         let Some(pace) = &mut c.pace else { return false };
         let (from, now) = (from(pace), self.transport.world.now_us().saturating_sub(self.job.start));
         if from <= now {
             return false;
         }
-        // One alarm before is enough: each that comes looks at both directions, and would else set two more.
+        // One earlier alarm is enough: each alarm checks both directions, and would otherwise set two more.
         if pace.alarm_at <= now || pace.alarm_at > from {
             pace.alarm_at = from;
             self.timers.alarms.push(Reverse((from, Alarm::Transfer(token))));

@@ -1,4 +1,4 @@
-//! Phases begin and end, and what is left at the end of a run is accounted for.
+//! Begins and ends phases, and accounts for what is left at the end of a run.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::wiring::{Message, Outcome};
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Has every request of an earlier phase ended? Its slice then serves the next one, however short phases are.
+    /// Whether every request of an earlier phase has ended. Its slice is then reused, however short phases are.
     pub(super) fn is_over(&self, phase: u16) -> bool {
         phase != self.phases.phase
             && self.record.live[usize::from(phase)].as_ref().is_some_and(|l| l.in_flight == 0)
@@ -23,7 +23,7 @@ impl<W: World> EventLoop<'_, W> {
             && self.waiting.stranded.iter().all(|s| s.phase != phase)
     }
 
-    /// The time of a phase is up: the next one begins, or nothing more comes due.
+    /// Ends a phase whose time is up: begins the next one, or stops the arrivals.
     pub(super) fn phase_over(&mut self, now: Micros) {
         let end = self.phases.phase_end.unwrap_or(now);
         if usize::from(self.phases.phase) + 1 < self.job.plan.phases.len() {
@@ -64,14 +64,14 @@ impl<W: World> EventLoop<'_, W> {
             Load::Closed { users, to_users, connections } => {
                 let own = |n: u32| self.job.shard.count(u64::from(n)).max(1);
                 self.waiting.pool.limit(connections.map(own));
-                // Those of the phase before are for everybody now.
+                // Connections left from the previous phase return to the shared pool.
                 for slot in self.transport.connections.slots() {
                     self.offer(slot);
                 }
                 let (from, to) = (f64::from(*users), f64::from(to_users.unwrap_or(*users)));
                 self.phases.source = Source::Closed { from, to };
                 self.phases.due_cursor = None;
-                // What waited for a connection in an open loop has nobody who would send it.
+                // Requests that waited for a connection in an open loop have no user to send them now.
                 self.class_unsent(start);
                 self.note_waiting(start);
                 self.phases.queues.clear();
@@ -97,13 +97,13 @@ impl<W: World> EventLoop<'_, W> {
                     arrivals,
                     budget: self.phases.remaining,
                 };
-                // What is played has its own times.
+                // A log that is played has its own times.
                 if let Some(arrivals) = arrivals.filter(|_| self.tape.is_none()) {
                     self.phases.due_cursor = Some(queue(arrivals.clone()));
                     self.phases.queues.push_back(queue(arrivals));
                 }
                 if std::mem::take(&mut self.waiting.exhausted) {
-                    // Those of this phase are free for what waits from the one before.
+                    // The users of this phase are free for requests left waiting by the previous one.
                     self.waiting.freed_at = start;
                 }
                 self.pool_users();
@@ -114,21 +114,21 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// All of `-n` has come due (and, in an open loop, gone out).
+    /// All requests of `-n` have come due and, in an open loop, gone out.
     pub(super) fn nothing_remains(&mut self, now: Micros) {
         if usize::from(self.phases.phase) + 1 == self.job.plan.phases.len() && self.waiting.stranded.is_empty() {
-            // Found out more than once where -n is not more than the users.
+            // Called repeatedly if -n is at most the number of users.
             self.phases.used_up |= !self.phases.over;
             self.stop_arrivals(now);
         }
     }
 
-    /// From now on nothing comes due; idle connections go, so that no worker of the server is held by them.
+    /// Stops the arrivals, and closes idle connections so that they occupy no worker of the server.
     pub(super) fn stop_arrivals(&mut self, now: Micros) {
         if self.phases.over {
             return;
         }
-        // What comes due at this very moment may have been sent.
+        // A request due at exactly this moment may have been sent.
         self.count_due(now + 1);
         self.phases.over = true;
         self.count_unplayed(now);
@@ -143,7 +143,8 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// The plan has had enough of what comes back: nothing more comes due, and nobody waits for the rest.
+    /// Gives up because the plan's limit of bad results is reached: nothing more comes due, and the run does not wait
+    /// for the rest.
     pub(super) fn give_up(&mut self, now: Micros) {
         self.stop_arrivals(now);
         self.phases.given_up = true;
@@ -164,10 +165,10 @@ impl<W: World> EventLoop<'_, W> {
         self.note_censored();
         let since_start = |at: Micros| at.saturating_sub(self.phases.phase_start);
         let duration = match self.phases.phase_end {
-            // Ctrl-C, nothing there, or not what was wanted.
+            // Interrupted by Ctrl-C, nothing reachable, or given up.
             _ if ended_early || self.phases.given_up => since_start(now),
             Some(end) if self.phases.remaining > 0 => since_start(end),
-            // All of -n came due before -d.
+            // All of -n came due before the end of -d.
             Some(end) => since_start(self.record.last_end).min(since_start(end)),
             None => since_start(self.record.last_end),
         };
@@ -184,7 +185,7 @@ impl<W: World> EventLoop<'_, W> {
         self.record.outcome
     }
 
-    /// Hands over the second of a phase that has passed, and the phase itself once all of its requests have ended.
+    /// Hands over the past second of a phase, and the phase itself once all of its requests have ended.
     pub(super) fn flush(&mut self, phase: u16, now: Micros) {
         if phase == self.phases.phase {
             self.count_due(now);
@@ -207,7 +208,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     pub(super) fn hand_over(&self, slice: Box<Slice>) {
-        // Nobody listening means that the run is being given up; the stop flag ends the loop.
+        // If nobody receives, the run is being abandoned; the stop flag ends the loop.
         let _ = self.wiring.out.send(Message::Slice { thread: self.wiring.thread, slice });
     }
 
@@ -215,14 +216,15 @@ impl<W: World> EventLoop<'_, W> {
         let _ = self.wiring.out.send(Message::PhaseEnd { thread: self.wiring.thread, phase, duration_us, peak });
     }
 
-    /// Open loop: counts what has come due by now.
+    /// Open loop: counts the requests that have come due by now.
     pub(super) fn count_due(&mut self, now: Micros) {
         if let Some((phase, due)) = self.phases.come_due(now) {
             self.record.slice(phase).counts.due += due;
         }
     }
 
-    /// Open loop: nothing of what has come due by `now` and waits will be sent. It has the classes that it would have had.
+    /// Open loop: counts, by class, requests that came due by `now` and will never be sent. They are divided by the
+    /// plan's weights.
     pub(super) fn class_unsent(&mut self, now: Micros) {
         if self.job.prepared.classes == 0 {
             return;
@@ -238,14 +240,14 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// What came due and found no descriptor until the end.
+    /// Counts, by class, the requests that came due and never found a descriptor.
     pub(super) fn class_stranded(&mut self) {
         if self.job.prepared.classes == 0 {
             return;
         }
         for stranded in std::mem::take(&mut self.waiting.stranded) {
             let class = self.job.prepared.class_of(stranded.request, stranded.errand.as_deref());
-            // With those that were to be pipelined behind it.
+            // Include the requests that were to be pipelined behind it.
             let behind = self.behind(&stranded).len() as u64;
             self.record.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1 + behind;
         }

@@ -1,4 +1,4 @@
-//! Requests of others are played instead of the plan's own.
+//! Plays the requests of a log instead of the plan's own.
 
 use lastdrop_model::{Micros, Url};
 
@@ -12,13 +12,13 @@ use crate::users::Presence;
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Is a tape played by its times?
+    /// Whether a tape is played by its times (open loop).
     #[inline]
     pub(super) fn plays_open(&self) -> bool {
         self.tape.is_some() && matches!(self.phases.source, Source::Open)
     }
 
-    /// Open loop: sends what is due, as far as somebody is free. Says as of when.
+    /// Open loop: sends every request that is due and finds a free user. Returns the latest time it read.
     pub(super) fn play(&mut self, mut now: Micros) -> Micros {
         let open = matches!(self.phases.source, Source::Open);
         if !open
@@ -64,7 +64,7 @@ impl<W: World> EventLoop<'_, W> {
         now
     }
 
-    /// Closed loop: a user asks for what is next of its own.
+    /// Closed loop: sends the user's own next request from the tape.
     pub(super) fn play_for(&mut self, user: u32, due: Micros, now: Micros) {
         let (number, users) = (user as usize, self.users.presence.len());
         match self.tape.as_mut().and_then(|tape| tape.of_user(number, users)) {
@@ -84,7 +84,7 @@ impl<W: World> EventLoop<'_, W> {
                     self.nothing_remains(now);
                 }
             }
-            // Others have to get on, or the reader.
+            // Other users, or the reader of the log, have to get ahead first.
             None => self.pause(user, now + NOTHING_YET_US),
         }
     }
@@ -102,7 +102,7 @@ impl<W: World> EventLoop<'_, W> {
         self.issue(user, request as usize, due, phase, Some(Box::new(errand)), now, arrived);
     }
 
-    /// Compares an answer with the one that the log has.
+    /// Compares an answer with the one in the log.
     pub(super) fn compare_with_log(&mut self, place: Place) {
         let c = &self.transport.connections[place.slot];
         let s = &self.streams[place.stream];
@@ -126,7 +126,7 @@ impl<W: World> EventLoop<'_, W> {
         });
     }
 
-    /// When the next request of the tape is due, or the reader is to be asked again.
+    /// Returns when the next request of the tape is due, or when to ask the reader again.
     pub(super) fn next_played(&mut self, now: Micros) -> Option<Micros> {
         let start = self.phases.phase_start;
         let tape = self.tape.as_mut().filter(|_| matches!(self.phases.source, Source::Open))?;
@@ -137,7 +137,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Counts what has come due by now and will not be sent.
+    /// Counts the requests that have come due by now and will not be sent.
     pub(super) fn count_unplayed(&mut self, now: Micros) {
         if let Some(tape) = &mut self.tape {
             tape.tell();

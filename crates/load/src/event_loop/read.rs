@@ -1,4 +1,4 @@
-//! What comes on a connection: bytes, TLS records, the end of the stream.
+//! Reads from a connection: bytes, TLS records, the end of the stream.
 
 use std::io;
 use std::time::SystemTime;
@@ -12,9 +12,9 @@ use crate::tls_config;
 use crate::transport::{READ_BUFFER_BYTES, State};
 use crate::world::{Outgoing, World};
 
-/// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
+/// Most reads in a row on one connection: a server that sends without end must not starve the others.
 const MOST_READS: usize = 16;
-/// The most that a TLS record holds.
+/// Largest TLS record.
 const RECORD_BYTES: usize = 16 * 1024;
 
 impl<W: World> EventLoop<'_, W> {
@@ -53,7 +53,7 @@ impl<W: World> EventLoop<'_, W> {
                     if !go_on {
                         return;
                     }
-                    // Slow reading leaves bytes behind, whose edge has been.
+                    // Limited reading leaves bytes behind, and their edge has already been reported.
                     if !slow && n < most && !self.transport.connections[slot].peer_closed {
                         return;
                     }
@@ -98,9 +98,9 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Takes TLS records. False: the connection has nothing more to read for this request.
+    /// Decrypts TLS records. Returns false if the connection has nothing more to read for this request.
     pub(super) fn decrypt(&mut self, slot: Slot, data: &[u8], now: Micros) -> bool {
-        // As long as the most that ever came: to clear and to fill it for each answer costs more than its bytes.
+        // The buffer stays as long as it ever was: clearing and refilling it per answer costs more than its bytes.
         let mut plain = std::mem::take(&mut self.transport.plain);
         let mut filled = 0;
         let Some(mut tls) = self.transport.connections[slot].layers.tls.take() else { return false };
@@ -120,14 +120,14 @@ impl<W: World> EventLoop<'_, W> {
         });
         let done = was_handshaking && !tls.handshaking();
         let resumed = tls.resumed();
-        // Handshake messages, or the alert that says what is wrong.
+        // Send handshake messages, or the alert that reports an error.
         let flushed = match &self.transport.connections[slot].socket {
             Some(socket) if tls.wants_write() => tls.flush(&mut Outgoing::new(&mut self.transport.world, socket)),
             _ => Ok(()),
         };
         let first = self.first_on(slot);
         let c = &mut self.transport.connections[slot];
-        // What ends the stream ends the use of the connection, even where TCP stays open.
+        // The end of the TLS stream ends the use of the connection, even if TCP stays open.
         let ended = tls.ended();
         c.peer_closed |= ended;
         let state = c.state;
@@ -169,7 +169,7 @@ impl<W: World> EventLoop<'_, W> {
         }
         if let Err(e) = fed {
             let what = tls_config::failure(&e);
-            // With TLS 1.3 a server judges our certificate when the handshake is over for us.
+            // With TLS 1.3 the server judges the client certificate after our side of the handshake is done.
             if state == State::Handshaking || verify::is_about_client_certificate(&e) {
                 self.record.note_connect_error(&what);
                 self.fail(slot, Failure::Connect, now);

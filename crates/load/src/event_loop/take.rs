@@ -1,4 +1,4 @@
-//! Bytes of HTTP: an answer, or a proxy's answer.
+//! Takes bytes of HTTP: an answer of the server, or of a proxy.
 
 use lastdrop_http::{Discard, Sink};
 use lastdrop_model::{Failure, Micros, Wish};
@@ -13,7 +13,7 @@ use crate::wiring::FirstAnswer;
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Takes bytes of HTTP. False: the connection has nothing more to read for what was in flight on it.
+    /// Takes bytes of HTTP. Returns false if the connection has nothing more to read for the requests in flight.
     #[inline]
     pub(super) fn take(&mut self, slot: Slot, data: &[u8], now: Micros) -> bool {
         let c = &self.transport.connections[slot];
@@ -34,7 +34,7 @@ impl<W: World> EventLoop<'_, W> {
         true
     }
 
-    /// Takes what belongs to one request. False: nothing more comes for it.
+    /// Takes the bytes of one request's answer. Returns false if nothing more comes for it.
     #[inline]
     fn take_piece(&mut self, place: Place, data: &[u8], now: Micros) -> bool {
         let Place { stream, slot } = place;
@@ -94,7 +94,7 @@ impl<W: World> EventLoop<'_, W> {
                         }
                         continue;
                     }
-                    // Bytes after the answer belong to no request: such a connection is not used again.
+                    // Bytes after the answer belong to no request: such a connection is not reused.
                     let clean = at == data.len() && c.wire.lives_on(stream, c.state == State::Waiting);
                     self.answered(place, now, clean);
                     return false;
@@ -117,7 +117,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// The proxy's answer to CONNECT.
+    /// Takes the proxy's answer to CONNECT.
     pub(super) fn take_tunnel(&mut self, slot: Slot, data: &[u8], now: Micros) -> bool {
         let c = &mut self.transport.connections[slot];
         let answer = c.wire.tunnel_mut();
@@ -154,7 +154,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// What the first answer says of its server.
+    /// Notes what the first answer tells about its server.
     pub(super) fn note_first_answer(&mut self, slot: Slot) {
         let c = &mut self.transport.connections[slot];
         let tls = c.layers.tls.as_ref().map(|tls| tls.facts());

@@ -1,4 +1,4 @@
-//! Users come and go, pause and are free.
+//! Adds and removes users, lets them pause, and frees them.
 
 use std::cmp::Reverse;
 
@@ -12,8 +12,8 @@ use crate::users::{Presence, spread_start};
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Closed loop: as many users as the phase wants at this time. Those who begin together with thousands of others do so
-    /// over the first second, and never more in a turn than leave time for a look at what has come.
+    /// Closed loop: brings the number of users to what the phase wants at this time. Thousands that begin together are
+    /// spread over the first second. A turn starts only as many as leave time for the next poll.
     pub(super) fn change_users(&mut self, now: Micros) {
         let Source::Closed { from, to } = self.phases.source else { return };
         let since = now.saturating_sub(self.phases.phase_start);
@@ -47,17 +47,17 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Does the number of users still change?
+    /// Whether the number of users still changes.
     pub(super) fn users_change(&self) -> bool {
         let Source::Closed { from, to } = self.phases.source else { return false };
         self.users.more_to_begin || self.users.spreading || (from - to).abs() > f64::EPSILON
     }
 
-    /// Open loop: everybody who is free waits for arrivals.
+    /// Open loop: lists every free user as waiting for arrivals.
     pub(super) fn pool_users(&mut self) {
         self.waiting.idle.iter_mut().for_each(Vec::clear);
         self.waiting.closed.clear();
-        // In an earlier phase more users may have been there than this one has connections.
+        // An earlier phase may have had more users than this one has connections.
         let Load::Open { connections, .. } = &self.job.plan.phases[usize::from(self.phases.phase)].load else { return };
         let own = self.job.shard.count(u64::from(*connections)).max(1) as usize;
         self.users.wanted = (own / self.users.per_user as usize).max(1).min(self.users.presence.len()) as u32;
@@ -78,16 +78,16 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// A user leaves, and its connections with it.
+    /// Sends a user away and closes its connections.
     pub(super) fn send_away(&mut self, user: u32) {
         self.users.presence[user as usize] = Presence::Away;
-        // Whoever waits in line takes them over.
+        // Queued users take the connections over.
         if !self.waiting.line_stands() {
             self.close_idle_of(user);
         }
     }
 
-    /// Closes those of a user's connections on which nothing is in flight.
+    /// Closes a user's connections that have nothing in flight.
     pub(super) fn close_idle_of(&mut self, user: u32) {
         for stream in self.users.streams(user) {
             let slot = self.place_of(stream).slot;
@@ -102,7 +102,7 @@ impl<W: World> EventLoop<'_, W> {
         self.timers.alarms.push(Reverse((until, Alarm::User(user))));
     }
 
-    /// A user's pause is over; `due` is when it was to end.
+    /// Ends a user's pause; `due` is when it was to end.
     pub(super) fn wake(&mut self, user: u32, due: Micros, now: Micros) {
         if self.users.presence[user as usize] != Presence::Pausing {
             return;
@@ -119,7 +119,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// A user has nothing to do any more.
+    /// Frees a user who has nothing left to do.
     pub(super) fn free(&mut self, user: u32, now: Micros) {
         if self.phases.over {
             return self.send_away(user);

@@ -1,4 +1,4 @@
-//! What goes out on a connection: what its state has to write, as far as the socket takes it.
+//! Writes to a connection what its state requires, as far as the socket accepts it.
 
 use std::cmp::Reverse;
 
@@ -18,7 +18,8 @@ impl<W: World> EventLoop<'_, W> {
                 return;
             }
             let state = self.transport.connections[slot].state;
-            // A server on this machine may run, and answer, before the call that sends returns: what it takes is not connecting.
+            // A server on this machine may run, and answer, before the sending call returns. That time is not connect
+            // time.
             let connected_at = if state == State::Connecting { self.now() } else { 0 };
             let piece = self.piece();
             let (written, sent) = self.transport.send(slot, &self.streams, requests, piece);
@@ -46,10 +47,10 @@ impl<W: World> EventLoop<'_, W> {
                     return self.fail(slot, Failure::Connect, now);
                 }
                 Written::Error(_) if state == State::Connecting => return self.fail(slot, Failure::Reset, now),
-                // The server may have answered before it stopped reading: the read tells.
+                // The server may have answered before it stopped reading: the read shows.
                 Written::Error(_) => return self.read(slot),
                 Written::Blocked { .. } => return,
-                // What is written is ahead of its time now.
+                // The bytes written are now ahead of the limited rate.
                 Written::Enough => continue,
                 Written::Later => {
                     let token = c.token(slot);
@@ -58,7 +59,7 @@ impl<W: World> EventLoop<'_, W> {
                 Written::All => {}
             }
             match c.state {
-                // An answer of the proxy or of the server has to come first.
+                // The proxy or the server has to answer first.
                 State::Tunnel | State::Handshaking => return,
                 _ => match c.wire.progress(slot, &self.streams, requests) {
                     Progress::All(streams) => {
@@ -80,7 +81,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// A connection may have something to say of its own, when it has read something or a stream of it has ended.
+    /// Writes a connection's own frames, if it has any after a read or after the end of a stream.
     #[inline]
     pub(super) fn say(&mut self, slot: Slot) {
         let c = &mut self.transport.connections[slot];

@@ -1,4 +1,4 @@
-//! Requests that are due and wait for a descriptor or in line for a connection, and those who are free to ask.
+//! Requests that are due and wait for a descriptor or a connection, and the users who are free.
 
 use std::collections::VecDeque;
 
@@ -8,19 +8,19 @@ use crate::ids::Slot;
 use crate::prepare::Request;
 use crate::stream::Errand;
 
-/// The bound, and which connections are idle.
+/// The limit on connections, and which of them are idle.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// Most connections that this thread may have open in this phase; `u64::MAX` where it may have any number.
+    /// Most connections that this thread may have open in this phase; `u64::MAX` without a limit.
     pub most: u64,
-    /// Slots of connections that had room for a request when they were put here, each once.
+    /// Slots of connections that had room for a request when they were listed, each once.
     pub idle: Vec<Slot>,
     pub is_listed: Vec<bool>,
-    /// The line is moving.
+    /// The queue is being served.
     pub serving: bool,
-    /// It moved as long as a turn may last, and moves on after a look at what has come.
+    /// The queue used up the time of a turn and continues after the next poll.
     pub goes_on: bool,
-    /// When the request that is sent now came into the line.
+    /// When the request that is being sent joined the queue.
     pub joined: Option<Micros>,
 }
 
@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// A phase begins.
+    /// Sets the limit of a new phase.
     pub fn limit(&mut self, most: Option<u64>) {
         self.most = most.unwrap_or(u64::MAX);
     }
@@ -46,18 +46,18 @@ impl Pool {
         self.most != u64::MAX
     }
 
-    /// Are there more than there may be in this phase?
+    /// Whether more connections are open than this phase may have.
     pub fn is_exceeded(&self, open: u64) -> bool {
         open > self.most
     }
 
-    /// How much of the time from due to sent no connection was free.
+    /// Time that the request being sent spent in the queue.
     pub fn blocked(&self, now: Micros) -> Micros {
         self.joined.map_or(0, |joined| now.saturating_sub(joined))
     }
 }
 
-/// A request that is due and found no descriptor, or waits in line for a connection.
+/// A request that is due and has no descriptor yet, or queues for a connection.
 #[derive(Debug)]
 pub struct Stranded {
     pub(crate) user: u32,
@@ -65,30 +65,30 @@ pub struct Stranded {
     pub phase: u16,
     pub request: u32,
     pub(crate) errand: Option<Box<Errand>>,
-    /// When it came into the line.
+    /// When it joined the queue.
     pub(crate) joined: Option<Micros>,
 }
 
 impl Stranded {
-    /// Index of the server that it is for.
+    /// Index of the server that the request is for.
     pub(crate) fn endpoint(&self, requests: &[Request]) -> usize {
         let detour = self.errand.as_ref().and_then(|e| e.detour.as_ref());
         detour.map_or(requests[self.request as usize].endpoint, |d| d.endpoint)
     }
 }
 
-/// Requests that wait for a connection, and those who are free to ask.
+/// Requests that wait for a connection, and the users who are free.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Requests that are due and found no descriptor, or no connection.
+    /// Requests that are due and have no descriptor, or no connection.
     pub stranded: VecDeque<Stranded>,
     pub no_socket_until: Micros,
-    /// Closed loop: the bound of its connections, if there is one.
+    /// Closed loop: the limit on connections, if there is one.
     pub pool: Pool,
-    /// Open loop: users without work, by the server that they are connected to, and those without a connection.
+    /// Open loop: free users by the server that they are connected to, and those without a connection.
     pub idle: Vec<Vec<u32>>,
     pub closed: Vec<u32>,
-    /// Open loop: a request found nobody free, and when somebody became free again.
+    /// Open loop: whether a request found no free user, and when a user became free again.
     pub exhausted: bool,
     pub dispatching: bool,
     pub freed_at: Micros,
@@ -108,12 +108,12 @@ impl Waiting {
         }
     }
 
-    /// Does somebody wait for a connection, so that none is idle?
+    /// Whether the queue for connections is not empty, so that no connection is idle.
     pub fn line_stands(&self) -> bool {
         self.pool.is_bounded() && !self.stranded.is_empty()
     }
 
-    /// Somebody free: best with a connection to the server, else without any, else with one to another server.
+    /// Takes a free user: preferably one connected to the server, then one without a connection, then any other.
     pub fn take_user(&mut self, endpoint: usize) -> Option<u32> {
         let own = self.idle[endpoint].pop();
         own.or_else(|| self.closed.pop()).or_else(|| self.idle.iter_mut().find_map(Vec::pop))

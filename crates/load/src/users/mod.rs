@@ -1,7 +1,7 @@
-//! Who asks: users, what each has of its own, and what it asks for next.
+//! The users: what each of them holds, and what each requests next.
 //!
-//! Somebody always asks: in a closed loop a user who comes again and again, in an open loop whoever is free when a request
-//! arrives. A user does one thing at a time: a request with the redirects and challenges that it leads to, a session of
+//! Every request has a user. In a closed loop it is a user who returns again and again, in an open loop any free one
+//! when a request arrives. A user does one thing at a time: a request with its redirects and challenges, a session of
 //! several requests, or a page with what it embeds.
 
 mod line;
@@ -26,10 +26,10 @@ use crate::wiring::Job;
 pub(crate) use line::{Stranded, Waiting};
 pub(crate) use page_load::{MOST_CACHED, PageLoad, cache_key};
 
-/// How long it takes until all of more than [`BEGIN_TOGETHER`] users have begun.
+/// Time over which users start if there are more than [`BEGIN_TOGETHER`].
 const SPREAD_US: Micros = 1_000_000;
 
-/// How many of `planned` users take part `since` the phase began, where `before` did when it began.
+/// Returns how many of `planned` users take part `since` the phase began, if `before` already did at its start.
 pub(crate) fn spread_start(before: u32, planned: u32, since: Micros) -> u32 {
     let at_once = before.saturating_add(BEGIN_TOGETHER);
     if planned <= at_once || since >= SPREAD_US {
@@ -38,7 +38,7 @@ pub(crate) fn spread_start(before: u32, planned: u32, since: Micros) -> u32 {
     at_once + (u64::from(planned - at_once) * since / SPREAD_US) as u32
 }
 
-/// Where a user is.
+/// What a user is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// Not taking part: not needed now, or (open loop) free for the next arrival.
@@ -48,24 +48,24 @@ pub enum Presence {
     Busy,
 }
 
-/// What a user has of its own.
+/// State of a user that has any: values, cookies, login, page.
 #[derive(Debug)]
 pub struct Person {
     /// From 1, over all threads.
     pub number: u64,
     pub iteration: u64,
-    /// The request of a session that is next.
+    /// The next request of the session.
     pub step: usize,
-    /// It has sent a request of a session and has another to send.
+    /// The user has sent a request of a session and has another to send.
     pub mid_session: bool,
-    /// It has got through the requests that are sent once.
+    /// The user has got through the requests that are sent once.
     pub past_once: bool,
     pub has_row: bool,
     pub values: Vec<Vec<u8>>,
     pub jar: Jar,
     pub digest: Option<(Challenge, u32)>,
     pub(crate) page: Option<Box<PageLoad>>,
-    /// Keys of what it has fetched (`follow::cache_key`).
+    /// Keys of the resources that it has fetched (`cache_key`).
     pub(crate) cached: HashSet<u64>,
 }
 
@@ -91,18 +91,18 @@ impl Person {
 #[derive(Debug)]
 pub(crate) struct Users {
     pub presence: Vec<Presence>,
-    /// What each has of its own, where users have anything.
+    /// The state of each user, if the plan needs any.
     pub people: Vec<Person>,
     /// Requests that each user may have in flight.
     pub per_user: u32,
-    /// Closed loop: users that may be active now, and those there were when the phase began.
+    /// Closed loop: users that may be active now, and those that were active when the phase began.
     pub wanted: u32,
     pub users_before: u32,
-    /// More users may begin than one turn should take; the number of those who may still grows in the first second.
+    /// More users may begin than one turn should start; their number still grows in the first second.
     pub more_to_begin: bool,
     pub spreading: bool,
     pub rng: Xoshiro256PlusPlus,
-    /// In turn: how many requests and rows this thread has taken of its own.
+    /// In order: how many requests and rows this thread has taken from its share.
     pub next_request: u64,
     pub next_row: u64,
 }
@@ -125,10 +125,10 @@ impl Users {
         Users { people, ..Users::of(users, per_user, plan.seed, &job.shard) }
     }
 
-    /// So many users of a thread who have nothing of their own.
+    /// Users of a thread, without state of their own.
     fn of(users: usize, per_user: u32, seed: u64, shard: &Shard) -> Users {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed);
-        // Each thread of each agent has 2^128 numbers of its own.
+        // Each thread of each agent has 2^128 random numbers of its own.
         let (agent, thread) = shard.jumps();
         (0..agent).for_each(|_| rng.long_jump());
         (0..thread).for_each(|_| rng.jump());
@@ -146,37 +146,37 @@ impl Users {
         }
     }
 
-    /// The streams that are a user's own.
+    /// Returns the streams of a user.
     #[inline]
     pub fn streams(&self, user: u32) -> impl Iterator<Item = StreamId> + Clone + use<> {
         (user * self.per_user..(user + 1) * self.per_user).map(StreamId)
     }
 
-    /// The one of these with a number.
+    /// Returns the user's stream with this number.
     #[inline]
     pub fn stream(&self, user: u32, nth: u32) -> StreamId {
         StreamId(user * self.per_user + nth)
     }
 
-    /// Whose a stream is.
+    /// Returns the user of a stream.
     #[inline]
     pub fn user_of(&self, stream: StreamId) -> u32 {
         stream.0 / self.per_user
     }
 
-    /// Is a user between two requests of a session?
+    /// Whether a user is between two requests of a session.
     pub fn in_session(&self, user: u32) -> bool {
         self.people.get(user as usize).is_some_and(|p| p.mid_session)
     }
 }
 
-/// What a request came to.
+/// How a request ended.
 pub(crate) enum End {
     Answered {
         status: u16,
         capture: Option<Box<Capture>>,
     },
-    /// `on_reuse`: before the first byte of an answer, on a connection that had served another request.
+    /// `on_reuse`: lost before the first byte of the answer, on a connection that had served another request.
     Lost {
         refused: bool,
         on_reuse: bool,
@@ -193,7 +193,7 @@ mod tests {
         let planned = BEGIN_TOGETHER + 4000;
         let begun: Vec<u32> = [0, 250_000, 500_000, 1_000_000].map(|us| spread_start(0, planned, us)).to_vec();
         assert_eq!(begun, [BEGIN_TOGETHER, BEGIN_TOGETHER + 1000, BEGIN_TOGETHER + 2000, planned]);
-        // Those of the phase before are there already.
+        // The users of the previous phase are already active.
         assert_eq!(spread_start(4000, planned, 0), planned);
     }
 }

@@ -1,4 +1,4 @@
-//! What a user asks for next, and with which values.
+//! Chooses a user's next request and its values.
 
 use lastdrop_model::request::Per;
 use rand_core::Rng;
@@ -8,7 +8,7 @@ use crate::prepare::{Choice, Prepared, Rows};
 use crate::share::Shard;
 
 impl Users {
-    /// Which request is next.
+    /// Returns the index of the next request.
     pub fn choose(&mut self, prepared: &Prepared, shard: &Shard) -> usize {
         match &prepared.choice {
             Choice::Only | Choice::Session => 0,
@@ -26,7 +26,7 @@ impl Users {
         }
     }
 
-    /// The next row of values for a user, who may keep the one it has.
+    /// Gives a user the next row of values, unless it keeps the one it has.
     pub fn take_row(&mut self, user: u32, rows: &Rows, shard: &Shard) {
         let person = &mut self.people[user as usize];
         if person.has_row && rows.per == Per::User {
@@ -44,13 +44,13 @@ impl Users {
         person.has_row = true;
     }
 
-    /// A session of a user is over: the next one begins without what this one has given it.
+    /// Ends a user's session: the next one begins without what this one collected.
     pub fn end_session(&mut self, user: u32, columns: usize) {
         let person = &mut self.people[user as usize];
         person.step = 0;
         person.mid_session = false;
         if !person.past_once {
-            // Who comes next is somebody else.
+            // The next session stands for a new user.
             person.jar.clear();
             person.cached.clear();
             person.values[columns..].iter_mut().for_each(Vec::clear);
