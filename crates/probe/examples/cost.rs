@@ -1,5 +1,5 @@
-//! What looking costs: watches process PID for SECONDS at one look a second and prints the share of a core it took.
-//! `benches/probe` runs it against a pool of 200 workers.
+//! Measures what sampling costs: samples process PID once per second for SECONDS and prints the share of a core that it
+//! used. `benches/probe` runs it against a pool of 200 workers.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::thread;

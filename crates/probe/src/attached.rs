@@ -1,4 +1,4 @@
-//! A tool that is attached to running processes until it is told to let go of them.
+//! A tracing tool that is attached to running processes and lets go of them when it ends.
 
 use std::process::Child;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use nix::unistd::Pid;
 
 use crate::process::processor_time;
 
-/// The tool's process. Dropped, it is told to end.
+/// The tool's process. Dropping it ends the tool.
 #[derive(Debug)]
 pub(crate) struct Attached(pub Child);
 
 impl Attached {
-    /// Processor time that it has taken so far.
+    /// Returns the processor time that the tool has used so far.
     pub fn cost(&self) -> Duration {
         i32::try_from(self.0.id()).ok().and_then(processor_time).unwrap_or_default()
     }
 
-    /// SIGINT makes strace and perf let go of all processes and write down what they have.
+    /// Ends the tool. On SIGINT, strace and perf detach from all processes and write out what they have.
     pub fn end(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             if let Ok(pid) = i32::try_from(self.0.id()) {

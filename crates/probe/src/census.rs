@@ -1,7 +1,7 @@
-//! What the threads of some servers are at: looked at again and again on a thread of its own, at uneven times, and added up.
+//! Samples what the threads of some servers are doing, at uneven times on a thread of its own, and sums the samples up.
 //!
-//! A look at a thread costs three small files of /proc, 20 to 40 µs. Of many threads each reading sees some, in turn, and is
-//! scaled to all.
+//! One sample of a thread costs three small files of /proc, 20 to 40 µs. If a server has many threads, each reading
+//! samples some of them in turn and scales the result to all.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -18,43 +18,43 @@ use crate::process::{Helpers, worker_pids};
 use crate::sleeping::{Sockets, waits_for};
 use crate::stat::{self, Stat};
 
-/// A pause between two readings is between these, and so many times as long as what a reading takes of a processor: the more threads there
-/// are, the fewer readings tell as much.
+/// Range of the pause between two readings. A pause is also at least `PAUSES` times the processor time of a reading, up
+/// to `LONGEST_PAUSE`. With more threads, fewer readings give the same precision.
 const PAUSES_US: std::ops::Range<u64> = 100_000..200_000;
 const PAUSES: u32 = 250;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Threads of one server that one reading looks at.
+/// Most threads of one server that one reading samples.
 const MOST_THREADS: usize = 24;
-/// Threads of one process that are known at all.
+/// Most threads of one process that are listed at all.
 const MOST_OF_A_PROCESS: usize = 256;
-/// Children are listed anew only so often: it reads the whole of /proc.
+/// Children are listed again only this often, because that reads all of /proc.
 const CHILDREN_EVERY: Duration = Duration::from_millis(250);
-/// A thread's share of a processor counts from this on.
+/// A thread is observed at least this long before its share of a processor counts.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// What the threads of a server were at since the last time.
+/// Time averages of the states of a server's threads since the last call of `begin`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counted {
     pub readings: u64,
-    /// Threads of workers, on average.
+    /// Worker threads, on average.
     pub threads: f64,
-    /// Threads by what they were at, on average; the words are those of `model::examination`.
+    /// Average number of threads by state; `model::examination` defines the names of the states.
     pub waits: BTreeMap<String, f64>,
-    /// Worker processes that were not there before.
+    /// Worker processes that were started meanwhile.
     pub born: u64,
     pub workers_first: u64,
     pub workers_last: u64,
     pub workers_most: u64,
-    /// Processors that the busiest thread and the busiest process used.
+    /// Processors used by the busiest thread and by the busiest process.
     pub hottest_thread_cores: f64,
     pub hottest_process_cores: f64,
-    /// The thread that ran, or waited for a processor, most of the time.
+    /// The thread that was running, or waiting for a processor, for the largest share of the time.
     pub most_runnable: Option<Runnable>,
-    /// Threads of which it may not be seen what they wait for.
+    /// Samples of threads whose wait could not be read.
     pub unseen: u64,
 }
 
-/// A server: its master, and which of its children are no workers.
+/// A server: its master process, and which of its children are not workers.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject {
     pub master: i32,
@@ -65,17 +65,17 @@ pub struct Subject {
 struct Shared {
     counted: Vec<Counted>,
     cost: Duration,
-    /// The sums are to begin anew.
+    /// The sums start again at the next reading.
     anew: bool,
-    /// Nobody asks what threads are at.
+    /// Sampling is paused.
     rests: bool,
 }
 
-/// The thread that looks. Dropped, it ends.
+/// The sampling thread. Dropping this ends it.
 #[derive(Debug)]
 pub struct Census {
     shared: Arc<Mutex<Shared>>,
-    /// A word ends its pause; no sender, the thread.
+    /// A message ends the thread's pause; dropping the sender ends the thread.
     awake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -124,19 +124,20 @@ impl Census {
         Census { shared, awake: Some(awake), thread }
     }
 
-    /// Counts from now on.
+    /// Starts counting now.
     pub fn begin(&self) {
         let mut shared = lock(&self.shared);
         (shared.anew, shared.rests) = (true, false);
         shared.counted.clear();
         drop(shared);
         if let Some(awake) = &self.awake {
-            // Without its thread there is nothing to be counted.
+            // If the thread could not be started, there is nothing to count.
             let _ = awake.send(());
         }
     }
 
-    /// What was counted since it began, a row a server; empty before the first reading. It rests until it begins again.
+    /// Returns the counts since `begin`, one per server; empty before the first reading. Pauses sampling until the next
+    /// `begin`.
     #[must_use]
     pub fn end(&self) -> Vec<Counted> {
         let mut shared = lock(&self.shared);
@@ -144,7 +145,7 @@ impl Census {
         shared.counted.clone()
     }
 
-    /// Processor time that looking has taken so far.
+    /// Returns the processor time that sampling has used so far.
     #[must_use]
     pub fn cost(&self) -> Duration {
         lock(&self.shared).cost
@@ -160,7 +161,7 @@ impl Drop for Census {
     }
 }
 
-/// Processor time of a thread or process: at the first and at the last look at it.
+/// Processor time of a thread or process at the first and at the last sample.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     first: (Instant, u64),
@@ -182,7 +183,7 @@ impl Used {
     }
 }
 
-/// Nanoseconds that a thread has run, and waited for a processor: at the first and at the last look at it.
+/// Nanoseconds that a thread has run and has waited for a processor, at the first and at the last sample.
 #[derive(Debug, Clone, Copy)]
 struct Scheduled {
     first: (Instant, (u64, u64)),
@@ -205,7 +206,7 @@ struct Server {
     workers: Vec<i32>,
     listed: Option<(Instant, Option<i32>)>,
     sockets: Sockets,
-    /// Where the next reading begins.
+    /// Index of the thread at which the next reading starts.
     next: usize,
     known: HashSet<i32>,
     readings: u64,
@@ -246,7 +247,7 @@ impl Server {
         *self = Server { next: self.next, ..Server::new(self.subject) };
     }
 
-    /// Its workers; one without children is its own.
+    /// Lists the workers. A server without children is its own worker.
     fn list(&mut self) {
         let newest = stat::newest_pid();
         let fresh = self.listed.is_some_and(|(at, then)| at.elapsed() < CHILDREN_EVERY || then == newest);
@@ -380,7 +381,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let counted = census.end().into_iter().next().unwrap_or_default();
-            // It never rests, and half of the time, or more, the other one runs.
+            // The program never sleeps, and the other one runs for half of the time or more.
             if let Some(thread) = counted.most_runnable
                 && thread.run_delay > 0.3
                 && thread.share() > 0.9

@@ -1,5 +1,5 @@
-//! Control groups of a server: version 1, version 2 and both at once, along the whole path to the root, because any
-//! group on the way may be the one that limits.
+//! Control groups of a server: version 1, version 2 and both at once. All groups up to the root are read, because any
+//! group on the path may hold the limit.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_model::CgroupLook;
 
-/// A group as it is on disk.
+/// A control group on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Its path below the root of its hierarchy.
+    /// Path of the group below the root of its hierarchy.
     pub path: String,
     /// Controllers of a v1 hierarchy; `v2` for the unified one.
     pub controller: String,
     pub folder: PathBuf,
-    /// The process itself is in it, not only in one below.
+    /// True if the process itself is in this group, not only in a group below it.
     pub own: bool,
 }
 
-/// The groups of a process from its own to the root of each hierarchy that can be seen.
+/// Returns the groups of a process, from its own to the visible root of each hierarchy.
 #[must_use]
 pub fn groups(pid: i32) -> Vec<Group> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -54,8 +54,8 @@ pub fn groups(pid: i32) -> Vec<Group> {
     all
 }
 
-/// The group that accounts for a process's memory, where every process in it is one of `pids`: (its path, anonymous bytes
-/// that the kernel counts for it).
+/// Returns the group that accounts for a process's memory, if all processes in it are among `pids`: its path, and the
+/// anonymous bytes that the kernel counts for it.
 #[must_use]
 pub fn memory_of_its_own(pid: i32, pids: &[i32]) -> Option<(String, u64)> {
     let group = groups(pid).into_iter().find(|g| {
@@ -67,7 +67,7 @@ pub fn memory_of_its_own(pid: i32, pids: &[i32]) -> Option<(String, u64)> {
     alone.then_some((group.path, anonymous))
 }
 
-/// Where a hierarchy is mounted: (its root there, the folder).
+/// Finds where a hierarchy is mounted: (root of the mount within the hierarchy, mount point).
 fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -93,18 +93,19 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Of files and of anonymous memory. Kernels before 5.9 have one number for both, and call it so.
+/// Refaulted pages of files plus those of anonymous memory. Kernels before 5.9 have one number for both, under the
+/// plain name.
 fn refaults(stat: &str, of: &str) -> Option<u64> {
     let one = |sort: &str| field(stat, &format!("{of}workingset_refault{sort}"));
     one("_file").map(|files| files + one("_anon").unwrap_or(0)).or_else(|| one(""))
 }
 
-/// No limit of version 1 is a number close to 2^63.
+/// Returns None for "no limit", which version 1 writes as a number close to 2^63.
 fn limit(value: u64) -> Option<u64> {
     (value < 1 << 62).then_some(value)
 }
 
-/// Total stall times of a pressure file, microseconds, by `cpu_some` and so on.
+/// Returns the total stall times of a pressure file in microseconds, by names such as `cpu_some`.
 #[must_use]
 pub fn stalls(text: &str, resource: &str) -> Vec<(String, u64)> {
     text.lines()
@@ -116,7 +117,7 @@ pub fn stalls(text: &str, resource: &str) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// A group's numbers at a moment; counters are totals.
+/// The numbers of a group at one moment; counters are totals.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     look: CgroupLook,
@@ -124,7 +125,7 @@ pub struct Reading {
 }
 
 impl Group {
-    /// Reads everything that this group has.
+    /// Reads all numbers of this group.
     #[must_use]
     pub fn read(&self) -> Reading {
         let f = &self.folder;
@@ -152,7 +153,8 @@ impl Group {
                 look.anonymous_bytes = field(&stat, "anon");
                 look.refaulted_pages = refaults(&stat, "");
             }
-            // Of a group above those events count that its own limits caused: its other ones happened to groups beside ours.
+            // For a parent group, count only events caused by its own limits: the others may have happened to sibling
+            // groups.
             let events = |file: &str| {
                 let local = text(&format!("{file}.local")).filter(|_| !self.own);
                 local.or_else(|| text(file))
@@ -176,7 +178,7 @@ impl Group {
                 look.throttled_us = field(&stat, "throttled_time").map(|ns| ns / 1000);
                 look.throttled_periods = field(&stat, "nr_throttled");
             }
-            // A quota of -1 is none.
+            // A quota of -1 means no limit.
             let quota = number(f, "cpu.cfs_quota_us").zip(number(f, "cpu.cfs_period_us"));
             look.cpu_limit_cores = quota.filter(|(_, period)| *period > 0).map(|(q, p)| q as f64 / p as f64);
         }
@@ -185,7 +187,7 @@ impl Group {
             look.memory_limit_bytes = number(f, "memory.limit_in_bytes").and_then(limit);
             look.memory_max = number(f, "memory.failcnt");
             look.oom_kills = text("memory.oom_control").and_then(|s| field(&s, "oom_kill"));
-            // The kernel adds it up from all groups below: only where it matters.
+            // The kernel sums this file up over all groups below, so it is read only where it matters.
             if self.own || look.memory_limit_bytes.is_some() {
                 let stat = text("memory.stat").unwrap_or_default();
                 look.anonymous_bytes = field(&stat, "total_rss");
@@ -203,19 +205,19 @@ impl Group {
 }
 
 impl Reading {
-    /// CPU time that the group may use, cores; None is unlimited.
+    /// Returns the CPU time that the group may use, in cores; None is unlimited.
     #[must_use]
     pub fn cpu_limit_cores(&self) -> Option<f64> {
         self.look.cpu_limit_cores
     }
 
-    /// Processes and threads in the group, and how many it may have. None without a limit.
+    /// Returns the number of processes and threads in the group and their limit. None without a limit.
     #[must_use]
     pub fn tasks(&self) -> Option<(u64, u64)> {
         self.look.pids.zip(self.look.pids_limit)
     }
 
-    /// What happened since an earlier reading of the same group, `span_s` seconds before.
+    /// Returns what happened since an earlier reading of the same group, `span_s` seconds before.
     #[must_use]
     pub fn since(&self, earlier: &Reading, span_s: f64) -> CgroupLook {
         let delta = |f: fn(&CgroupLook) -> Option<u64>| Some(f(&self.look)?.saturating_sub(f(&earlier.look)?));
@@ -232,7 +234,7 @@ impl Reading {
         }
     }
 
-    /// Has it neither a limit nor anything to say?
+    /// Returns true if the group has no limit and nothing has happened in it.
     #[must_use]
     pub fn is_idle(look: &CgroupLook) -> bool {
         let silent = CgroupLook {
@@ -255,14 +257,14 @@ impl Reading {
         *look == silent
     }
 
-    /// Memory that it has now, its limit, and its anonymous part.
+    /// Returns the group's memory now, its limit, and its anonymous part.
     #[must_use]
     pub fn memory(&self) -> (Option<u64>, Option<u64>, Option<u64>) {
         (self.look.memory_bytes, self.look.memory_limit_bytes, self.look.anonymous_bytes)
     }
 }
 
-/// Stall times as shares of the time between two readings.
+/// Returns stall times as shares of the time between two readings.
 #[must_use]
 pub fn shares(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>, span_s: f64) -> BTreeMap<String, f64> {
     now.iter()

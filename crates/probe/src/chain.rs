@@ -1,10 +1,11 @@
-//! Which processes of this machine take part in what is measured: ourselves, the server that we talk to, and whatever
-//! that talks to, on and on: a proxy, PHP-FPM, the database, in containers of this machine, too.
+//! Finds the processes of this machine that take part in a measurement: lastdrop, the server it talks to, and
+//! everything that server talks to in turn. That may be a proxy, PHP-FPM or a database, also in containers of this
+//! machine.
 //!
-//! Connections tell, at the moments at which somebody looks: from one that we or a member opened to the process that has
-//! its other end, or, before it is accepted, that has the listener. Connections that others opened to a member are not
-//! followed: they are other people's clients. With a process belong those that run the same program above it, all below
-//! it, and those in the same service or container.
+//! The chain is found from the connections that exist at the moment of a look. From a connection that lastdrop or a
+//! member opened, it goes to the process that holds the other end, or to the listener if the connection is not accepted
+//! yet. Connections that others opened to a member are not followed: those are other clients. A process brings with it
+//! its ancestors that run the same program, all its descendants, and the processes of the same service or container.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -17,33 +18,33 @@ use crate::namespace::{Namespace, connected};
 use crate::sock_diag::{ESTABLISHED, LISTEN, SYN_SENT, SockDiag, StateFlags, TcpSocket, UnixSocket};
 use crate::stat::{self, Stat};
 
-/// Programs that are what they run.
+/// Interpreters: for these, the script is the program.
 const INTERPRETERS: &[&str] = &["python", "pypy", "ruby", "perl", "node", "java", "php7", "php8"];
-/// More networks than this are not looked into: a machine full of containers.
+/// Namespaces beyond this number are not searched, on a machine full of containers.
 const MOST_NAMESPACES: usize = 64;
-/// What a control group's path ends with or has in it when it holds one service or container and nothing else.
+/// Endings or parts of a control group's path that mark a group of exactly one service or container.
 const SERVICE_GROUPS: &[&str] =
     &["/docker", "/libpod", "/kubepods", "/lxc", "/crio", "/machine.slice/", "cri-containerd"];
 
-/// Those that take part.
+/// The processes that take part.
 #[derive(Debug, Default, Clone)]
 pub struct Chain {
-    /// The topmost process of each that is known, by the moment of its start: ids are used again.
+    /// Topmost process of each known program, with its start time, because pids are reused.
     members: HashMap<i32, u64>,
-    /// Control groups that hold nothing but members.
+    /// Control groups that hold only members.
     groups: BTreeSet<String>,
-    /// Other ends of members' connections that belong to nobody who can be seen.
+    /// True if the other end of a member's connection belongs to a process that cannot be seen.
     unknown: bool,
 }
 
 impl Chain {
-    /// Ourselves.
+    /// Returns a chain of lastdrop alone.
     #[must_use]
     pub fn of_ourselves() -> Chain {
         Chain::of_pids(&[std::process::id() as i32])
     }
 
-    /// A server, and nothing that it talks to yet.
+    /// Returns a chain of a server alone, without the programs it talks to.
     #[must_use]
     pub fn of_server(master: i32) -> Chain {
         Chain::of_pids(&[master])
@@ -55,26 +56,26 @@ impl Chain {
         chain
     }
 
-    /// Takes a process in that is known to belong.
+    /// Adds a process that is known to belong to the chain.
     pub fn add(&mut self, pid: i32) {
         let start = Stat::of_any(pid).map_or(0, |(stat, _)| stat.start_ticks);
         self.members.insert(pid, start);
     }
 
-    /// The topmost process of each that is known, ourselves included.
+    /// Returns the topmost process of each known program, lastdrop included.
     #[must_use]
     pub fn members(&self) -> Vec<i32> {
         self.members.keys().copied().collect()
     }
 
-    /// Is more known than ourselves?
+    /// Returns true if the chain has members other than lastdrop.
     #[must_use]
     pub fn has_others(&self) -> bool {
         self.members.len() > 1
     }
 
-    /// Does this process belong to the server, or to what that talks to? What belongs to ourselves does not, but for members that we have
-    /// started.
+    /// Returns true if a process belongs to the server or to a program that the server talks to. lastdrop's own
+    /// processes do not, except members that lastdrop has started.
     pub(crate) fn serves(&self, pid: i32, parent: impl Fn(i32) -> Option<i32>) -> bool {
         let own = std::process::id() as i32;
         let mut up = Some(pid);
@@ -90,7 +91,7 @@ impl Chain {
         !self.groups.is_empty() && service_of(pid).is_some_and(|g| self.groups.contains(&g))
     }
 
-    /// Does this process belong? `parent` tells whose child somebody is.
+    /// Returns true if a process belongs to the chain. `parent` returns the parent of a process.
     pub(crate) fn has(&self, pid: i32, parent: impl Fn(i32) -> Option<i32>) -> bool {
         let mut up = Some(pid);
         while let Some(p) = up.filter(|p| *p > 1) {
@@ -102,12 +103,12 @@ impl Chain {
         if !self.groups.is_empty() && service_of(pid).is_some_and(|g| self.groups.contains(&g)) {
             return true;
         }
-        // Who may not be seen may be the one that is not known.
+        // A process that may not be inspected may hold the unknown other end.
         self.unknown && fs::read_dir(format!("/proc/{pid}/fd")).is_err()
     }
 
-    /// Follows the connections that there are now, and those to `to` that may be over already. It reads the open files of
-    /// every process: 1 to 2 µs a file.
+    /// Follows the connections that exist now. The listener at `to` belongs even if connections to it are closed
+    /// already. Reads the open files of every process: 1 to 2 µs per file.
     pub fn look(&mut self, to: Option<&Endpoint>) {
         let table = Table::read();
         self.members.retain(|pid, start| table.starts.get(pid) == Some(start) || *start == 0);
@@ -125,8 +126,8 @@ impl Chain {
             if next.is_empty() {
                 break;
             }
-            // What they have open and the sockets of their networks are read at once: on a busy machine all the files of all processes take
-            // longer to read than many a connection lasts.
+            // Open files and the sockets of their networks are read in immediate succession. On a busy machine, reading
+            // the files of all processes takes longer than many connections last.
             let open: Vec<(i32, Vec<u64>)> =
                 next.iter().map(|pid| (*pid, inodes(*pid).unwrap_or_default().into_iter().collect())).collect();
             networks.read.clear();
@@ -158,7 +159,7 @@ impl Chain {
     }
 }
 
-/// The control group of a process, where it is that of one service or container.
+/// Returns the control group of a process if it is the group of one service or container.
 fn service_of(pid: i32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let paths = text.lines().filter_map(|l| l.splitn(3, ':').nth(2));
@@ -168,14 +169,14 @@ fn service_of(pid: i32) -> Option<String> {
 /// A program that is connected to a server of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectedProgram {
-    /// The topmost of its processes.
+    /// Topmost process of the program.
     pub pid: i32,
     pub connections: u64,
-    /// Of its processes those that have a connection.
+    /// Processes of the program that hold a connection.
     pub processes: u64,
 }
 
-/// Programs that are connected to a server, by the connections that there are now in its network and by unix sockets.
+/// Lists the programs connected to a server by the connections that exist now in its network, TCP and unix.
 #[must_use]
 pub fn connected_programs(master: i32) -> Vec<ConnectedProgram> {
     let table = Table::read();
@@ -205,12 +206,12 @@ pub fn connected_programs(master: i32) -> Vec<ConnectedProgram> {
     programs.into_iter().map(program).collect()
 }
 
-/// Every process with its parent, and who has which socket open.
+/// Every process with its parent, and the holder of each open socket.
 #[derive(Debug, Default)]
 struct Table {
     parents: HashMap<i32, i32>,
     starts: HashMap<i32, u64>,
-    /// Who has a socket open: of several the one with the smallest id, which is the oldest as a rule.
+    /// Holder of a socket. If several processes hold it, the one with the smallest pid, which usually is the oldest.
     holders: HashMap<u64, i32>,
 }
 
@@ -229,7 +230,7 @@ impl Table {
         table
     }
 
-    /// The topmost process above this one that runs the same program.
+    /// Returns the topmost ancestor that runs the same program.
     fn top_of_program(&self, pid: i32) -> i32 {
         let program = |pid: i32| -> Option<(PathBuf, Vec<u8>)> {
             let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
@@ -244,8 +245,9 @@ impl Table {
     }
 }
 
-/// What an interpreter runs: its command line, or the first word of the title that it gives itself. Nothing of other programs: whatever
-/// they call themselves they are the same. A supervisor in Python is no part of the gunicorn that it has started.
+/// Returns what an interpreter runs: its command line, or the first word of the title it has set. Empty for other
+/// programs, which are the same program whatever their title is. A supervisor in Python is not part of the gunicorn it
+/// started.
 fn script_of(exe: &Path, pid: i32) -> Vec<u8> {
     let interprets = |name: &str| INTERPRETERS.iter().any(|one| name.starts_with(one));
     if !interprets(&exe.file_name().unwrap_or_default().to_string_lossy()) {
@@ -253,7 +255,8 @@ fn script_of(exe: &Path, pid: i32) -> Vec<u8> {
     }
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<&[u8]> = line.split(|b| *b == 0 || *b == b' ').filter(|w| !w.is_empty()).collect();
-    // "gunicorn: master [app]" and "gunicorn: worker [app]", "puma 6.3 (…)" and "puma: cluster worker 0".
+    // Titles such as "gunicorn: master [app]" and "gunicorn: worker [app]", "puma 6.3 (…)" and "puma: cluster worker
+    // 0".
     let first = String::from_utf8_lossy(words.first().copied().unwrap_or_default()).into_owned();
     let is_title = !first.starts_with('/') && !interprets(&first);
     if is_title { first.trim_end_matches(':').into() } else { words.concat() }
@@ -262,8 +265,8 @@ fn script_of(exe: &Path, pid: i32) -> Vec<u8> {
 /// The sockets of one network namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
-    /// Connections by inode, by their own address and that of their other end, and by that of their other end alone: many may have the
-    /// same, as a client's port is good for one connection to each server.
+    /// Connections by inode, by both addresses, and by remote address alone. The last is not unique: a client may use
+    /// one port for connections to several servers.
     pub by_inode: HashMap<u64, TcpSocket>,
     by_ends: HashMap<(SocketAddr, SocketAddr), TcpSocket>,
     by_remote: HashMap<SocketAddr, TcpSocket>,
@@ -284,7 +287,7 @@ impl Network {
         Some(network)
     }
 
-    /// Listeners alone, which are found without a walk over the kernel's table of connections.
+    /// Reads listeners alone, for which the kernel need not walk its table of connections.
     fn of_listeners(ask: &mut SockDiag) -> io::Result<Network> {
         let mut network = Network::default();
         ask.tcp(StateFlags::LISTEN, 0, |s| network.add(s))?;
@@ -303,34 +306,35 @@ impl Network {
         }
     }
 
-    /// The other end of a connection, where it is in this network.
+    /// Returns the other end of a connection if it is in this network.
     pub fn other_end(&self, socket: &TcpSocket) -> Option<&TcpSocket> {
         self.by_ends.get(&(socket.remote, socket.local))
     }
 
-    /// The other end of a connection whose address was translated on its way: it knows itself by another than we do. Only for those that
-    /// nobody has by their own address.
+    /// Returns the other end of a connection whose address was translated on the way (NAT), so that both ends know it
+    /// by different addresses. Use it only for connections that `other_end` does not find.
     pub fn translated_end(&self, socket: &TcpSocket) -> Option<&TcpSocket> {
         self.by_remote.get(&socket.local)
     }
 
-    /// Who has the end of a connection that is in this network, of those who have sockets open; before it is accepted: its listener.
+    /// Returns the process in `holders` that holds a connection's end in this network; before the connection is
+    /// accepted, the holder of its listener.
     pub fn holder<T: Copy>(&self, end: &TcpSocket, holders: &HashMap<u64, T>) -> Option<T> {
         let accepted = holders.get(&end.inode).filter(|_| end.inode != 0);
         accepted.or_else(|| holders.get(self.listeners.get(&end.local.port())?)).copied()
     }
 }
 
-/// The network namespaces of the machine, read as they are needed.
+/// The network namespaces of the machine, read on demand.
 #[derive(Debug, Default)]
 struct Networks {
-    /// By the name that /proc gives to the namespace.
+    /// Networks by the name that /proc gives to the namespace.
     read: HashMap<PathBuf, Option<Network>>,
-    /// The same of connections that were translated on their way: read once, however many there are.
+    /// Networks for connections whose addresses were translated, read once however many there are.
     translated: HashMap<PathBuf, Option<Network>>,
-    /// Ways to ask for one connection, and who listens there.
+    /// Netlink sockets to look up single connections in a namespace, with its listeners.
     asks: HashMap<PathBuf, Option<(SockDiag, Network)>>,
-    /// A process in each.
+    /// One process of each namespace.
     known: Option<HashMap<PathBuf, i32>>,
 }
 
@@ -346,7 +350,7 @@ impl Networks {
         self.read.get(name)?.as_ref()
     }
 
-    /// The topmost process of the program that listens there, seen from where we are.
+    /// Returns the topmost process of the program that listens at `to`, as seen from lastdrop's own namespace.
     fn listener(to: &Endpoint, table: &Table) -> Option<i32> {
         let network = Network::of_listeners(&mut SockDiag::open().ok()?).ok()?;
         let inode = match to {
@@ -357,8 +361,8 @@ impl Networks {
         Some(table.top_of_program(*table.holders.get(inode?)?))
     }
 
-    /// The processes at the other ends of the connections that a process opened; None for one that is on this machine
-    /// and cannot be seen.
+    /// Returns the processes at the other ends of the connections that a process opened. None marks an end on this
+    /// machine that cannot be seen.
     fn ends_of(&mut self, pid: i32, inodes: &[u64], table: &Table) -> Vec<Option<i32>> {
         if inodes.is_empty() {
             return Vec::new();
@@ -372,14 +376,14 @@ impl Networks {
                 if own.listeners.contains_key(&socket.local.port()) {
                     continue;
                 }
-                // Whoever has taken the connection since the files were read listens there, too.
+                // If another process has accepted the connection since the files were read, it holds the listener too.
                 let listening = own.listeners.get(&socket.remote.port());
                 let listener = || listening.and_then(|inode| table.holders.get(inode)).copied();
                 let translated = || own.translated_end(socket).filter(|_| listening.is_none());
                 match own.other_end(socket).or_else(translated) {
                     Some(other) => ends.push(own.holder(other, &table.holders).or_else(listener)),
                     None if !socket.remote.ip().is_loopback() => far.push(*socket),
-                    // Its other end is closed already.
+                    // The other end is closed already.
                     None => {}
                 }
             } else if let Some(socket) = own.unix.get(inode).filter(|s| s.path.is_none()) {
@@ -397,7 +401,8 @@ impl Networks {
         ends
     }
 
-    /// The same for a connection that leaves its namespace: into another one of this machine, or away.
+    /// Finds the other end of a connection that leaves its namespace, to another one of this machine or to another
+    /// machine.
     fn far_end(&mut self, from: &PathBuf, socket: &TcpSocket, table: &Table) -> Option<Option<i32>> {
         let known = self.known.get_or_insert_with(|| {
             let mut all = HashMap::new();
@@ -426,7 +431,7 @@ impl Networks {
         if !matches!(socket.state, ESTABLISHED | SYN_SENT) {
             return None;
         }
-        // A port that a container publishes, an address of a service: the other end knows itself by another address than we do.
+        // With a published container port or a service address, the other end knows itself by another address.
         others.into_iter().find_map(|(name, pid)| {
             let network = self.translated.entry(name).or_insert_with(|| Network::read(pid)).as_ref()?;
             let other = network.translated_end(socket)?;
@@ -442,12 +447,12 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Child, Command, Stdio};
 
-    /// A process that prints a line with a port and lives until its input ends.
+    /// Starts a process that prints a line with a port and lives until its input ends.
     fn perl(script: &str) -> (Child, u16) {
         perl_by(&["env".into()], script)
     }
 
-    /// The same, started by another program.
+    /// Like `perl`, started by another program.
     fn perl_by(by: &[String], script: &str) -> (Child, u16) {
         let script = format!("$| = 1; alarm 60; {script} <STDIN>;");
         let mut child = Command::new(&by[0])
@@ -465,7 +470,7 @@ mod tests {
     #[test]
     fn connections_lead_to_all_that_take_part_and_not_to_other_clients() {
         let listen = "$l = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1'); print $l->sockport, \"\\n\";";
-        // What is behind, a server that is connected to it, and somebody else's client of that server.
+        // A backend, a server connected to it, and an unrelated client of that backend.
         let (mut behind, port) = perl(listen);
         let (mut server, port) =
             perl(&format!("$b = IO::Socket::INET->new('127.0.0.1:{port}'); {listen} $a = $l->accept;"));
@@ -487,7 +492,7 @@ mod tests {
         }
     }
 
-    /// A process in a network of its own, and how to start others there.
+    /// A process in a network namespace of its own, which can start others there.
     struct There(Child);
 
     impl There {

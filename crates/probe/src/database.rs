@@ -1,5 +1,5 @@
-//! How many connections a database that runs on this machine takes at once: by its command line, else its configuration,
-//! else what it takes by default.
+//! Finds how many connections a database on this machine accepts at once: from its command line, otherwise its
+//! configuration, otherwise its default.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,37 +13,37 @@ use crate::reader::Reader;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionLimit {
     pub connections: u64,
-    /// Of these, kept for administrators: an application gets the others.
+    /// Connections reserved for administrators, out of `connections`; an application gets the others.
     pub reserved: u64,
     pub source: String,
 }
 
 impl ConnectionLimit {
-    /// Connections that applications may have together.
+    /// Returns the connections that all applications may have together.
     #[must_use]
     pub fn usable(&self) -> u64 {
         self.connections.saturating_sub(self.reserved)
     }
 }
 
-/// A setting: the ways in which its name is spelled, and its default.
+/// A setting: its spellings and its default.
 #[derive(Debug, Clone, Copy)]
 struct Count {
     names: &'static [&'static str],
     default: u64,
 }
 
-/// What is known of a kind of database.
+/// A kind of database: its settings and where they are.
 struct Kind {
     service: &'static str,
     limit: Count,
-    /// Settings that keep connections back from applications.
+    /// Settings that reserve connections, which applications do not get.
     reserved: &'static [Count],
-    /// A file beside the data whose settings go before those of the configuration.
+    /// A file in the data folder that overrides the configuration.
     overrides: Option<&'static str>,
-    /// Configurations that are read where the command line names none.
+    /// Configuration files that are read if the command line names none.
     files: &'static [&'static str],
-    /// Options that name a file, or a folder with this file in it.
+    /// Options that name a file, or a folder that contains this file.
     options: &'static [(&'static str, &'static str)],
 }
 
@@ -51,7 +51,7 @@ const KINDS: &[Kind] = &[
     Kind {
         service: "mysql",
         limit: Count { names: &["max_connections", "max-connections"], default: 151 },
-        // One more than max_connections is there for an administrator.
+        // MariaDB and MySQL accept one connection beyond max_connections, for an administrator.
         reserved: &[],
         overrides: None,
         files: &["/etc/mysql/my.cnf", "/etc/my.cnf"],
@@ -64,22 +64,22 @@ const KINDS: &[Kind] = &[
             Count { names: &["superuser_reserved_connections"], default: 3 },
             Count { names: &["reserved_connections"], default: 0 },
         ],
-        // What ALTER SYSTEM has written.
+        // Written by ALTER SYSTEM.
         overrides: Some("postgresql.auto.conf"),
         files: &[],
         options: &[("config_file", ""), ("-D", "postgresql.conf")],
     },
 ];
 
-/// Files that are included from one another stop at this depth.
+/// Deepest level of included files that is read.
 const MOST_DEPTH: u32 = 4;
 
-/// The limit of the database in a process. None for services that are not known, or have none.
+/// Returns the connection limit of the database in a process. None for services that are unknown or have no limit.
 #[must_use]
 pub fn connection_limit(pid: i32, service: &str) -> Option<ConnectionLimit> {
     let kind = KINDS.iter().find(|k| k.service == service)?;
     let argv = process::look(pid)?.argv;
-    // Whoever owns the process chose these names.
+    // The owner of the process chose these file names, so they are read with the owner's rights.
     let _reader = Reader::of_process(pid);
     Some(limit(kind, &argv))
 }
@@ -90,10 +90,10 @@ fn limit(kind: &Kind, argv: &[String]) -> ConnectionLimit {
     ConnectionLimit { connections, reserved, source }
 }
 
-/// What a setting is, and where that stands.
+/// Returns the value of a setting and where it was found.
 fn value_of(kind: &Kind, count: Count, argv: &[String]) -> (u64, String) {
     let plain = |word: &str| word.trim_start_matches('-').to_string();
-    // --max-connections=25, and -c max_connections=25.
+    // Forms: --max-connections=25, and -c max_connections=25.
     let given = argv.iter().rev().find_map(|word| {
         let (name, value) = word.split_once('=')?;
         count.names.contains(&plain(name).as_str()).then(|| value.trim().parse().ok()).flatten()
@@ -126,7 +126,7 @@ fn value_of(kind: &Kind, count: Count, argv: &[String]) -> (u64, String) {
     }
 }
 
-/// The last value in a configuration and what it includes.
+/// Returns the last value in a configuration file and the files it includes.
 fn in_file(names: &[&str], file: &Path, depth: u32) -> Option<(u64, PathBuf)> {
     let text = input::read_regular_text(file).ok()?;
     let mut found = None;

@@ -1,7 +1,7 @@
-//! What a server writes into its error log meanwhile: lines whose meaning is known, counted.
+//! Counts what a server writes to its error log meanwhile, for lines whose meaning is known.
 //!
-//! The log is found as the file that the server has open for writing, and read through the server's own descriptor, so that it
-//! does not matter where it is, in a container or not. Access logs are left alone.
+//! The log is a file that the server has open for writing. It is read through the server's own descriptor, so its path
+//! does not matter, inside a container or not. Access logs are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use lastdrop_files::input;
 use memchr::{memchr, memrchr};
 
-/// What lines say, by words that they have. The first that fits counts.
+/// Kinds of lines and text that marks them. The first match counts.
 #[rustfmt::skip]
 const LINES: &[(&str, &str)] = &[
-    // Idle connections are closed for it, nobody is turned away.
+    // nginx closes idle connections to free some; no client is rejected.
     ("reused-connections", "worker_connections are not enough, reusing connections"),
     ("worker-connections", "worker_connections are not enough"),
     ("descriptors", "Too many open files"), ("descriptors", "(24:"),
@@ -42,7 +42,7 @@ const LINES: &[(&str, &str)] = &[
     ("no-ports", "(99: Cannot assign requested address)"), ("no-ports", "(99)Cannot assign requested address"),
     ("upstream-timeout", "upstream timed out"),
     ("temporary-file", "buffered to a temporary file"),
-    // Apache's own authorisation says no with a number, mod_evasive without.
+    // Apache's own authorisation logs with a number, mod_evasive without.
     ("denied", "AH01630: client denied"), ("denied", "AH01797: client denied"),
     ("rate-limited", "limiting requests"), ("rate-limited", "limiting connections"), ("rate-limited", "client denied by server configuration"),
     ("rate-limited", "mod_qos("),
@@ -51,23 +51,24 @@ const LINES: &[(&str, &str)] = &[
     ("opcode-cache-full", "opcache"), ("memory", "Allowed memory size"), ("memory", "Cannot allocate memory"),
     ("slow-script", "executing too slow"),
 ];
-/// All of those words at once: a server that fails writes thousands of lines a second, and looking for each word in each takes a processor.
+/// One automaton for all texts: a failing server writes thousands of lines per second, and searching each line for each
+/// text would take a whole processor.
 static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     let words = LINES.iter().map(|(_, words)| words);
     AhoCorasick::builder().kind(Some(AhoCorasickKind::DFA)).build(words).ok()
 });
-/// Of one log so much is read at once; what is beyond is not read.
+/// Most bytes read from one log at once; the rest is skipped.
 const MOST_AT_ONCE: u64 = 4 << 20;
-/// Of a line so much is kept.
+/// Most characters kept of a line.
 const MOST_OF_A_LINE: usize = 200;
-/// A server has a few logs.
+/// Most logs of one server.
 const MOST_LOGS: usize = 16;
 
-/// Lines since the last time.
+/// Lines since the last call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct News {
     pub counts: BTreeMap<String, u64>,
-    /// One line of each sort.
+    /// One sample line of each kind.
     pub samples: BTreeMap<String, String>,
 }
 
@@ -78,7 +79,7 @@ pub struct ErrorLogs {
 }
 
 impl ErrorLogs {
-    /// Those that a process has open now, from their present end on.
+    /// Opens the logs that a process has open now, from their present end on.
     #[must_use]
     pub fn of(pid: i32) -> ErrorLogs {
         let mut seen = BTreeSet::new();
@@ -102,12 +103,12 @@ impl ErrorLogs {
         ErrorLogs { logs }
     }
 
-    /// Lines that have come since.
+    /// Returns the lines written since the last call.
     pub fn news(&mut self) -> News {
         let mut news = News::default();
         for (file, at) in &mut self.logs {
             let end = file.metadata().map_or(*at, |m| m.len());
-            // It was cut off: from its beginning.
+            // The file was truncated: read it from its beginning.
             let from = if end < *at { 0 } else { *at };
             let mut bytes = Vec::new();
             let read = file.seek(SeekFrom::Start(from)).and_then(|_| file.take(MOST_AT_ONCE).read_to_end(&mut bytes));
@@ -120,7 +121,8 @@ impl ErrorLogs {
     }
 }
 
-/// Is a descriptor, by its `fdinfo`, for writing? The access mode is in the last digit of the octal flags: 1 writes, 2 does both.
+/// Returns true if a descriptor is open for writing, by its `fdinfo`. The access mode is in the last octal digit of the
+/// flags: 1 writes, 2 reads and writes.
 #[must_use]
 pub fn is_for_writing(fdinfo: &str) -> bool {
     let flags = fdinfo.lines().find_map(|l| l.strip_prefix("flags:")).map(str::trim);
@@ -128,10 +130,10 @@ pub fn is_for_writing(fdinfo: &str) -> bool {
 }
 
 impl News {
-    /// Adds what lines say. Most say nothing, and are never taken apart.
+    /// Counts the known lines of a text. Most lines match nothing and are never split off.
     fn add_all(&mut self, text: &[u8]) {
         let Some(words) = WORDS.as_ref() else { return };
-        // The line of the word before, and the first in the table of all the words that it has.
+        // The line of the previous match, and its lowest index in `LINES`.
         let mut line: Option<(Range<usize>, usize)> = None;
         for found in words.find_overlapping_iter(text) {
             let entry = found.pattern().as_usize();
@@ -185,7 +187,7 @@ mod tests {
         let count = |what: &str| news.counts.get(what).copied().unwrap_or(0);
         assert_eq!((count("worker-connections"), count("killed"), count("crash")), (2, 2, 2), "{news:?}");
         assert!(logs.news().counts.is_empty());
-        // Of a line that says two things the first of the table counts; one that has no end yet is one.
+        // Of a line with two matches, the first entry of the table counts. A line without an end counts too.
         write!(log, "gone: exit signal Killed (9), Too many open files\r\n\nnothing\nserver reached pm.max_children")
             .expect("written");
         let news = logs.news();

@@ -1,4 +1,4 @@
-//! One GET over FastCGI: enough to ask PHP-FPM for its status page, or for what a script answers, past any web server.
+//! One GET over FastCGI: enough to read PHP-FPM's status page, or the response of a script, without a web server.
 //!
 //! Source: FastCGI Specification 1.0, sections 3.3 (records), 3.4 (name-value pairs) and 5 (application record types).
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::status::Answer;
 use crate::unix;
 
-/// Where a pool listens.
+/// Where a PHP-FPM pool listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FpmSocket {
     Tcp(SocketAddr),
@@ -33,7 +33,7 @@ const END_REQUEST: u8 = 3;
 const PARAMS: u8 = 4;
 const STDIN: u8 = 5;
 const STDOUT: u8 = 6;
-/// A status page of ten thousand processes is smaller; of longer answers the rest is cut off.
+/// A status page of ten thousand processes is smaller; longer responses are cut off.
 const MOST_BYTES: usize = 16 << 20;
 
 fn record(kind: u8, content: &[u8]) -> Vec<u8> {
@@ -62,7 +62,7 @@ fn parameters(pairs: &[(&str, &str)]) -> Vec<u8> {
 }
 
 trait Stream: Read + Write {
-    /// How long the next read or write may take.
+    /// Limits how long the next read or write may take.
     fn limit(&self, limit: Duration) -> io::Result<()>;
 }
 
@@ -78,7 +78,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// An exchange that has an end, also with a server that says a byte a second.
+/// A stream with a deadline for the whole exchange, also if the server sends one byte per second.
 struct Exchange {
     stream: Box<dyn Stream>,
     deadline: Instant,
@@ -109,10 +109,10 @@ impl Write for Exchange {
     }
 }
 
-/// The body of the answer to a GET of `path`.
+/// Returns the body of the response to a GET of `path`.
 ///
 /// # Errors
-/// When nobody listens, the answer does not come in time, or it is not FastCGI.
+/// When nothing listens, the response does not come in time, or it is not FastCGI.
 pub fn get(socket: &FpmSocket, path: &str, query: &str, limit: Duration) -> io::Result<String> {
     let uri = format!("{path}?{query}");
     let pairs = [
@@ -129,16 +129,16 @@ pub fn get(socket: &FpmSocket, path: &str, query: &str, limit: Duration) -> io::
     Ok(text.split_once("\r\n\r\n").map_or(text.clone(), |(_, body)| body.to_string()))
 }
 
-/// The answer to a request without a body that has these variables.
+/// Returns the response to a request with these variables and no body.
 ///
 /// # Errors
-/// As [`get`], and when it has no head.
+/// As [`get`], and when the response has no header.
 pub fn ask(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) -> io::Result<Answer> {
     answer_of(&output_of(socket, variables, limit)?)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer has no head"))
 }
 
-/// What a script wrote, as it is in HTTP (RFC 3875 section 6): its status is a field.
+/// Parses the output of a script (RFC 3875 section 6), in which the status is a header field.
 fn answer_of(output: &[u8]) -> Option<Answer> {
     let mut answer = Answer { status: 200, ..Answer::default() };
     let mut rest = output;
@@ -167,7 +167,7 @@ fn output_of(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) ->
         FpmSocket::Unix(path) => Box::new(unix::connect(path, limit)?),
     };
     let mut stream = Exchange { stream, deadline };
-    // Role 1 is a responder; no flags: the connection ends with the answer.
+    // Role 1 is a responder. Without flags, the connection ends with the response.
     let mut request = record(BEGIN_REQUEST, &[0, 1, 0, 0, 0, 0, 0, 0]);
     // A record holds 65535 bytes at most.
     parameters(variables).chunks(0x8000).for_each(|part| request.extend(record(PARAMS, part)));
@@ -213,7 +213,7 @@ mod tests {
         let socket = FpmSocket::Tcp(listener.local_addr().expect("its address"));
         std::thread::spawn(move || {
             let (mut client, _) = listener.accept().expect("a client");
-            // A record of no bytes, again and again, each in time.
+            // Sends empty records, each within the timeout.
             while client.write_all(&record(STDOUT, &[])).is_ok() {
                 std::thread::sleep(Duration::from_millis(20));
             }

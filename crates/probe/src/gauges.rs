@@ -1,12 +1,12 @@
-//! Numbers that come and go between two looks, read more than ten times a second on a thread of their own: the listen
-//! queues, the sockets of the namespace, the workers that run. A look gets the largest and the mean.
+//! Reads numbers that change between two samples, more than ten times per second on a thread of their own: listen
+//! queues, sockets of the namespace, running workers. A sample then contains the maximum and the mean.
 //!
-//! The times are uneven, so that nothing that happens at a steady pace falls between them again and again; chance has a
-//! seed. What it costs decides what is read. One listener comes from the kernel in about 3 µs, whatever is connected to
-//! it; listeners that share an address come all together, for which the kernel walks a table (20 to 50 µs). The counts
-//! of sockstat take 10 µs. A worker's state takes 6 µs; of a large pool each reading sees a part, the next one the next
-//! part. Not read so often: connections by state (the kernel walks a larger table) and status pages (each question is a
-//! request).
+//! The times are uneven, so that periodic events are not missed again and again; the random numbers have a fixed seed.
+//! The cost decides what is read. The kernel returns one listener in about 3 µs, however many connections there are.
+//! Listeners that share an address come only all together, for which the kernel walks a table (20 to 50 µs). The counts
+//! of sockstat take 10 µs. A worker's state takes 6 µs; of a large pool, each reading covers a part in turn. Two things
+//! are not read this often: connections by state, because the kernel walks a larger table, and status pages, because
+//! each is a request.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -25,15 +25,15 @@ use crate::namespace::{self, Namespace};
 use crate::sock_diag::{SockDiag, StateFlags};
 use crate::stat::Stat;
 
-/// A pause between two readings is between these: 12.5 readings a second.
+/// Range of the pause between two readings: 12.5 readings per second on average.
 const PAUSES_US: std::ops::Range<u64> = 40_000..120_000;
-/// Up to so many workers are all looked at in each reading, of more a few.
+/// Up to this many workers, each reading covers all of them; of a larger pool it covers `SOME_WORKERS`.
 const ALL_WORKERS: usize = 12;
 const SOME_WORKERS: usize = 2;
-/// The same pauses in every run, whoever looks.
+/// Makes the pauses the same in every run.
 const SEED: u64 = 12;
 
-/// Readings of one number.
+/// Count, sum and maximum of the readings of one number.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Tally {
     pub count: u32,
@@ -53,29 +53,29 @@ impl Tally {
     }
 }
 
-/// All readings since they were taken last.
+/// All readings since the last `take`.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     pub count: u32,
     /// Listen queues by the inode of the listener.
     pub listen: HashMap<u64, Tally>,
-    /// Sockets by what [`namespace::socket_counts`] calls them.
+    /// Sockets by the names of [`namespace::socket_counts`].
     pub sockets: BTreeMap<String, Tally>,
-    /// Workers that run or wait for a disk, scaled to the pool where a reading sees a part of it.
+    /// Workers that run or wait for a disk, scaled to the pool if a reading covers only a part of it.
     pub busy: Tally,
-    /// The largest of the readings that saw every worker.
+    /// Maximum of the readings that covered every worker.
     pub busy_max: Option<u64>,
 }
 
-/// What is to be read, as of the last look.
+/// What to read, as of the last sample.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Wanted {
     pub workers: Vec<i32>,
-    /// Addresses of listeners that are alone there.
+    /// Listeners that do not share their address.
     pub listeners: Vec<SocketAddr>,
-    /// Some are not: all of the namespace are read.
+    /// Some listeners share an address, so all of the namespace are read.
     pub tcp: bool,
-    /// It listens on unix sockets, too.
+    /// The server also listens on unix sockets.
     pub unix: bool,
 }
 
@@ -83,11 +83,11 @@ pub(crate) struct Wanted {
 struct Shared {
     wanted: Wanted,
     readings: Readings,
-    /// Processor time that reading has taken so far.
+    /// Processor time that reading has used so far.
     cost: Duration,
 }
 
-/// The thread that reads. Dropped, it ends.
+/// The reading thread. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Gauges {
     shared: Arc<Mutex<Shared>>,
@@ -98,18 +98,18 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is rarely at work and then only for microseconds goes before those that fill the processors: a full queue is there
-/// for moments, and just then the machine is busy. Only root may.
+/// Raises this thread's priority, if we are root. It rarely runs, and then for microseconds. A queue is full only for
+/// moments, and just then the processors are busy.
 fn go_first() {
     // SAFETY: a plain call, about this thread alone (0).
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
 }
 
 impl Gauges {
-    /// Begins to read in the namespace of a process. What is to be read is to be said then.
+    /// Starts to read in the namespace of a process. `want` tells it what to read.
     ///
     /// # Errors
-    /// When the namespace cannot be entered (it wants root), or there is no thread to be had.
+    /// When the namespace cannot be entered (it needs root), or no thread can be started.
     pub fn start(master: i32, namespace: &Namespace) -> io::Result<Gauges> {
         let sockets = namespace.sock_diag()?;
         let shared = Arc::<Mutex<Shared>>::default();
@@ -141,12 +141,12 @@ impl Gauges {
         lock(&self.shared).wanted = wanted;
     }
 
-    /// The readings since the last call.
+    /// Returns the readings since the last call.
     pub fn take(&self) -> Readings {
         std::mem::take(&mut lock(&self.shared).readings)
     }
 
-    /// Processor time that reading has taken so far.
+    /// Returns the processor time that reading has used so far.
     pub fn cost(&self) -> Duration {
         lock(&self.shared).cost
     }
@@ -157,7 +157,7 @@ impl Gauges {
 struct Seen {
     listen: Vec<(u64, u32)>,
     sockets: BTreeMap<String, u64>,
-    /// Workers that run, of how many that were seen, of how many that there are.
+    /// (running workers, sampled workers, all workers).
     busy: (usize, usize, usize),
 }
 
@@ -182,17 +182,17 @@ impl Seen {
 
 struct Reader {
     sockets: SockDiag,
-    /// Opening a file of /proc costs more than reading it again.
+    /// Kept open: opening a file of /proc costs more than reading it again.
     counts: Option<File>,
     files: HashMap<i32, File>,
-    /// The worker that the next reading begins with.
+    /// Index of the worker at which the next reading starts.
     next: usize,
 }
 
 impl Reader {
     fn read(&mut self, wanted: &Wanted) -> Seen {
         let mut seen = Seen::default();
-        // What fails here fails in the next look, too, and is told there.
+        // What fails here also fails in the next sample, which reports it.
         for address in &wanted.listeners {
             let one = self.sockets.listener(address).ok().flatten();
             seen.listen.extend(one.map(|s| (s.inode, s.queues.0)));
@@ -228,7 +228,7 @@ impl Reader {
                     found.0 += usize::from(state == 'R' || state == 'D');
                     found.1 += 1;
                 }
-                // It has ended; who has its id now is another one.
+                // The process has ended; its pid may now belong to another one.
                 None => _ = file.remove(),
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lastdrop_model::HostLook;
 use procfs::{Current, CurrentSI};
 
-/// CPU time of the host since boot, in ticks; only differences mean anything.
+/// CPU time of the host since boot, in ticks; only differences are meaningful.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuTicks {
     pub total: u64,
@@ -15,7 +15,7 @@ pub struct CpuTicks {
 }
 
 impl CpuTicks {
-    /// Reads /proc/stat. None where it cannot be read or has no steal column.
+    /// Reads /proc/stat. None if it cannot be read or has no steal column.
     #[must_use]
     pub fn now() -> Option<CpuTicks> {
         let t = procfs::KernelStats::current().ok()?.total;
@@ -26,13 +26,13 @@ impl CpuTicks {
         Some(CpuTicks { total: busy + idle + steal, steal, idle })
     }
 
-    /// Ticks in which something ran here.
+    /// Returns the ticks in which a processor of this machine was running something.
     #[must_use]
     pub fn busy(&self) -> u64 {
         self.total - self.idle - self.steal
     }
 
-    /// Share of all CPU time since `earlier` that the hypervisor gave to others (0 to 1).
+    /// Returns the share (0 to 1) of all CPU time since `earlier` that the hypervisor gave to other machines.
     #[must_use]
     pub fn steal_since(&self, earlier: &CpuTicks) -> Option<f64> {
         let total = self.total.checked_sub(earlier.total).filter(|t| *t > 0)?;
@@ -40,7 +40,7 @@ impl CpuTicks {
     }
 }
 
-/// Of each processor the ticks in interrupts that were put off (the network's, above all), and all ticks since boot.
+/// Returns, per processor, the ticks in softirqs (mainly the network's) and all ticks since boot.
 #[must_use]
 pub fn softirq_ticks() -> Vec<(u64, u64)> {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -52,10 +52,10 @@ pub fn softirq_ticks() -> Vec<(u64, u64)> {
     cores.map(ticks).collect()
 }
 
-/// Counters of the machine since boot, of which the differences are a [`HostLook`].
+/// Counters of the machine since boot, whose differences make a [`HostLook`].
 #[derive(Debug, Clone)]
 pub struct HostCounters {
-    /// Busy and all ticks of each processor.
+    /// (busy, all) ticks of each processor.
     cores: Vec<(u64, u64)>,
     ticks: CpuTicks,
     swap_in: Option<u64>,
@@ -70,7 +70,7 @@ pub struct HostCounters {
 }
 
 impl HostCounters {
-    /// Reads them. None without /proc/stat.
+    /// Reads the counters. None without /proc/stat.
     #[must_use]
     pub fn now() -> Option<HostCounters> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
@@ -105,7 +105,7 @@ impl HostCounters {
             swap_out: number(&vmstat, "pswpout "),
             major_faults: number(&vmstat, "pgmajfault "),
             oom_kills: number(&vmstat, "oom_kill "),
-            // The second column, hexadecimal, a row for each processor.
+            // The second column, hexadecimal, one row per processor.
             backlog_dropped: softnet.map(|t| {
                 t.lines().filter_map(|l| u64::from_str_radix(l.split_ascii_whitespace().nth(1)?, 16).ok()).sum()
             }),
@@ -116,7 +116,7 @@ impl HostCounters {
         })
     }
 
-    /// What happened since.
+    /// Returns what happened since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &HostCounters) -> HostLook {
         let delta = |f: fn(&HostCounters) -> Option<u64>| Some(f(self)?.saturating_sub(f(earlier)?));
@@ -143,11 +143,11 @@ impl HostCounters {
     }
 }
 
-/// Memory of the machine, bytes.
+/// Memory of the machine in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct HostMemory {
     pub total: u64,
-    /// What new work could have without swapping.
+    /// Memory available to new work without swapping.
     pub available: u64,
 }
 
@@ -159,18 +159,18 @@ impl HostMemory {
     }
 }
 
-/// Three clocks at one moment, seconds: only differences mean anything.
+/// Three clocks at one moment, in seconds; only differences are meaningful.
 #[derive(Debug, Clone, Copy)]
 pub struct Clocks {
     monotonic: f64,
-    /// Goes on while the machine is suspended.
+    /// Continues while the machine is suspended.
     boot: f64,
-    /// The time of day; can be set.
+    /// The time of day, which can be set.
     real: f64,
 }
 
 impl Clocks {
-    /// Reads them. None where the system refuses.
+    /// Reads the clocks. None if the system refuses.
     #[must_use]
     pub fn now() -> Option<Clocks> {
         use nix::time::{ClockId, clock_gettime};
@@ -182,7 +182,7 @@ impl Clocks {
         })
     }
 
-    /// Since `earlier`: by how many seconds the time of day was set, and for how many the machine was suspended.
+    /// Returns by how many seconds the time of day was set since `earlier`, and for how many the machine was suspended.
     #[must_use]
     pub fn faults_since(&self, earlier: &Clocks) -> (f64, f64) {
         let slept = (self.boot - earlier.boot) - (self.monotonic - earlier.monotonic);
@@ -191,32 +191,33 @@ impl Clocks {
     }
 }
 
-/// CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 #[must_use]
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Processors that the machine has at work.
+/// Returns the processors that the machine has online.
 #[must_use]
 pub fn processors() -> u64 {
     let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     online.and_then(|n| u64::try_from(n).ok()).unwrap_or(1).max(1)
 }
 
-/// Kernel release, as `uname -r` says it.
+/// Returns the kernel release, like `uname -r`.
 #[must_use]
 pub fn kernel() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").map(|s| s.trim().to_string()).unwrap_or_default()
 }
 
-/// Most memory that this process has had, bytes.
+/// Returns the peak memory (RSS) of this process in bytes.
 #[must_use]
 pub fn own_peak_rss() -> u64 {
     procfs::process::Process::myself().and_then(|p| p.status()).ok().and_then(|s| s.vmhwm).map_or(0, |kb| kb * 1024)
 }
 
-/// Local ports that connections to one address and port can use, from one address of ours. 0 where it cannot be read.
+/// Returns the number of local ports for connections from one address of ours to one remote address and port. 0 if it
+/// cannot be read.
 #[must_use]
 pub fn local_ports() -> u64 {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
@@ -227,8 +228,8 @@ pub fn local_ports() -> u64 {
     }
 }
 
-/// For how long our own cgroup has been throttled since it was made: cgroup v2, or the cpu hierarchy of v1. None where
-/// neither can be read, as on a machine without limits.
+/// Returns how long our own cgroup has been throttled since it was created: cgroup v2, or the cpu hierarchy of v1. None
+/// if neither can be read, as on a machine without limits.
 #[must_use]
 pub fn throttled() -> Option<Duration> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -246,14 +247,14 @@ pub fn throttled() -> Option<Duration> {
     field("throttled_usec ").map(Duration::from_micros).or_else(|| field("throttled_time ").map(Duration::from_nanos))
 }
 
-/// Does something; and the processor time that it took on this thread.
+/// Runs `work` and measures the processor time that it took on this thread.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let begun = thread_cpu();
     let done = work();
     (done, thread_cpu().saturating_sub(begun))
 }
 
-/// Processor time of all programs that this process has started and that have ended.
+/// Returns the processor time of all programs that this process has started and that have ended.
 #[must_use]
 pub fn ended_children_cpu() -> Duration {
     use nix::sys::resource::{UsageWho, getrusage};
@@ -263,7 +264,7 @@ pub fn ended_children_cpu() -> Duration {
     each.iter().map(|time| Duration::from_micros(time.num_microseconds().unsigned_abs())).sum()
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 #[must_use]
 pub fn thread_cpu() -> Duration {
     use nix::time::{ClockId, clock_gettime};

@@ -1,5 +1,5 @@
-//! With whose rights a process runs: its users, groups, capabilities and user namespace, as the kernel knows them. What a process
-//! says of itself does not count here.
+//! The rights of a process: its users, groups, capabilities and user namespace, as the kernel knows them. What a
+//! process claims about itself does not count.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,13 +17,13 @@ pub struct Identity {
     /// Real, effective and saved group.
     pub groups: [u32; 3],
     pub supplementary_groups: Vec<u32>,
-    /// Inode of its user namespace; None where it may not be seen.
+    /// Inode of its user namespace; None if it may not be read.
     pub user_namespace: Option<u64>,
     pub no_new_privs: bool,
     pub capabilities: Capabilities,
 }
 
-/// Sets of capabilities, a bit each, as capabilities(7) numbers them.
+/// Sets of capabilities, one bit each, numbered as in capabilities(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     pub permitted: u64,
@@ -35,7 +35,7 @@ impl Identity {
     /// Reads the rights of a running process.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn of(pid: i32) -> Result<Identity, ProbeError> {
         let status = Process::new(pid).and_then(|p| p.status()).map_err(|e| ProbeError::of(pid, "status", e))?;
         Ok(Identity {
@@ -52,8 +52,8 @@ impl Identity {
         })
     }
 
-    /// The user whose process it is. A program that became root by its set-user-ID bit still belongs to its caller: a process is
-    /// root's only where its real and its saved user are root.
+    /// Returns the user to whom the process belongs. A program that became root by its set-user-ID bit still belongs to
+    /// its caller: a process is root's only if both its real and its saved user are root.
     #[must_use]
     pub fn user(&self) -> u32 {
         let [real, effective, saved] = self.users;
@@ -63,7 +63,7 @@ impl Identity {
         [real, effective, saved].into_iter().find(|id| *id != 0).unwrap_or(0)
     }
 
-    /// The group that goes with [`Identity::user`].
+    /// Returns the group that goes with [`Identity::user`].
     #[must_use]
     pub fn group(&self) -> u32 {
         let [real, effective, saved] = self.groups;
@@ -73,7 +73,7 @@ impl Identity {
         [real, effective, saved].into_iter().find(|id| *id != 0).unwrap_or(0)
     }
 
-    /// Does it share our user namespace? Its capabilities mean nothing here otherwise.
+    /// Returns true if the process shares our user namespace; otherwise its capabilities mean nothing here.
     #[must_use]
     pub fn is_of_our_namespace(&self) -> bool {
         self.user_namespace.is_some() && self.user_namespace == user_namespace("self")
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn a_process_is_roots_only_where_real_and_saved_user_are() {
         assert_eq!(of([0, 0, 0], [0; 3]).user(), 0);
-        // It has only lent its effective user to another for a moment.
+        // The process has changed only its effective user for a moment.
         assert_eq!(of([0, 33, 0], [0; 3]).user(), 0);
-        // A set-user-ID program of a user.
+        // A set-user-ID program started by a user.
         assert_eq!(of([1000, 0, 0], [1000, 0, 0]).user(), 1000);
         assert_eq!(of([1000, 0, 0], [1000, 42, 42]).group(), 1000);
         assert_eq!(of([0, 1000, 1000], [0; 3]).user(), 1000);

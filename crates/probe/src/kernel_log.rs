@@ -1,10 +1,10 @@
-//! Lines of the kernel log that say something about a server.
+//! Lines of the kernel log that concern a server.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// What a line has to contain to matter.
+/// A line matters if it contains one of these.
 const MATTERS: &[&str] = &[
     "SYN flooding",
     "table full, dropping packet",
@@ -21,29 +21,29 @@ const MATTERS: &[&str] = &[
     "neighbour table overflow",
 ];
 
-/// The log from now on.
+/// The kernel log from now on.
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
 }
 
 impl KernelLog {
-    /// Opens it at its end.
+    /// Opens the log at its end.
     ///
     /// # Errors
-    /// Where it may not be read: most systems want root for it.
+    /// When it may not be read: most systems require root.
     pub fn open() -> io::Result<KernelLog> {
         let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
         file.seek(SeekFrom::End(0))?;
         Ok(KernelLog { file })
     }
 
-    /// Lines that matter and came since the last call.
+    /// Returns the lines that matter and were written since the last call.
     pub fn news(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         // A record is at most this long; a smaller buffer gets an error.
         let mut buffer = [0u8; 8192];
-        // Bounded: a kernel that writes faster than we read shall not keep us here.
+        // Bounded, in case the kernel writes faster than we read.
         for _ in 0..1000 {
             match self.file.read(&mut buffer) {
                 Ok(0) => break,
@@ -55,7 +55,7 @@ impl KernelLog {
                         lines.push(line.to_string());
                     }
                 }
-                // Records were overwritten before we came: go on with the next.
+                // Records were overwritten before we read them: continue with the next.
                 Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(_) => break,
             }

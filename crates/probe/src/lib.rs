@@ -1,5 +1,5 @@
-//! Reads host and server from outside: /proc, sockets, status pages. Changes nothing, and says what it cannot read:
-//! a missing number is never zero.
+//! Reads host and server from outside: /proc, sockets, status pages. It changes nothing and reports what it cannot
+//! read: a missing number is never zero.
 
 mod attached;
 pub mod census;

@@ -1,8 +1,8 @@
-//! Which servers of this machine talk to which: connections that processes of one have opened to a listener of another,
-//! seen from the sockets of both sides.
+//! Finds which servers of this machine talk to each other: connections that processes of one server have opened to a
+//! listener of another, found from the sockets of both sides.
 //!
-//! A connection counts at the moment at which somebody looks. Servers that open one for each request have it for
-//! milliseconds: whoever wants to see those looks again and again.
+//! A connection counts if it exists at the moment of a look. Servers that open one per request have it for
+//! milliseconds; to find those, look repeatedly.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::listeners::{Endpoint, inodes};
 use crate::sock_diag::TcpSocket;
 use crate::stat::{self, Stat};
 
-/// One of some servers has a connection to a listener of another. Servers are told by their places in the list.
+/// A connection of one server to a listener of another. Servers are given by their index in the list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link {
     pub from: usize,
@@ -20,25 +20,26 @@ pub struct Link {
     pub via: Endpoint,
 }
 
-/// What was seen of the sockets of some servers.
+/// The sockets of some servers at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Links {
     pub links: BTreeSet<Link>,
-    /// Where each listens.
+    /// Endpoints at which each server listens.
     pub listens: Vec<BTreeSet<Endpoint>>,
-    /// Servers of which no process may be looked into.
+    /// Servers of which no process may be inspected.
     pub unseen: Vec<usize>,
-    /// Listeners of this machine that one of them is connected to and none of them has.
+    /// Listeners of this machine that one of the servers is connected to and none of them owns.
     pub others: BTreeSet<Endpoint>,
 }
 
-/// Looks once at the sockets of servers, each given by its master: that, and all that descends from it.
+/// Looks once at the sockets of servers. Each is given by its master and includes all its descendants.
 #[must_use]
 pub fn links(masters: &[i32]) -> Links {
     links_of(masters, &processes(masters))
 }
 
-/// Looks at servers again and again. Whose a process is is found out anew only when some process of the machine was born since.
+/// Looks at servers repeatedly. It assigns processes to servers again only if a process was started on the machine
+/// since.
 #[derive(Debug, Default)]
 pub struct Following {
     masters: Vec<i32>,
@@ -60,7 +61,7 @@ impl Following {
 
 fn links_of(masters: &[i32], processes: &[(i32, usize)]) -> Links {
     let networks = networks(masters);
-    // At once: a connection has to be there at both looks, and may last for a millisecond.
+    // Read right after the networks: a connection has to be found by both, and may last for a millisecond.
     let (held, unseen) = held(processes, masters.len());
     let listens = vec![BTreeSet::new(); masters.len()];
     let mut seen = Links { links: BTreeSet::new(), listens, unseen, others: BTreeSet::new() };
@@ -91,7 +92,7 @@ fn links_of(masters: &[i32], processes: &[(i32, usize)]) -> Links {
     seen
 }
 
-/// The own ends of the connections that servers have open, each server given by its master.
+/// Returns the local addresses of the connections that servers have open, each server given by its master.
 #[must_use]
 pub fn ends(masters: &[i32]) -> HashSet<SocketAddr> {
     let (held, _) = held(&processes(masters), masters.len());
@@ -99,14 +100,14 @@ pub fn ends(masters: &[i32]) -> HashSet<SocketAddr> {
     sockets.filter(|s| held.contains_key(&s.inode)).map(|s| s.local).collect()
 }
 
-/// The sockets of each network namespace in which one of the servers is.
+/// Reads the sockets of each network namespace that contains one of the servers.
 fn networks(masters: &[i32]) -> Vec<Network> {
     let mut names = BTreeSet::new();
     let first_there = |master: &&i32| namespace_name(**master).is_some_and(|name| names.insert(name));
     masters.iter().filter(first_there).filter_map(|master| Network::read(*master)).collect()
 }
 
-/// The processes of the servers, each with whose it is.
+/// Returns the processes of the servers, each with the index of its server.
 fn processes(masters: &[i32]) -> Vec<(i32, usize)> {
     let parents: HashMap<i32, i32> =
         stat::all_pids().filter_map(|pid| Some((pid, Stat::of_any(pid)?.0.parent))).collect();
@@ -114,7 +115,7 @@ fn processes(masters: &[i32]) -> Vec<(i32, usize)> {
         let mut up = Some(pid);
         loop {
             let p = up.filter(|p| *p > 1)?;
-            // The nearest above it: one server may have started another.
+            // The nearest ancestor counts: one server may have started another.
             match masters.iter().position(|master| *master == p) {
                 Some(server) => return Some(server),
                 None => up = parents.get(&p).copied(),
@@ -124,7 +125,7 @@ fn processes(masters: &[i32]) -> Vec<(i32, usize)> {
     parents.keys().filter_map(|pid| Some((*pid, server_of(*pid)?))).collect()
 }
 
-/// To which server each socket belongs that one of them has open, and those that may not be looked into.
+/// Returns the server of each socket that one of the servers has open, and the servers that may not be inspected.
 fn held(processes: &[(i32, usize)], servers: usize) -> (HashMap<u64, usize>, Vec<usize>) {
     let mut held = HashMap::new();
     let mut read = vec![false; servers];
@@ -138,8 +139,9 @@ fn held(processes: &[(i32, usize)], servers: usize) -> (HashMap<u64, usize>, Vec
     (held, unseen)
 }
 
-/// The server that has the other end of a connection that this end has opened, and where that listens; None for the server where
-/// somebody else does, None at all where it is no such end.
+/// For an end that opened a connection, returns the server at the other end and the address of its listener. The server
+/// is None if a program outside the list listens there. Returns None if this end did not open a connection, or leads
+/// away.
 fn of_tcp(
     socket: &TcpSocket,
     own: &Network,
@@ -149,10 +151,10 @@ fn of_tcp(
     if own.listeners.contains_key(&socket.local.port()) {
         return None;
     }
-    // Whoever connects to an address of its own machine does so from that address.
+    // A connection to an address of its own machine has that address as its local one.
     let is_here = socket.remote.ip().is_loopback() || socket.remote.ip() == socket.local.ip();
     let listener = own.listeners.get(&socket.remote.port()).filter(|_| is_here);
-    // The other end may be in the network of a container, and behind a port that that publishes.
+    // The other end may be in the network of a container, behind a port that the container publishes.
     let ends = networks.iter().filter_map(|network| Some((network, network.other_end(socket)?)));
     let translated = networks.iter().filter_map(|network| Some((network, network.translated_end(socket)?)));
     let servers =
@@ -166,7 +168,7 @@ fn of_tcp(
 
 fn of_unix(inode: u64, network: &Network, held: &HashMap<u64, usize>) -> Option<(Option<usize>, Endpoint)> {
     let socket = network.unix.get(&inode).filter(|s| s.path.is_none())?;
-    // One that is not accepted yet has no inode by which its other end could be found.
+    // A connection that is not accepted yet has no inode by which to find its other end.
     let other = network.unix.get(&socket.peer.filter(|inode| *inode != 0)?)?;
     // Pairs of a process and its children have no name.
     let path = other.path.as_ref()?;
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
     use crate::sock_diag::{ESTABLISHED, LISTEN};
 
-    /// A process that prints a line, of which nobody reads more, and lives until its input ends.
+    /// Starts a process that prints a line and lives until its input ends; nothing reads its output beyond that.
     fn perl(script: &str) -> (Child, String) {
         let script = format!("$| = 1; $SIG{{PIPE}} = 'IGNORE'; {script} print \"\\n\"; <STDIN>;");
         let modules = ["-MIO::Socket::INET", "-MIO::Socket::UNIX"];
@@ -207,7 +209,8 @@ mod tests {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let socket = |local, remote, inode, state| TcpSocket { local, remote, inode, state, queues: (0, 0) };
         let (front, back, client) = (at(80), at(3306), at(40_000));
-        // A visitor of the front and a worker of its have the same port: the one to the front, the other to what is behind.
+        // A client of the frontend and one of its workers use the same port: one to the frontend, the other to the
+        // backend.
         let worker = socket(client, back, 5, ESTABLISHED);
         let ends = [worker, socket(back, client, 6, ESTABLISHED), socket(client, front, 7, ESTABLISHED)];
         let listening = [(front, 1), (back, 2)].map(|(address, inode)| socket(address, at(0), inode, LISTEN));
@@ -230,7 +233,7 @@ mod tests {
             perl("$l = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1'); print $l->sockport;");
         let connect = format!("$c = IO::Socket::INET->new('127.0.0.1:{port}') or die;");
         let listen = format!("$l = IO::Socket::UNIX->new(Listen => 9, Local => \"\\0{name}\") or die;");
-        // It says so before it accepts.
+        // The server prints this before it accepts.
         let (middle, _) = perl(&format!("{listen} {connect} print \"up\\n\"; $a = $l->accept;"));
         let (first, _) = perl(&format!("$c = IO::Socket::UNIX->new(\"\\0{name}\") or die;"));
         let mut children = [first, middle, last];

@@ -1,4 +1,4 @@
-//! Who listens where, and whether a listener has visitors.
+//! Finds which process listens at an address, and whether a listener has clients.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::ProbeError;
 use crate::namespace::{self, Namespace};
 use crate::sock_diag::{ESTABLISHED, SockDiag, StateFlags, TIME_WAIT, TcpSocket};
 
-/// What somebody connects to.
+/// An address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Endpoint {
     Tcp(SocketAddr),
@@ -28,7 +28,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// How well a TCP listener fits: 0 not at all; the kernel gives a connection to the listener that fits best.
+    /// Rates how well a TCP listener matches this address; 0 is no match. The kernel gives a connection to the listener
+    /// that matches best.
     #[must_use]
     pub fn fitness(&self, listener: &SocketAddr) -> u8 {
         let Endpoint::Tcp(wanted) = self else { return 0 };
@@ -36,27 +37,27 @@ impl Endpoint {
             _ if listener.port() != wanted.port() => 0,
             ip if ip.to_canonical() == wanted.ip().to_canonical() => 3,
             ip if ip.is_unspecified() && ip.is_ipv4() == wanted.ip().is_ipv4() => 2,
-            // A listener on :: takes IPv4 as well, unless it says that it does not.
+            // A listener on :: also accepts IPv4, unless it sets IPV6_V6ONLY.
             ip if ip.is_unspecified() && ip.is_ipv6() => 1,
             _ => 0,
         }
     }
 
-    /// Is it the unix socket at this path?
+    /// Returns true for the unix socket at this path.
     #[must_use]
     pub fn is_path(&self, path: &str) -> bool {
         let real = |path: &Path| std::fs::canonicalize(path);
         match self {
             Endpoint::Unix(own) if own == Path::new(path) => true,
-            // /var/run and /run.
+            // For links such as /var/run to /run.
             Endpoint::Unix(own) => real(own).is_ok_and(|own| real(Path::new(path)).is_ok_and(|p| p == own)),
             Endpoint::Tcp(_) => false,
         }
     }
 }
 
-/// Is this an address of this machine? A UDP socket "connected" to it shows which address we would send from, without
-/// sending anything; to ourselves it is the server's own.
+/// Returns true for an address of this machine. A UDP socket "connected" to the address shows our source address,
+/// without sending anything; towards ourselves, source and destination are equal.
 #[must_use]
 pub fn is_local(address: &SocketAddr) -> bool {
     if address.ip().is_loopback() {
@@ -68,8 +69,9 @@ pub fn is_local(address: &SocketAddr) -> bool {
         .is_ok_and(|own| own.ip() == address.ip())
 }
 
-/// TCP listeners in the network namespace of a process, with their inodes, those of all addresses first. The kernel is asked for listeners alone,
-/// where it may be: its whole table takes milliseconds, and as long again for each ten thousand connections.
+/// Returns the TCP listeners in the network namespace of a process with their inodes, those on all addresses first. If
+/// permitted, asks the kernel for listeners alone: its whole table takes milliseconds, and as long again for each ten
+/// thousand connections.
 fn listening(pid: i32) -> Result<Vec<(SocketAddr, u64)>, ProbeError> {
     let told = sockets(pid, StateFlags::LISTEN)?;
     let mut all: Vec<(SocketAddr, u64)> = told.into_iter().map(|s| (s.local, s.inode)).collect();
@@ -77,8 +79,8 @@ fn listening(pid: i32) -> Result<Vec<(SocketAddr, u64)>, ProbeError> {
     Ok(all)
 }
 
-/// TCP sockets in some states in the network namespace of a process. The kernel tells them as numbers; as text where another's namespace may
-/// not be entered.
+/// Returns the TCP sockets in some states in the network namespace of a process. The kernel gives them in binary over
+/// netlink; if another namespace may not be entered, they are read as text from /proc.
 fn sockets(pid: i32, states: StateFlags) -> Result<Vec<TcpSocket>, ProbeError> {
     let mut all = Vec::new();
     let ask = Namespace::of(pid).and_then(|n| n.sock_diag());
@@ -92,7 +94,7 @@ fn sockets_by_text(pid: i32, states: &StateFlags) -> Result<Vec<TcpSocket>, Prob
     let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
     let p = Process::new(pid).map_err(e("stat"))?;
     let mut told = p.tcp().map_err(e("net/tcp"))?;
-    // No IPv6 is no error.
+    // A missing IPv6 table is not an error.
     told.extend(p.tcp6().unwrap_or_default());
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let all = told.into_iter().map(|s| TcpSocket {
@@ -105,7 +107,7 @@ fn sockets_by_text(pid: i32, states: &StateFlags) -> Result<Vec<TcpSocket>, Prob
     Ok(all.filter(|s| states.bits() & (1 << s.state) != 0).collect())
 }
 
-/// Inodes of the sockets that a process holds.
+/// Returns the inodes of the sockets that a process has open.
 ///
 /// # Errors
 /// When its descriptors may not be read.
@@ -120,7 +122,7 @@ pub fn inodes(pid: i32) -> std::io::Result<std::collections::BTreeSet<u64>> {
     Ok(all)
 }
 
-/// Addresses on which a process listens.
+/// Returns the addresses on which a process listens.
 ///
 /// # Errors
 /// When its descriptors may not be read.
@@ -138,8 +140,8 @@ pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
     Ok(listening(pid)?.into_iter().filter(|(_, inode)| inodes.contains(inode)).map(|(address, _)| address).collect())
 }
 
-/// The process that owns the listener of an address or path of this machine: of several that share it, the one whose
-/// parent does not. None where nobody listens, or where its descriptors may not be read.
+/// Returns the process that owns the listener of an address or path of this machine. If several share it, returns the
+/// one whose parent does not. None if nothing listens there, or its descriptors may not be read.
 #[must_use]
 pub fn owner(endpoint: &Endpoint) -> Option<i32> {
     let mut inodes = HashSet::new();
@@ -157,7 +159,8 @@ pub fn owner(endpoint: &Endpoint) -> Option<i32> {
     holder(&inodes)
 }
 
-/// The programs that listen at these addresses (`127.0.0.1:3306`, `unix:/run/x.sock`), as far as they are on this machine and can be seen.
+/// Returns the names of the programs that listen at these addresses (`127.0.0.1:3306`, `unix:/run/x.sock`), if they are
+/// on this machine and can be inspected.
 #[must_use]
 pub fn programs(peers: impl IntoIterator<Item = String>) -> BTreeMap<String, String> {
     let endpoint = |peer: &str| match peer.strip_prefix("unix:") {
@@ -168,15 +171,15 @@ pub fn programs(peers: impl IntoIterator<Item = String>) -> BTreeMap<String, Str
     peers.into_iter().filter_map(|peer| Some((program(&peer)?, peer))).map(|(program, peer)| (peer, program)).collect()
 }
 
-/// The sockets that listen at an address in the namespace of a process, those that fit it best.
+/// Returns the sockets in the namespace of a process that listen at an address and match it best.
 fn listening_at(pid: i32, endpoint: &Endpoint) -> HashSet<u64> {
     let all = listening(pid).unwrap_or_default();
     let best = all.iter().map(|(address, _)| endpoint.fitness(address)).max().filter(|best| *best > 0);
     all.into_iter().filter(|(address, _)| Some(endpoint.fitness(address)) == best).map(|(_, inode)| inode).collect()
 }
 
-/// The owners of the listeners of an address in all network namespaces that can be seen and have that address: the one of
-/// our own namespace alone, if there is one.
+/// Returns the owners of an address's listeners in all visible network namespaces that have this address. If our own
+/// namespace has an owner, returns only that one.
 #[must_use]
 pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
     let endpoint = Endpoint::Tcp(address);
@@ -184,7 +187,7 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
         return vec![own];
     }
     let own = i32::try_from(std::process::id()).ok().and_then(namespace::inode_of);
-    // A process of each.
+    // One process of each namespace.
     let mut namespaces = BTreeMap::new();
     for pid in procfs::process::all_processes().into_iter().flatten().filter_map(|p| Some(p.ok()?.pid)) {
         if let Some(inode) = namespace::inode_of(pid).filter(|inode| Some(*inode) != own) {
@@ -196,7 +199,7 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
     listening.filter(|(pid, found)| !found.is_empty() && has_it(*pid)).filter_map(|(_, found)| holder(&found)).collect()
 }
 
-/// The listeners of TCP that a process has open. None where its descriptors may not be read.
+/// Returns the TCP listeners that a process has open. Empty if its descriptors may not be read.
 #[must_use]
 pub fn inodes_of_listeners(pid: i32) -> HashSet<u64> {
     let own = inodes(pid).unwrap_or_default();
@@ -207,7 +210,7 @@ pub fn inodes_of_listeners(pid: i32) -> HashSet<u64> {
     all.into_iter().map(|(_, inode)| inode).filter(|inode| own.contains(inode)).collect()
 }
 
-/// All processes that have a listener of a process open, that process among them.
+/// Returns all processes that have a listener of this process open, itself included.
 #[must_use]
 pub fn holders_of_listeners(pid: i32) -> Vec<i32> {
     let listening = inodes_of_listeners(pid);
@@ -218,7 +221,7 @@ pub fn holders_of_listeners(pid: i32) -> Vec<i32> {
     crate::stat::all_pids().filter(holds).collect()
 }
 
-/// The process that has one of these sockets open: of several the one whose parent has not.
+/// Returns the process that has one of these sockets open. If several have, returns the one whose parent has not.
 fn holder(inodes: &HashSet<u64>) -> Option<i32> {
     if inodes.is_empty() {
         return None;
@@ -238,27 +241,27 @@ fn holder(inodes: &HashSet<u64>) -> Option<i32> {
     Some(hidden_master(top).unwrap_or(top))
 }
 
-/// The parent of a worker, where it is the same program and another user's: its descriptors cannot be read, and it is the
-/// owner all the same.
+/// Returns the parent of a worker if it runs the same program as another user. Its descriptors cannot be read, but it
+/// owns the listener.
 fn hidden_master(worker: i32) -> Option<i32> {
     let stat = Process::new(worker).and_then(|p| p.stat()).ok()?;
     let parent = Process::new(stat.ppid).ok()?;
     (parent.stat().ok()?.comm == stat.comm && parent.fd().is_err()).then_some(stat.ppid)
 }
 
-/// A connection to a port, as the kernel's table has it.
+/// A connection to a port, from the kernel's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     pub peer: SocketAddr,
-    /// The address of ours that the peer connected to.
+    /// Our address to which the peer connected.
     pub local: SocketAddr,
-    /// Neither side has closed it.
+    /// Neither side has closed the connection.
     pub open: bool,
-    /// It has ended in order, the server closing first, within the last minute.
+    /// The connection ended in order within the last minute, and the server closed it first.
     pub time_wait: bool,
 }
 
-/// Connections to the given ports as the namespace of `pid` sees them: open ones and those that the server has closed
+/// Returns the connections to the given ports in the namespace of `pid`: open ones, and those that the server closed
 /// within the last minute.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Looks at a server and its machine again and again, and tells the differences.
+//! Samples a server and its machine repeatedly and returns the differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,57 +19,58 @@ use crate::namespace::{self, Inside, Namespace, TcpListener, Walks};
 use crate::process::Helpers;
 use crate::status::{AskError, StatusReading, StatusSource};
 
-/// A status page that does not answer within this has no worker for us: that is a finding, and not worth a wait.
+/// Timeout of the status page. If it does not respond within this time, no worker is free, which is worth a finding but
+/// not a longer wait.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
-/// One that takes longer than this waits for a worker: it is made in milliseconds.
+/// A status page that takes longer waits for a worker: making it takes milliseconds.
 const STATUS_SLOW: Duration = Duration::from_millis(500);
-/// Connections by state are counted this often: the kernel walks its whole table for it.
+/// How often connections are counted by state: the kernel walks its whole table for it.
 const CONNECTIONS_EVERY: Duration = Duration::from_secs(15);
-/// Of more listeners than this all come together.
+/// Above this number of listeners, all of the namespace are read at once.
 const MOST_LISTENERS: usize = 16;
-/// Fewer closed connections than this share of the local ports are no shortage, wherever they went to.
+/// Below this share of the local ports, TIME_WAIT connections are no shortage, whatever their destination.
 const PORTS_WORTH_A_LOOK: f64 = 0.8;
 
-/// What is looked at.
+/// A server to sample.
 #[derive(Debug, Clone)]
 pub struct Subject {
     pub master: i32,
-    /// Which of its children are no workers.
+    /// Which of its children are not workers.
     pub helpers: Helpers,
     pub listeners: Vec<SocketAddr>,
-    /// Asked at every look: each question is a request to the server.
+    /// Read with every sample; each read is a request to the server.
     pub status: Option<StatusSource>,
-    /// What the load connects to, where there is one: the listener that its queue is told of.
+    /// Address that the load connects to, if there is a load; marks the listener whose queue is reported.
     pub url: Option<Endpoint>,
-    /// Shared with those who look at other servers at the same time.
+    /// Shared with samplers of other servers at the same time.
     pub walks: Walks,
 }
 
-/// How much a look tells.
+/// How much a sample contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// One line of a long timeline: what did not move is left out.
+    /// One line of a long timeline: unchanged counters are left out.
     Timeline,
-    /// Everything, every worker with it.
+    /// Everything, with every worker.
     Whole,
 }
 
-/// A status page asked beside the looks, so that a full server cannot stop them.
+/// Reads the status page on a thread of its own, so that a full server cannot block the sampler.
 #[derive(Debug)]
 struct StatusWatch {
     ask: SyncSender<()>,
     answers: Receiver<(Instant, Result<StatusReading, AskError>)>,
     latest: Option<(Instant, StatusReading)>,
     previous: Option<(Instant, u64)>,
-    /// Since when an answer is waited for.
+    /// When the outstanding request was sent.
     asked: Option<Instant>,
-    /// Requests of ours that the server counts and that are in no difference yet.
+    /// Our own requests that the server counts and that no difference contains yet.
     own_requests: u64,
 }
 
 /// Why there is no status page.
 enum NoPage {
-    /// It was asked for so long ago, and a worker has not answered yet.
+    /// The request was sent this long ago, and no worker has responded yet.
     Waits(Duration),
     Failed(AskError),
 }
@@ -96,7 +97,7 @@ impl StatusWatch {
         }
     }
 
-    /// Takes what has come, and asks for the next. With `wait`, waits for the answer.
+    /// Takes the response that has come, and sends the next request. With `wait`, waits for the response.
     fn turn(&mut self, wait: bool) -> Option<NoPage> {
         if wait {
             self.ask();
@@ -114,7 +115,7 @@ impl StatusWatch {
             Some((_, Err(e))) => {
                 self.asked = None;
                 self.latest = None;
-                // It lies in the server's queue and will be counted when its turn comes.
+                // The request is in the server's queue and will be counted once a worker takes it.
                 self.own_requests += u64::from(e.waits());
                 missing = Some(if e.waits() { NoPage::Waits(waited) } else { NoPage::Failed(e) });
             }
@@ -130,7 +131,7 @@ impl StatusWatch {
         missing
     }
 
-    /// Requests a second of others, by two pages.
+    /// Returns the requests per second of other clients, from two pages.
     fn rate(&mut self) -> Option<f64> {
         let (at, reading) = self.latest.as_ref()?;
         let total = reading.total_requests?;
@@ -145,7 +146,7 @@ impl StatusWatch {
     }
 }
 
-/// Totals at one moment, of which the next look tells the differences.
+/// Totals at one moment; the next sample contains the differences.
 #[derive(Debug, Default)]
 struct Totals {
     at: Option<Instant>,
@@ -169,7 +170,8 @@ pub struct Looker {
     cgroups: Vec<cgroup::Group>,
     log: Option<KernelLog>,
     status: Option<StatusWatch>,
-    /// Its status page is answered by one worker, a process, of many that are no more than that.
+    /// One worker serves the status page like any other request, and each worker is a process that serves one request
+    /// at a time.
     one_request_a_worker: bool,
     before: Totals,
     connections: Option<(Instant, BTreeMap<String, u64>)>,
@@ -181,7 +183,7 @@ pub struct Looker {
 }
 
 impl Looker {
-    /// Prepares to look; the first look tells no differences. To be used by one thread, whose CPU time it counts.
+    /// Prepares to sample; the first sample has no differences. Use it on one thread, whose CPU time it counts.
     #[must_use]
     pub fn new(subject: &Subject, detail: Detail) -> Looker {
         let mut unread = BTreeSet::new();
@@ -219,40 +221,40 @@ impl Looker {
         }
     }
 
-    /// Is the server's master process still there, as of the last look?
+    /// Returns true if the server's master process existed at the last sample.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.group.is_alive()
     }
 
-    /// The workers as of the last look.
+    /// Returns the workers as of the last sample.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerLook> {
         if self.detail == Detail::Whole { self.workers.clone() } else { self.group.worker_looks() }
     }
 
-    /// What could not be read so far, and why.
+    /// Returns what could not be read so far, and why.
     #[must_use]
     pub fn unread(&self) -> Vec<String> {
         let memory = self.group.refused.clone().or_else(|| self.group.unread_memory());
         self.unread.iter().cloned().chain(memory).collect()
     }
 
-    /// Processor time that looking has taken so far, with all else that its thread does.
+    /// Returns the processor time that sampling has used so far, including everything else on its thread.
     #[must_use]
     pub fn cost(&self) -> Duration {
         let readings = self.gauges.as_ref().map_or(Duration::ZERO, Gauges::cost);
         crate::host::thread_cpu().saturating_sub(self.started_cpu) + readings
     }
 
-    /// Processors that it has taken.
+    /// Returns the processors that sampling has used on average.
     #[must_use]
     pub fn cost_cores(&self) -> f64 {
         self.cost().as_secs_f64() / self.started.elapsed().as_secs_f64().max(1e-9)
     }
 
-    /// Looks. `t_s` is the time of the look on the caller's clock. With `patient`, all of the memory is read and the
-    /// status page waited for.
+    /// Takes a sample. `t_s` is its time on the caller's clock. With `patient`, reads all of the memory and waits for
+    /// the status page.
     pub fn look(&mut self, t_s: f64, patient: bool) -> Look {
         let now = Instant::now();
         let span_s = self.before.at.map_or(0.0, |t| (now - t).as_secs_f64());
@@ -317,7 +319,7 @@ impl Looker {
         self.look_at_ports(look);
     }
 
-    /// The largest and the mean of what was read since the look before, this moment included.
+    /// Reports the maximum and the mean of all readings since the previous sample, this moment included.
     fn tell_sockets(&self, counts: BTreeMap<String, u64>, readings: &mut Readings, look: &mut Look) {
         look.readings = readings.count + 1;
         for (name, now) in counts {
@@ -326,14 +328,14 @@ impl Looker {
             look.sockets_mean.extend(tally.mean().map(|mean| (name.clone(), mean)));
             look.sockets.insert(name, tally.max as u64);
         }
-        // The kernel's word for how many are at work, as of this moment.
+        // Busy workers as the kernel counts them at this moment.
         let now = look.busy.unwrap_or(0);
         readings.busy.add(now as f64);
         look.busy = look.busy.max(readings.busy_max);
         look.busy_mean = readings.busy.mean();
     }
 
-    /// The same of the server's listeners, that of the URL first.
+    /// Reports the listen queues of the server, that of the URL first.
     fn tell_queues(&self, seen: Inside, readings: &mut Readings, look: &mut Look) {
         let mut wanted = Wanted { workers: self.group.workers(), ..Wanted::default() };
         let mut tell = |inode: u64, fitness: u8, queue: ListenQueue| {
@@ -359,7 +361,7 @@ impl Looker {
             wanted.unix = true;
             all.push(tell(l.inode, u8::from(self.url.as_ref().is_some_and(|u| u.is_path(&l.path))), l.queue));
         }
-        // Of several that could take a connection to the URL the kernel asks the most particular.
+        // Of several listeners that match the URL, the kernel uses the most specific.
         let best = all.iter().map(|(fitness, _)| *fitness).max().filter(|f| *f > 0);
         look.listen = all.into_iter().map(|(f, q)| ListenQueue { of_url: Some(f) == best, ..q }).collect();
         look.listen.sort_by_key(|q| !q.of_url);
@@ -372,7 +374,7 @@ impl Looker {
         self.inodes.contains(&inode)
     }
 
-    /// Where closed connections hold nearly as many ports as there are: is it one destination that has them?
+    /// If TIME_WAIT connections hold nearly all local ports, finds out whether they lead to one destination.
     fn look_at_ports(&mut self, look: &mut Look) {
         let (Some(ports), Some(closed)) = (look.local_ports, look.sockets.get("time_wait")) else { return };
         let few = (*closed as f64) < PORTS_WORTH_A_LOOK * ports as f64;
@@ -414,7 +416,7 @@ impl Looker {
             self.workers = self.group.worker_looks();
         }
         let Some(status) = &mut self.status else { return };
-        // The kernel's word for it would not mean the same.
+        // With a status page, `busy` must not mix its definition with the kernel's.
         (look.busy, look.busy_mean) = (None, None);
         match status.turn(patient) {
             None => {}

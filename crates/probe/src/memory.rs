@@ -12,12 +12,13 @@ use crate::ProbeError;
 pub struct ProcessMemory {
     pub pid: i32,
     pub rss: u64,
-    /// Proportional: each shared page divided by the number of its users. Sums are true.
+    /// Proportional set size (PSS): each shared page is divided by the number of its users, so sums over processes are
+    /// exact.
     pub pss: u64,
     /// Pages that no other process maps.
     pub private: u64,
     pub shared: u64,
-    /// The anonymous part of the proportional size; 0 before Linux 5.9, which does not tell it.
+    /// The anonymous part of the PSS; 0 before Linux 5.9, which does not report it.
     #[serde(default)]
     pub pss_anonymous: u64,
     pub swap: u64,
@@ -26,7 +27,7 @@ pub struct ProcessMemory {
 /// Reads /proc/PID/smaps_rollup.
 ///
 /// # Errors
-/// When the process is gone or belongs to another user.
+/// When the process has ended or belongs to another user.
 pub fn of_process(pid: i32) -> Result<ProcessMemory, ProbeError> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).map_err(|source| match (source.kind(), source.raw_os_error()) {
@@ -70,10 +71,10 @@ pub fn of_group(pids: &[i32]) -> Result<Vec<ProcessMemory>, ProbeError> {
     Ok(all)
 }
 
-/// Proportional size of what a process has mapped of each file, bytes, by path.
+/// Returns the PSS of what a process has mapped of each file, in bytes by path.
 ///
 /// # Errors
-/// When the process is gone or belongs to another user.
+/// When the process has ended or belongs to another user.
 pub fn of_files(pid: i32) -> Result<BTreeMap<String, u64>, ProbeError> {
     let path = format!("/proc/{pid}/smaps");
     let text = fs::read_to_string(&path).map_err(|source| ProbeError::Read { path, source })?;
@@ -90,16 +91,16 @@ fn by_file(smaps: &str) -> BTreeMap<String, u64> {
                 *all.entry(String::clone(file)).or_default() += kb * 1024;
             }
         } else if !first.ends_with(':') {
-            // The head of a mapping: addresses, rights, offset, device, inode and perhaps a path.
+            // The header of a mapping: addresses, rights, offset, device, inode and perhaps a path.
             file = line.find('/').map(|at| line[at..].to_string());
         }
     }
     all
 }
 
-/// What the kernel itself needs for a process, bytes: its page tables as /proc tells them, and, estimated from what
-/// control groups are charged on Linux 6.18 for Apache and for a small program, 36 KB for stacks and task structures
-/// and 200 bytes a mapping.
+/// Estimates the kernel memory of a process in bytes: its page tables from /proc, 36 KB for stacks and task structures,
+/// and 200 bytes per mapping. The last two come from what control groups are charged on Linux 6.18 for Apache and for a
+/// small program.
 #[must_use]
 pub fn kernel_part(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

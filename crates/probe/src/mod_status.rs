@@ -1,12 +1,12 @@
-//! The table of mod_status: a row for each slot of the scoreboard, with who asked it last for what (ExtendedStatus On,
-//! which it is where mod_status is loaded).
+//! The table of mod_status: one row per slot of the scoreboard, with the latest client and request. It needs
+//! ExtendedStatus On, which is the default if mod_status is loaded.
 
 /// One slot of the scoreboard.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The child and its generation, such as `0-1`; the child alone names the process slot.
     pub slot: String,
-    /// None: no process is in the slot now.
+    /// None if the slot has no process now.
     pub pid: Option<i32>,
     /// Requests on the present connection, of the present process, and of the slot since the server started.
     pub of_connection: u64,
@@ -14,16 +14,16 @@ pub struct Row {
     pub of_slot: u64,
     /// A letter of the scoreboard.
     pub mode: char,
-    /// Seconds since its present or last request began.
+    /// Seconds since the present or last request began.
     pub request_s: Option<f64>,
-    /// How long the latest whole request took.
+    /// How long the latest complete request took.
     pub took_ms: Option<f64>,
-    /// Who sent the present or last request, and its first line, cut to 63 characters.
+    /// Client of the present or last request, and the request line, cut to 63 characters.
     pub client: String,
     pub request: String,
 }
 
-/// Reads the rows by the names of their columns. None where there is no such table.
+/// Reads the rows by the names of their columns. None without such a table.
 #[must_use]
 pub fn rows(html: &str) -> Option<Vec<Row>> {
     let table = html.split("<table").find(|t| t.contains(">PID<") && t.contains(">Acc<"))?;
@@ -50,11 +50,11 @@ pub fn rows(html: &str) -> Option<Vec<Row>> {
             request: text(request),
         }
     };
-    // What follows the table explains it.
+    // The text after the table explains it.
     Some(lines.filter(|l| l.contains("<td")).map(row).collect())
 }
 
-/// The text of a cell.
+/// Returns the text of a cell.
 fn plain(cell: &str) -> String {
     let mut text = String::new();
     let mut inside = false;

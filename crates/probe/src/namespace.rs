@@ -1,7 +1,7 @@
-//! Sockets and counters of a server's network namespace, which need not be ours.
+//! Sockets and counters of a server's network namespace, which may differ from ours.
 //!
-//! Counters are read below /proc/PID/net, which is the namespace of that process. Listen queues with their limits are
-//! only to be had over netlink from inside it: the thread that asks goes there and comes back.
+//! Counters are read below /proc/PID/net, which shows the namespace of that process. Listen queues and their limits are
+//! available only over netlink from inside the namespace: the thread enters it and returns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use crate::host;
 use crate::sock_diag::{ESTABLISHED, LISTEN, SYN_SENT, SockDiag, StateFlags, TcpSocket, state_name};
 use crate::socket_names::SocketNames;
 
-/// Counters of /proc/net/netstat and /proc/net/snmp that say something about a web server (kernel-limits of the manual).
+/// Counters of /proc/net/netstat and /proc/net/snmp that matter for a web server (kernel-limits in the manual).
 pub const COUNTERS: &[&str] = &[
     "SyncookiesSent",
     "SyncookiesFailed",
@@ -55,17 +55,17 @@ pub const COUNTERS: &[&str] = &[
     "InErrs",
 ];
 
-/// Reads the counters of a process's namespace, since it was made. Those that this kernel does not have are absent.
+/// Reads the counters of a process's namespace since its creation. Counters that this kernel does not have are absent.
 ///
 /// # Errors
-/// When the process is gone or hidden.
+/// When the process has ended or is hidden.
 pub fn counters(pid: i32) -> io::Result<BTreeMap<&'static str, u64>> {
     let mut all = BTreeMap::new();
     let netstat = fs::read_to_string(format!("/proc/{pid}/net/netstat"))?;
     let snmp = read_snmp(pid)?;
     for text in [&netstat, &snmp] {
         let lines: Vec<&str> = text.lines().collect();
-        // A line of names and a line of values, each beginning with the protocol: columns differ from kernel to kernel.
+        // A line of names and a line of values, each beginning with the protocol: columns differ between kernels.
         for pair in lines.chunks_exact(2) {
             let (Some((protocol, names)), Some((_, values))) = (pair[0].split_once(": "), pair[1].split_once(": "))
             else {
@@ -81,7 +81,7 @@ pub fn counters(pid: i32) -> io::Result<BTreeMap<&'static str, u64>> {
             }
         }
     }
-    // Connection tracking: a row of hexadecimal numbers a processor, there only where the module is.
+    // Connection tracking: one row of hexadecimal numbers per processor, present only with the module.
     if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/net/stat/nf_conntrack")) {
         let mut lines = text.lines();
         let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
@@ -100,10 +100,10 @@ fn read_snmp(pid: i32) -> io::Result<String> {
     fs::read_to_string(format!("/proc/{pid}/net/snmp"))
 }
 
-/// Connections that listeners of a process's namespace were given so far.
+/// Returns the connections that listeners of a process's namespace have received so far.
 ///
 /// # Errors
-/// As [`counters`]; where it is not told.
+/// As [`counters`], and when the kernel does not report it.
 pub fn taken(pid: i32) -> io::Result<u64> {
     let text = read_snmp(pid)?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: ")).map(|line| line.split(' '));
@@ -115,11 +115,11 @@ pub fn taken(pid: i32) -> io::Result<u64> {
 const CONNTRACK: &[(&str, &str)] =
     &[("drop", "conntrack_drop"), ("early_drop", "conntrack_early_drop"), ("insert_failed", "conntrack_insert_failed")];
 
-/// Connections that were made to one address.
+/// Connections that were opened to one address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Made {
     pub open: u64,
-    /// The other side has not answered yet.
+    /// The other side has not answered the SYN yet.
     pub opening: u64,
 }
 
@@ -130,20 +130,21 @@ impl AddAssign for Made {
     }
 }
 
-/// Sockets that /proc/PID/net/sockstat counts, of the whole namespace: `time_wait`, `orphan`, `in_use`, `memory_pages`.
+/// Returns the sockets that /proc/PID/net/sockstat counts in the whole namespace: `time_wait`, `orphan`, `in_use`,
+/// `memory_pages`.
 ///
 /// # Errors
-/// When the process is gone or hidden.
+/// When the process has ended or is hidden.
 pub fn socket_counts(pid: i32) -> io::Result<BTreeMap<String, u64>> {
     read_socket_counts(&open_socket_counts(pid)?)
 }
 
-/// The file that they stand in, for as long as somebody wants to read it.
+/// Opens the file with these counts, to be read repeatedly.
 pub(crate) fn open_socket_counts(pid: i32) -> io::Result<File> {
     File::open(format!("/proc/{pid}/net/sockstat"))
 }
 
-/// Reads it again.
+/// Reads the counts again.
 pub(crate) fn read_socket_counts(file: &File) -> io::Result<BTreeMap<String, u64>> {
     let mut buffer = [0u8; 1024];
     let n = file.read_at(&mut buffer, 0)?;
@@ -160,8 +161,8 @@ pub(crate) fn read_socket_counts(file: &File) -> io::Result<BTreeMap<String, u64
         .collect())
 }
 
-/// Entries of the connection table and how many there may be. None without connection tracking. Must run in the
-/// namespace that is meant.
+/// Returns the entries of the connection-tracking table and its size. None without connection tracking. Must run inside
+/// the namespace in question.
 fn conntrack_fill() -> Option<(u64, u64)> {
     let read = |name: &str| {
         fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?.trim().parse().ok()
@@ -169,7 +170,7 @@ fn conntrack_fill() -> Option<(u64, u64)> {
     Some((read("count")?, read("max")?))
 }
 
-/// What only a look from inside the namespace shows.
+/// What is visible only from inside the namespace.
 #[derive(Debug, Default, Clone)]
 pub struct Inside {
     pub tcp: Vec<TcpListener>,
@@ -187,7 +188,7 @@ pub struct TcpListener {
     pub queue: ListenQueue,
 }
 
-/// The same of a unix listener.
+/// A unix listener, the inode of its socket, and its queue.
 #[derive(Debug, Clone)]
 pub struct UnixListener {
     pub path: String,
@@ -195,12 +196,12 @@ pub struct UnixListener {
     pub queue: ListenQueue,
 }
 
-/// The connections of a namespace that were not over when it was looked at.
+/// The open connections of a namespace at one moment.
 #[derive(Debug)]
 struct Walk {
     sockets: Vec<TcpSocket>,
-    /// Inodes of the connections of our own namespace by both addresses; where the walk is of another one, by their own alone as well, of
-    /// which several may have the same; and of those that this process has open.
+    /// Inodes of our own namespace's connections by both addresses. If the walk is of another namespace, also by their
+    /// local address alone, which several may share (`open_at`). `own` has the inodes that this process has open.
     open: HashMap<(SocketAddr, SocketAddr), u64>,
     open_at: HashMap<SocketAddr, u64>,
     own: BTreeSet<u64>,
@@ -209,9 +210,10 @@ struct Walk {
 
 impl Walk {
     fn others(&self, ports: &[u16]) -> Vec<SocketAddr> {
-        // Of this machine only those count whose end is open, and by somebody else: one of ours may be closed meanwhile.
+        // A local client counts only if its end is open in another process: an end of ours may be closed meanwhile.
         let is_other = |s: &&TcpSocket| {
-            // Into another namespace a connection may be translated on its way: there it is known by one end.
+            // A connection into another namespace may be translated on the way, so that only one end's address is known
+            // there.
             match self.open.get(&(s.remote, s.local)).or_else(|| self.open_at.get(&s.remote)) {
                 Some(inode) => *inode != 0 && !self.own.contains(inode),
                 None => !self.is_here || !crate::listeners::is_local(&s.remote),
@@ -234,29 +236,29 @@ impl Walk {
     }
 }
 
-/// Connections of servers that are looked at side by side: the kernel's table is walked once for all that are in one namespace. Clones
-/// share what they have seen.
+/// Connections of servers that are sampled side by side: the kernel's table is walked once for all servers in one
+/// namespace. Clones share their results.
 #[derive(Debug, Default, Clone)]
 pub struct Walks(Arc<Mutex<Walked>>);
 
-/// What was seen last, by the inode of the namespace.
+/// The latest results, by the inode of the namespace.
 #[derive(Debug, Default)]
 struct Walked {
     open: HashMap<u64, (Instant, Arc<Walk>)>,
-    /// Closed ones by destination: when they were sorted, and when they may be again.
+    /// TIME_WAIT connections by destination: when they were counted, and when they may be counted again.
     held: HashMap<u64, (Instant, Instant, Option<PortsHeld>)>,
 }
 
-/// Who asks within this after another gets the same answer.
+/// Requests within this time get the same result.
 const SAME_WALK: Duration = Duration::from_millis(300);
-/// The same of closed connections, which stay for a minute.
+/// Like `SAME_WALK`, for TIME_WAIT connections, which stay for a minute.
 const SAME_PORTS: Duration = Duration::from_secs(1);
-/// Of the time, this much may go into finding out where closed connections went to.
+/// Counting TIME_WAIT connections by destination may take at most one part in this many of the time.
 const PORTS_COST: u32 = 300;
 
 impl Walks {
-    /// As [`Namespace::others`] of the namespace of a process; and of each address the connections to it that are open, and those that
-    /// are not yet: all that somebody in the namespace has made, this process included.
+    /// Like [`Namespace::others`], for the namespace of a process. Also returns, per address, the connections that any
+    /// process in the namespace, this one included, has opened to it, established or opening.
     ///
     /// # Errors
     /// As [`Namespace::look`].
@@ -265,9 +267,9 @@ impl Walks {
         Ok((walk.others(ports), walk.made(ports)))
     }
 
-    /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less).
+    /// Counts connections to the given ports by state, without TIME_WAIT, which sockstat gives more cheaply.
     pub(crate) fn connections(&self, namespace: &Namespace, ports: &[u16]) -> io::Result<BTreeMap<String, u64>> {
-        // These two are asked after most: none of them is an answer.
+        // These two are always reported: zero is an answer.
         let mut states = BTreeMap::from(["established", "close_wait"].map(|name| (name.to_string(), 0)));
         let walk = self.walk(namespace)?;
         for s in walk.sockets.iter().filter(|s| ports.contains(&s.local.port())) {
@@ -278,7 +280,7 @@ impl Walks {
         Ok(states)
     }
 
-    /// As [`Namespace::ports_held`]; None where that was asked for too short a while ago for what it costs.
+    /// Like [`Namespace::ports_held`]; None if the last count is too recent for its cost.
     pub(crate) fn ports_held(&self, namespace: &Namespace) -> io::Result<Option<PortsHeld>> {
         let (inode, mut last) = self.at(namespace)?;
         if let Some((at, _, held)) = last.held.get(&inode).filter(|(_, due, _)| Instant::now() < *due) {
@@ -300,7 +302,7 @@ impl Walks {
         Ok(walk)
     }
 
-    /// By what a namespace is known here, and what was seen; others wait meanwhile.
+    /// Returns the key of a namespace and the locked results; other threads wait meanwhile.
     fn at(&self, namespace: &Namespace) -> io::Result<(u64, MutexGuard<'_, Walked>)> {
         let inode = match &namespace.theirs {
             Some(file) => file.metadata()?.ino(),
@@ -310,25 +312,25 @@ impl Walks {
     }
 }
 
-/// By what a network namespace is known again.
+/// Identifies a network namespace later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceId {
-    /// Of the file that /proc/PID/ns/net is. The kernel gives it to another namespace as soon as this one is gone.
+    /// Inode of /proc/PID/ns/net. The kernel reuses it as soon as the namespace is gone.
     pub inode: u64,
-    /// Given once until the machine starts again. None before Linux 5.14.
+    /// Unique until the machine reboots. None before Linux 5.14.
     pub cookie: Option<u64>,
 }
 
-/// The inode of the network namespace of a process; None where it is gone or hidden.
+/// Returns the inode of the network namespace of a process; None if the process has ended or is hidden.
 #[must_use]
 pub fn inode_of(pid: i32) -> Option<u64> {
     fs::metadata(format!("/proc/{pid}/ns/net")).ok().map(|m| m.ino())
 }
 
-/// A way into the network namespace of a process.
+/// A handle to enter the network namespace of a process.
 #[derive(Debug)]
 pub struct Namespace {
-    /// None: it is ours.
+    /// None if it is our own namespace.
     theirs: Option<File>,
     ours: Option<File>,
 }
@@ -337,12 +339,12 @@ impl Namespace {
     /// Opens the namespace of a process.
     ///
     /// # Errors
-    /// When the process is gone or belongs to another user.
+    /// When the process has ended or belongs to another user.
     pub fn of(pid: i32) -> io::Result<Namespace> {
         Namespace::at(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
-    /// Opens the namespace that a file is: below /proc, or where `ip netns` keeps it.
+    /// Opens the namespace of a file: below /proc, or where `ip netns` keeps it.
     ///
     /// # Errors
     /// When it is gone, or may not be opened.
@@ -354,16 +356,16 @@ impl Namespace {
         Ok(Namespace { theirs: Some(File::open(path)?), ours: Some(File::open(own)?) })
     }
 
-    /// Is it the one that we are in?
+    /// Returns true if it is our own namespace.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.theirs.is_none()
     }
 
-    /// By what it is known again.
+    /// Returns an identifier by which to recognise the namespace later.
     ///
     /// # Errors
-    /// When the system does not let us in.
+    /// When the system does not let us enter.
     pub fn id(&self) -> io::Result<NamespaceId> {
         self.apart(|| {
             let inode = fs::metadata("/proc/thread-self/ns/net")?.ino();
@@ -371,7 +373,7 @@ impl Namespace {
         })
     }
 
-    /// Does something inside the namespace, on a thread of its own: no other is ever there.
+    /// Runs `act` inside the namespace on a thread of its own; no other thread ever enters it.
     ///
     /// # Errors
     /// As [`Namespace::inside`].
@@ -382,10 +384,10 @@ impl Namespace {
         })
     }
 
-    /// Does something inside the namespace. Only this thread goes there.
+    /// Runs `act` inside the namespace. Only this thread enters it.
     ///
     /// # Errors
-    /// When the system does not let us in (it wants root), or does not let us back.
+    /// When the system does not let us enter (it needs root), or does not let us return.
     pub fn inside<T>(&self, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let (Some(theirs), Some(ours)) = (&self.theirs, &self.ours) else { return act() };
         setns(theirs, CloneFlags::CLONE_NEWNET)?;
@@ -394,12 +396,12 @@ impl Namespace {
         result
     }
 
-    /// Something that asks about sockets of the namespace, from now on from anywhere.
+    /// Opens a netlink socket for the namespace; after that it works from any namespace.
     pub(crate) fn sock_diag(&self) -> io::Result<SockDiag> {
         self.inside(SockDiag::open)
     }
 
-    /// Listeners with their queues, and the connection table.
+    /// Reads listeners with their queues, and the connection-tracking table.
     ///
     /// # Errors
     /// When the namespace cannot be entered or the kernel does not answer.
@@ -417,14 +419,14 @@ impl Namespace {
         Ok(seen)
     }
 
-    /// TCP ports with a listener.
+    /// Returns the TCP ports with a listener.
     pub(crate) fn listening_ports(&self) -> io::Result<HashSet<u16>> {
         let mut ports = HashSet::new();
         self.sock_diag()?.tcp(StateFlags::LISTEN, 0, |s| _ = ports.insert(s.local.port()))?;
         Ok(ports)
     }
 
-    /// Inodes of the sockets that are connected to the given ports.
+    /// Returns the inodes of the sockets that are connected to the given ports.
     ///
     /// # Errors
     /// As [`Namespace::look`].
@@ -436,7 +438,7 @@ impl Namespace {
         Ok(inodes)
     }
 
-    /// The other ends of open connections to the given ports that are not this process's own.
+    /// Returns the remote addresses of open connections to the given ports, without connections of this process.
     ///
     /// # Errors
     /// As [`Namespace::look`].
@@ -461,7 +463,7 @@ impl Namespace {
         Ok(Walk { sockets, open, open_at, own, is_here })
     }
 
-    /// The other ends of open connections to the given ports.
+    /// Returns the remote addresses of open connections to the given ports.
     ///
     /// # Errors
     /// As [`Namespace::look`].
@@ -479,12 +481,12 @@ impl Namespace {
         })
     }
 
-    /// Every connection that is not over.
+    /// Visits every connection that is not over.
     fn each(&self, mut show: impl FnMut(&TcpSocket)) -> io::Result<()> {
         self.sock_diag()?.tcp(connected(), 0, |s| show(&s))
     }
 
-    /// What its sockets are connected to. It walks the whole table.
+    /// Returns what the sockets of the namespace are connected to. Walks the whole table.
     ///
     /// # Errors
     /// As [`Namespace::look`].
@@ -502,7 +504,7 @@ impl Namespace {
             }
         })?;
         ask.unix_connections(|s| {
-            // The end that was accepted has the name.
+            // The accepted end carries the name.
             if let (Some(path), Some(peer)) = (s.path, s.peer) {
                 names.insert(s.inode, format!("UNIX-STREAM:[{}->{peer},\"{path}\"]", s.inode));
                 names.insert(peer, format!("unix:{path}"));
@@ -511,9 +513,9 @@ impl Namespace {
         Ok(names)
     }
 
-    /// The destination with the most closed connections from one address: each of them holds a local port, and only
-    /// those to the same destination are in each other's way. Ends that were connected to hold the port of their
-    /// listener, and each has another peer. It walks the whole table.
+    /// Finds the destination with the most TIME_WAIT connections from one address. Each of them holds a local port, and
+    /// only those to the same destination compete for ports. Accepted ends hold the port of their listener, and each
+    /// has another peer. Walks the whole table.
     ///
     /// # Errors
     /// As [`Namespace::look`].
@@ -526,17 +528,17 @@ impl Namespace {
     }
 }
 
-/// Neither listening nor over.
+/// Returns all states except LISTEN and TIME_WAIT.
 pub(crate) fn connected() -> StateFlags {
     StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT
 }
 
-/// Is it the end of an open connection to one of these ports?
+/// Returns true for an open connection to one of these ports.
 fn is_client(socket: &TcpSocket, ports: &[u16]) -> bool {
     ports.contains(&socket.local.port()) && socket.state == ESTABLISHED
 }
 
-/// The cookie of the namespace that this thread is in.
+/// Returns the cookie of this thread's namespace.
 fn own_cookie() -> Option<u64> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     let mut cookie = 0u64;
@@ -548,10 +550,10 @@ fn own_cookie() -> Option<u64> {
     (result == 0).then_some(cookie)
 }
 
-/// The longest of the queues of listeners that a process has open, unix sockets included: connections that wait now.
+/// Returns the longest listen queue of a process, unix sockets included: connections waiting to be accepted.
 ///
 /// # Errors
-/// When its namespace or its sockets may not be looked at.
+/// When its namespace or its sockets may not be inspected.
 pub fn longest_queue(pid: i32) -> io::Result<u64> {
     let own = crate::listeners::inodes(pid)?;
     let seen = Namespace::of(pid)?.look()?;
@@ -560,8 +562,8 @@ pub fn longest_queue(pid: i32) -> io::Result<u64> {
     Ok(all.filter(|(inode, _)| own.contains(inode)).map(|(_, queue)| queue).max().unwrap_or(0))
 }
 
-/// Closed connections of our own namespace (TIME_WAIT) to the one of these destinations that has the most. Those that
-/// the other end closed are at the other end, and hold no port of ours.
+/// Counts the TIME_WAIT connections of our own namespace to each destination and returns the largest count. Connections
+/// that the other end closed are in TIME_WAIT there, and hold no port of ours.
 ///
 /// # Errors
 /// When the kernel does not answer.
@@ -615,10 +617,10 @@ mod tests {
     #[test]
     fn closed_connections_count_for_the_destination_that_they_went_to() {
         use std::io::Read;
-        // An address of its own: ports of others, closed or not, do not matter then.
+        // Uses an address of its own, so that ports of other programs do not matter.
         let listener = std::net::TcpListener::bind("127.77.0.1:0").expect("listens");
         let (address, own) = (listener.local_addr().expect("its address"), std::process::id() as i32);
-        // Who closes first has the closed connection: three times the client, five times the server.
+        // The end that closes first goes to TIME_WAIT: three times the client, five times the server.
         for client_first in [true, true, true, false, false, false, false, false] {
             let mut client = std::net::TcpStream::connect(address).expect("connected");
             let (mut server, _) = listener.accept().expect("accepted");
@@ -632,7 +634,7 @@ mod tests {
         let other = std::net::TcpListener::bind("127.77.0.1:0").and_then(|l| l.local_addr()).expect("an address");
         assert_eq!(time_wait_to(&[other, address]).expect("the kernel answers"), 3);
         let held = Namespace::of(own).expect("ours").ports_held().expect("the kernel answers").expect("some");
-        // Others on this machine may have more of theirs.
+        // Other programs on this machine may hold more.
         assert!(held.time_wait >= 3, "{held:?}");
     }
 

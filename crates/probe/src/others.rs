@@ -1,8 +1,9 @@
-//! Processor time between two moments: of the server's [`Chain`], and of programs that have nothing to do with a measurement.
+//! Processor time between two moments: of the server's [`Chain`], and of programs that do not take part in a
+//! measurement.
 //!
-//! Two looks at the times of all processes tell who used how much in between. A process also tells what its children had
-//! used when it waited for them: compilers that live for a second are told by their parent. What those had used before
-//! the first look is taken off again.
+//! Two snapshots of the times of all processes show which process used how much in between. A process also reports the
+//! time of children that it has waited for, so the time of compilers that live for a second appears in their parent.
+//! The time those children had used before the first snapshot is subtracted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::chain::Chain;
 use crate::host::CpuTicks;
 use crate::stat::{self, Stat, of_ticks, ran_ns};
 
-/// The kernel's own threads are the children of this process, and are nobody's program.
+/// Parent of the kernel's own threads, which belong to no program.
 const KERNEL_THREADS: i32 = 2;
 /// Programs below this are left out: a tick is a hundredth of a second.
 const LEAST_CORES: f64 = 0.005;
@@ -20,25 +21,26 @@ const LEAST_CORES: f64 = 0.005;
 struct Times {
     stat: Stat,
     name: String,
-    /// Nanoseconds that it has run. A tick is a hundredth of a second: too long where a pool of many workers serves a few short requests.
+    /// Nanoseconds that it has run. A tick, a hundredth of a second, is too coarse if a pool of many workers serves a
+    /// few short requests.
     ran_ns: u64,
 }
 
 impl Times {
     fn of(pid: i32) -> Option<Times> {
         let (stat, name) = Stat::of_any(pid)?;
-        // Of one that has ended and was not waited for yet the kernel tells ticks alone.
+        // For a zombie, the kernel gives only ticks.
         let ran_ns = ran_ns(pid).unwrap_or(0).max(of_ticks(stat.ticks));
         Some(Times { stat, name, ran_ns })
     }
 
-    /// Nanoseconds of its life, and of its children that it has waited for.
+    /// Returns the nanoseconds of the process and of its children that it has waited for.
     fn all(&self) -> u64 {
         self.ran_ns + of_ticks(self.stat.reaped_ticks)
     }
 }
 
-/// The processor time of every process that can be seen, since its start.
+/// The processor time of every visible process since its start.
 #[derive(Debug)]
 pub struct Snapshot {
     at: Instant,
@@ -46,32 +48,32 @@ pub struct Snapshot {
     processes: HashMap<i32, Times>,
 }
 
-/// A program that is none of ours.
+/// A program that does not belong to the measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Program {
     pub name: String,
-    /// The one of its processes that used most.
+    /// The process of the program that used the most.
     pub pid: i32,
     pub cores: f64,
 }
 
-/// What others used between two looks.
+/// What other programs used between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Others {
     pub cores: f64,
-    /// The greediest first.
+    /// Sorted by use, highest first.
     pub programs: Vec<Program>,
 }
 
 impl Snapshot {
-    /// Looks. It takes about 12 µs a process.
+    /// Takes a snapshot, which costs about 12 µs per process.
     #[must_use]
     pub fn now() -> Snapshot {
         let processes = stat::all_pids().filter_map(|pid| Some((pid, Times::of(pid)?))).collect();
         Snapshot { at: Instant::now(), machine: CpuTicks::now(), processes }
     }
 
-    /// The time between this look and `earlier`.
+    /// Returns the time between `earlier` and this snapshot.
     #[must_use]
     pub fn after(&self, earlier: &Snapshot) -> Duration {
         self.at.saturating_duration_since(earlier.at)
@@ -81,14 +83,14 @@ impl Snapshot {
         self.processes.get(&pid).map(|t| t.stat.parent)
     }
 
-    /// The same process at another look. An id may have come to mean another process.
+    /// Returns this process in the other snapshot, unless its pid was reused.
     fn same<'a>(&'a self, pid: i32, then: &Times) -> Option<&'a Times> {
         self.processes.get(&pid).filter(|t| t.stat.start_ticks == then.stat.start_ticks)
     }
 
-    /// Nanoseconds that each process, and what it has waited for, used since `earlier`.
+    /// Returns the nanoseconds that each process, and the children it has waited for, used since `earlier`.
     fn used_since(&self, earlier: &Snapshot) -> HashMap<i32, u64> {
-        // Of those that have ended their next living ancestor tells all that they ever used.
+        // The nearest living ancestor of an ended process reports all time that it ever used.
         let mut known: HashMap<i32, u64> = HashMap::new();
         for (pid, then) in &earlier.processes {
             if self.same(*pid, then).is_some() {
@@ -107,8 +109,9 @@ impl Snapshot {
         self.processes.iter().map(used).collect()
     }
 
-    /// Seconds of processor time that the server and all that it talks to used since `earlier`: user and system time of the chain's
-    /// processes, of those that have ended meanwhile, too. Neither ours, nor that of programs that we have started.
+    /// Returns the seconds of processor time that the server and all programs it talks to used since `earlier`: user
+    /// and system time of the chain's processes, including those that have ended. Excludes lastdrop and programs that
+    /// it started.
     #[must_use]
     pub fn chain_since(&self, earlier: &Snapshot, chain: &Chain) -> f64 {
         let used = self.used_since(earlier).into_iter().filter(|(_, used)| *used > 0);
@@ -116,7 +119,7 @@ impl Snapshot {
         of_chain.sum::<u64>() as f64 / 1e9
     }
 
-    /// What programs outside of the chain used since `earlier`.
+    /// Returns what programs outside the chain used since `earlier`.
     #[must_use]
     pub fn others_since(&self, earlier: &Snapshot, chain: &Chain) -> Others {
         let span_ns = self.after(earlier).as_secs_f64().max(1e-6) * 1e9;
@@ -136,8 +139,8 @@ impl Snapshot {
                 (*most, *greediest) = (used, pid);
             }
         }
-        // An orphan that ends tells another than its parent what it had used long before: all together cannot have used
-        // more than the machine did.
+        // An orphan that ends reports time from long ago to a process other than its parent. The sum is therefore
+        // limited to what the machine used.
         let machine =
             self.machine.zip(earlier.machine).map(|(now, then)| of_ticks(now.busy().saturating_sub(then.busy())));
         let others = machine.map_or(others, |busy| others.min(busy.saturating_sub(all - others)));
@@ -169,12 +172,12 @@ mod tests {
 
     #[test]
     fn what_ended_in_between_counts_once_and_not_what_it_used_before() {
-        // 10 waits for 11, which had used 500 ticks before and 30 more since; 12 was born and has ended: 20 ticks.
+        // 10 waits for 11, which had used 500 ticks before and 30 more since; 12 was started and has ended: 20 ticks.
         let before = snapshot(&[(1, 0, 5, 0), (10, 1, 100, 0), (11, 10, 500, 0), (20, 1, 7, 0)]);
         let after = snapshot(&[(1, 0, 5, 0), (10, 1, 110, 550), (20, 1, 7, 0), (21, 20, 4, 0)]);
         let used = after.used_since(&before);
         assert_eq!([10, 20, 21, 1].map(|pid| used[&pid]), [60, 0, 4, 0].map(of_ticks));
-        // Its parent ended, too, and the grandparent waited for that.
+        // Its parent ended too, and the grandparent waited for that.
         let after = snapshot(&[(1, 0, 5, 690), (20, 1, 7, 0)]);
         assert_eq!(after.used_since(&before)[&1], of_ticks(90));
     }
@@ -195,12 +198,13 @@ mod tests {
     #[test]
     fn the_chain_is_the_server_with_its_children_living_and_dead_and_not_ourselves() {
         let own = std::process::id() as i32;
-        // 20 is the server; its worker 21 has ended, 22 was born. We, and a program that we have started, are no part of it.
+        // 20 is the server; its worker 21 has ended, 22 was started. Our own process and a program that we started do
+        // not belong to it.
         let before = snapshot(&[(own, 1, 0, 0), (20, 1, 10, 0), (21, 20, 100, 0), (30, 1, 0, 0)]);
         let after = snapshot(&[(own, 1, 500, 0), (9, own, 70, 0), (20, 1, 15, 120), (22, 20, 40, 0), (30, 1, 300, 0)]);
         let mut chain = Chain::of_pids(&[own, 20]);
         assert_eq!(after.chain_since(&before, &chain), 65.0 / stat::ticks_per_second());
-        // A server that we have started is one all the same.
+        // A server that we have started belongs to it all the same.
         chain.add(9);
         assert_eq!(after.chain_since(&before, &chain), 135.0 / stat::ticks_per_second());
     }

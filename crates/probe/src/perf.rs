@@ -1,4 +1,4 @@
-//! Where processes spend their time: call stacks by perf, or, without it, what /proc says they are at.
+//! Where processes spend their time: call stacks from perf, or without perf the states in /proc.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,30 +14,30 @@ use crate::ProbeError;
 use crate::attached::Attached;
 use crate::process;
 
-/// Samples a second of each processor. Not a round number, so as not to keep time with what is sampled.
+/// Samples per second and processor. Not a round number, to avoid sampling in step with periodic work.
 const FREQUENCY: &str = "199";
 
-/// It begins within this time, or is told to end and says why it did not.
+/// Perf has to start recording within this time; otherwise it is ended and reports why.
 const BEGINNING: Duration = Duration::from_secs(10);
 
 const MISSING: &str = "it is not installed; on Debian: apt-get install linux-perf";
 
-/// How often perf is started with all processes that live then. After that it follows masters alone: with one process in its list that has
-/// just ended it does not begin, and where workers live for milliseconds there is always one.
+/// How often perf is started with all processes that live at that moment. After that it follows only masters. Perf does
+/// not start if one process of its list has just ended, and if workers live for milliseconds there is always one.
 const TRIES: u32 = 3;
-/// So often it is started again where it ends by itself, and so often with the workers that live then.
+/// How often perf is started again after it has ended by itself, and how many of these starts include the workers.
 const MOST_SLICES: usize = 20;
 const SLICES_WITH_WORKERS: usize = 2;
 
-/// A perf that records processes and those that they fork.
+/// A perf process that records processes and their children.
 #[derive(Debug)]
 pub struct Perf {
     child: Attached,
     event: &'static str,
-    /// Where its first recording is, and those that were begun when the one before had ended by itself.
+    /// The first recording, and further recordings started after perf had ended by itself.
     output: PathBuf,
     more: Vec<NamedTempFile>,
-    /// Functions of the kernel are told by name, and those of C++ by the name that their source has.
+    /// Resolve kernel functions to names, and demangle names of C++.
     has_full_names: bool,
 }
 
@@ -49,7 +49,7 @@ fn perf() -> std::io::Result<Command> {
     crate::tool::command("perf", "samples where processes spend their time")
 }
 
-/// The best event that works here: processor cycles, else a timer.
+/// Returns the best event that works here: processor cycles, otherwise a timer.
 fn usable_event() -> Result<&'static str, ProbeError> {
     let mut said = String::new();
     for event in ["cycles", "cpu-clock"] {
@@ -69,7 +69,8 @@ fn usable_event() -> Result<&'static str, ProbeError> {
 }
 
 impl Perf {
-    /// Begins to sample masters with their workers, and those that they fork from now on. Workers may end at any moment.
+    /// Starts sampling masters with their workers, and processes that they fork from now on. Workers may end at any
+    /// moment.
     ///
     /// # Errors
     /// When perf is missing or not allowed.
@@ -77,12 +78,12 @@ impl Perf {
         Perf::with_event(usable_event()?, masters, workers, output, true)
     }
 
-    /// The same by a timer, which is there on every machine: shares come out alike, and nothing has to be tried first, which takes a
-    /// quarter of a second of a processor. What the kernel does has no names, of which there are a hundred thousand to be read; those of C++
-    /// stay as the linker has them.
+    /// Like `start`, but with a timer, which every machine has: the shares come out alike. It saves trying events
+    /// first, which takes a quarter of a second of processor time. Kernel functions are not resolved (a hundred
+    /// thousand symbols would have to be read), and names of C++ stay mangled.
     ///
     /// # Errors
-    /// As [`Perf::start`]; what is not allowed is told when it is finished.
+    /// As [`Perf::start`]; a missing permission is reported only by `finish`.
     pub fn by_timer(masters: &[i32], workers: &dyn Fn() -> Vec<i32>, output: &Path) -> Result<Perf, ProbeError> {
         Perf::with_event("cpu-clock", masters, workers, output, false)
     }
@@ -98,7 +99,8 @@ impl Perf {
         Ok(Perf { child, event, output: output.into(), more: Vec::new(), has_full_names })
     }
 
-    /// Goes on with those that live now where perf has ended by itself. To be called now and then while it records.
+    /// Starts perf again with the processes that live now, if it has ended by itself. Call it now and then while perf
+    /// records.
     ///
     /// # Errors
     /// When perf cannot be started again.
@@ -107,7 +109,7 @@ impl Perf {
             return Ok(());
         }
         let next = NamedTempFile::new().map_err(|e| tool(e.to_string()))?;
-        // Where workers leave too fast for it, masters and whom they fork have to do.
+        // If workers end too fast for perf, it follows only masters and the processes they fork.
         let none = || Vec::new();
         let workers: &dyn Fn() -> Vec<i32> = if self.more.len() < SLICES_WITH_WORKERS { workers } else { &none };
         self.child = begin(self.event, masters, workers, next.path())?;
@@ -115,26 +117,26 @@ impl Perf {
         Ok(())
     }
 
-    /// How often perf had ended by itself and was started again: what happened meanwhile is missing.
+    /// Returns how often perf had ended by itself and was started again; samples in between are missing.
     #[must_use]
     pub fn gaps(&self) -> usize {
         self.more.len()
     }
 
-    /// Processor time that the recording has taken so far.
+    /// Returns the processor time that the recording has used so far.
     #[must_use]
     pub fn cost(&self) -> Duration {
         self.child.cost()
     }
 
-    /// Ends the recording; what `perf script` makes of it.
+    /// Ends the recording and returns the output of `perf script`.
     ///
     /// # Errors
     /// When perf did not record, or none of its recordings can be read.
     pub fn finish(mut self) -> Result<String, ProbeError> {
         self.child.end();
         let recordings = [self.output.as_path()].into_iter().chain(self.more.iter().map(NamedTempFile::path));
-        // One that ended by itself may leave a recording that cannot be read.
+        // A perf that ended by itself may leave an unreadable recording.
         let (mut failed, mut whole) = (None, None);
         for recording in recordings {
             match self.script(recording) {
@@ -159,7 +161,7 @@ impl Perf {
     }
 }
 
-/// Starts perf with the masters and the workers that live, and waits until it records.
+/// Starts perf with the masters and the living workers, and waits until it records.
 fn begin(event: &str, masters: &[i32], workers: &dyn Fn() -> Vec<i32>, output: &Path) -> Result<Attached, ProbeError> {
     let mut tries = 0;
     loop {
@@ -169,14 +171,14 @@ fn begin(event: &str, masters: &[i32], workers: &dyn Fn() -> Vec<i32>, output: &
         let is_last = pids.is_empty();
         pids.extend(masters);
         let mut child = spawn(event, &pids, output)?;
-        // It writes the head of its file when it has its events. Told to end before it leaves an empty one: on a machine that is busy this
-        // may take longer than a short recording.
+        // Perf writes the header of its file once it has opened its events. Ended before that, it leaves an empty file;
+        // on a busy machine, starting may take longer than a short recording.
         let begins = Instant::now();
         let is_empty = || fs::metadata(output).is_ok_and(|m| m.len() == 0);
         while is_empty() && begins.elapsed() < BEGINNING && matches!(child.0.try_wait(), Ok(None)) {
             thread::sleep(Duration::from_millis(5));
         }
-        // Where it may not record at all, that is told when its recording is read.
+        // If perf may not record at all, reading its recording reports that.
         let failed = is_empty() && matches!(child.0.try_wait(), Ok(Some(_)));
         if !failed || is_last {
             return Ok(child);
@@ -187,7 +189,7 @@ fn begin(event: &str, masters: &[i32], workers: &dyn Fn() -> Vec<i32>, output: &
 fn spawn(event: &str, pids: &[i32], output: &Path) -> Result<Attached, ProbeError> {
     let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let mut command = perf().map_err(|_| tool(MISSING))?;
-    // It would look through all that was sampled for the libraries in it, and keep copies of them in the user's folder.
+    // By default perf searches the samples for libraries and keeps copies of them in the user's folder.
     let keep_nothing = ["--no-buildid", "--no-buildid-cache"];
     command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g"]).args(keep_nothing);
     command.args(["-p", &list, "-o"]).arg(output);
@@ -198,14 +200,15 @@ fn spawn(event: &str, pids: &[i32], output: &Path) -> Result<Attached, ProbeErro
     })
 }
 
-/// The event that was really sampled: without counters in the processor perf takes a timer and does not say so.
+/// Returns the event that was really sampled: without hardware counters, perf silently uses a timer.
 #[must_use]
 pub fn sampled_event(recording: &Path) -> String {
     let told = perf().and_then(|mut perf| perf.arg("evlist").arg("-i").arg(recording).output());
     told.map(|o| String::from_utf8_lossy(&o.stdout).lines().next().unwrap_or_default().to_string()).unwrap_or_default()
 }
 
-/// Looks what each process is at, `times` times, `pause` apart: running, or waiting in which function of the kernel.
+/// Samples the state of each process with pauses of `pause`, while `go_on` returns true: running, or the kernel
+/// function in which it waits.
 #[must_use]
 pub fn sample_proc(
     pids: impl Fn() -> Vec<i32>,

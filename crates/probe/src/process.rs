@@ -1,4 +1,4 @@
-//! Processes: who they are, whose children they are, and everything needed to start one again as it was.
+//! Processes: their identity, their children, and everything needed to start one again in the same way.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::ProbeError;
 use crate::identity::Identity;
 
-/// A process as seen in one look at /proc.
+/// A process as read from /proc at one moment.
 #[derive(Debug, Clone)]
 pub struct ProcessInfo {
     pub pid: i32,
     pub parent: i32,
-    /// Ticks since boot when it started; with the pid it names a process for good.
+    /// Ticks since boot when it started; together with the pid it identifies a process.
     pub start_ticks: u64,
     pub state: char,
     pub exe: Option<PathBuf>,
@@ -24,20 +24,20 @@ pub struct ProcessInfo {
 }
 
 impl ProcessInfo {
-    /// How long ago it was started.
+    /// Returns the seconds since the process was started.
     #[must_use]
     pub fn age_s(&self) -> f64 {
         crate::stat::uptime() - self.start_ticks as f64 / crate::stat::ticks_per_second()
     }
 }
 
-/// Looks at one process; None when it is gone.
+/// Reads one process; None if it has ended.
 #[must_use]
 pub fn look(pid: i32) -> Option<ProcessInfo> {
     info(&Process::new(pid).ok()?)
 }
 
-/// Has a process ended, be it that its parent has not waited for it yet?
+/// Returns true if a process has ended, even if its parent has not waited for it yet.
 #[must_use]
 pub fn has_ended(pid: i32) -> bool {
     look(pid).is_none_or(|seen| matches!(seen.state, 'Z' | 'X'))
@@ -55,7 +55,7 @@ fn info(p: &Process) -> Option<ProcessInfo> {
     })
 }
 
-/// All processes that can be seen, zombies left out.
+/// Returns all visible processes without zombies.
 #[must_use]
 pub fn all() -> Vec<ProcessInfo> {
     all_processes()
@@ -63,18 +63,19 @@ pub fn all() -> Vec<ProcessInfo> {
         .unwrap_or_default()
 }
 
-/// Living children of a process.
+/// Returns the living children of a process.
 #[must_use]
 pub fn children(pid: i32) -> Vec<ProcessInfo> {
     child_pids(pid).into_iter().filter_map(look).filter(|p| p.parent == pid).collect()
 }
 
-/// Bytes that a worker may have written since it was forked without having answered anything: a line of a log about its birth.
+/// Bytes that a new worker may have written before its first response, such as a log line about its start.
 const WRITTEN_AT_BIRTH: u64 = 128;
-/// Nanoseconds of processor time that a worker takes to be forked and to wait for its first request.
+/// Nanoseconds of processor time that a worker needs to be forked and to wait for its first request.
 const RAN_AT_BIRTH: u64 = 20_000_000;
 
-/// Has a worker done next to nothing since it was forked: neither written nor computed? False where that may not be read.
+/// Returns true if a worker has written and computed next to nothing since it was forked. False if that may not be
+/// read.
 #[must_use]
 pub fn is_untouched(pid: i32) -> bool {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
@@ -83,7 +84,7 @@ pub fn is_untouched(pid: i32) -> bool {
     written.is_some_and(|n| n < WRITTEN_AT_BIRTH) && ran.is_some_and(|n| n < RAN_AT_BIRTH)
 }
 
-/// Has a process mapped a file of one of these names, such as `libphp`?
+/// Returns true if a process has mapped a file whose name begins with one of these, such as `libphp`.
 #[must_use]
 pub fn maps_any(pid: i32, names: &[&str]) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -91,36 +92,36 @@ pub fn maps_any(pid: i32, names: &[&str]) -> bool {
     files.into_iter().any(|file| names.iter().any(|name| file.starts_with(name)))
 }
 
-/// Process ids of the living children of a process: much less work than [`children`].
+/// Returns the pids of the living children of a process, at much less cost than [`children`].
 #[must_use]
 pub fn child_pids(pid: i32) -> Vec<i32> {
     crate::stat::child_pids(pid)
 }
 
-/// Children that serve no requests of visitors, by the title that they give themselves: how it begins and ends.
+/// Children that serve no requests of clients, by how the title they set begins and ends.
 pub type Helpers = &'static [(&'static str, &'static str)];
 
-/// Is this the title of a child that helps the others? Read right after the fork it is still its parent's.
+/// Returns true if this is the title of a helper. Right after the fork, a child still has its parent's title.
 pub(crate) fn is_helper_title(helpers: Helpers, title: &str) -> bool {
     helpers.iter().any(|(begins, ends)| title.starts_with(begins) && title.ends_with(ends))
 }
 
-/// The command line of a process, which some write a title over. Empty where it cannot be read.
+/// Returns the command line of a process, which some programs overwrite with a title. Empty if it cannot be read.
 pub(crate) fn title(pid: i32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_string()
 }
 
-/// The name of a process, as the kernel has it: at most 15 bytes.
+/// Returns the name of a process from the kernel: at most 15 bytes.
 #[must_use]
 pub fn name(pid: i32) -> Option<String> {
     Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
 }
 
-/// A child that runs another program than its master and is younger than this was called for a moment: it serves no visitors.
+/// A child that runs another program than its master and is younger than this is short-lived, and no worker.
 const MOMENT_S: f64 = 2.0;
 
-/// Process ids of a master's workers: its living children but for those that only help.
+/// Returns the pids of a master's workers: its living children without helpers.
 #[must_use]
 pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
     let program = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
@@ -129,7 +130,8 @@ pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
         let is_young = |pid: i32| look(pid).is_none_or(|child| child.age_s() < MOMENT_S);
         let mut others: Vec<i32> = pids.clone();
         others.retain(|pid| program(*pid).is_some_and(|other| other != own));
-        // Beside a server that listens itself they are its loggers and jobs; below another they may be the server.
+        // If the master itself listens, children with another program are its loggers and jobs; otherwise they may be
+        // the server.
         if !others.is_empty() && !crate::listeners::inodes_of_listeners(master).is_empty() {
             pids.retain(|pid| !others.contains(pid));
         } else {
@@ -142,7 +144,7 @@ pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
     pids
 }
 
-/// Children of a process, and of its children, that have ended and that nobody has waited for.
+/// Returns the zombies among the children and grandchildren of a process.
 #[must_use]
 pub fn zombies_of(parent: i32) -> BTreeSet<i32> {
     let mut parents: Vec<i32> = child_pids(parent);
@@ -152,26 +154,26 @@ pub fn zombies_of(parent: i32) -> BTreeSet<i32> {
     crate::stat::all_pids().filter(ended).collect()
 }
 
-/// A process and those above it, but for the first of all.
+/// Returns a process and its ancestors, without pid 1.
 pub fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
     let parent = |pid: &i32| crate::stat::Stat::of_any(*pid).map(|(stat, _)| stat.parent);
     std::iter::successors(Some(pid), parent).take_while(|pid| *pid > 1)
 }
 
-/// Is the process with this pid still the one that started then?
+/// Returns true if the process with this pid is still the one that started at `start_ticks`.
 #[must_use]
 pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
     look(pid).is_some_and(|p| p.start_ticks == start_ticks && p.state != 'Z')
 }
 
-/// Does a process catch this signal?
+/// Returns true if a process has a handler for this signal.
 #[must_use]
 pub fn catches(pid: i32, signal: i32) -> bool {
     let status = Process::new(pid).and_then(|p| p.status());
     status.is_ok_and(|s| s.sigcgt >> (signal - 1) & 1 == 1)
 }
 
-/// What differs between a program that a process executes and the next: where the kernel has put it.
+/// Returns the auxiliary vector of a process, which contains addresses and so changes with each execve.
 #[must_use]
 pub fn execution(pid: i32) -> Option<Vec<u8>> {
     std::fs::read(format!("/proc/{pid}/auxv")).ok()
@@ -180,23 +182,23 @@ pub fn execution(pid: i32) -> Option<Vec<u8>> {
 /// A resource limit: number of the resource, soft and hard value; None is unlimited.
 pub type Limit = (u32, Option<u64>, Option<u64>);
 
-/// Everything about a process that a successor needs in order to be started in the same way.
+/// Everything needed to start a successor of a process in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Birth {
     pub pid: i32,
     pub start_ticks: u64,
     pub exe: PathBuf,
     pub argv: Vec<String>,
-    /// What its master writes before its command line, where it shows both as a title instead of the command line.
+    /// What the master shows before its command line, if its title contains both.
     #[serde(default)]
     pub title: Option<String>,
-    /// What its master shows instead of its command line.
+    /// What the master shows instead of its command line.
     #[serde(default)]
     pub shown: Option<String>,
-    /// Options of its command line that come and go with each reload, with what follows them: they do not count.
+    /// Options of its command line that change with each reload, with their values; they are ignored in comparisons.
     #[serde(default)]
     pub passing: Vec<String>,
-    /// Its command line names files by where it was started: the same one from elsewhere is of another server.
+    /// Its command line has paths relative to its directory: the same command line elsewhere belongs to another server.
     #[serde(default)]
     pub relative: bool,
     pub environment: Vec<(String, String)>,
@@ -208,15 +210,16 @@ pub struct Birth {
     pub nice: i64,
     pub limits: Vec<Limit>,
     pub cpus: Vec<usize>,
-    /// Path of the cgroup in each hierarchy, as /proc/PID/cgroup has it: (controllers, path).
+    /// Path of the cgroup in each hierarchy, as in /proc/PID/cgroup: (controllers, path).
     pub cgroups: Vec<(String, String)>,
-    /// Files that are its standard output and standard error, where they are files.
+    /// Its standard output and standard error, if these are files.
     pub output: Option<PathBuf>,
     pub errors: Option<PathBuf>,
     /// The rights with which the kernel ran it; None in a journal of an earlier version.
     #[serde(default)]
     pub identity: Option<Identity>,
-    /// Files that decide what code it executes: its configuration, and what this names. Checked before it is started as root.
+    /// Files that decide what code it executes: its configuration, and the files named there. They are checked before
+    /// it is started as root.
     #[serde(default)]
     pub code: Vec<PathBuf>,
     /// It runs as another user, and nothing shows that root started it.
@@ -224,19 +227,20 @@ pub struct Birth {
     pub unknown_starter: bool,
 }
 
-/// What was seen of a process before this one took on its rights. A process that has changed its user is closed to that user.
+/// A process as read before lastdrop took on its rights. After a process has changed its user, that user may not
+/// inspect it.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub pid: i32,
     pub exe: PathBuf,
     pub directory: PathBuf,
-    /// As /proc/PID/environ has it.
+    /// Raw content of /proc/PID/environ.
     pub environment: Vec<u8>,
 }
 
 static SEEN: OnceLock<Seen> = OnceLock::new();
 
-/// Remembers it, for [`Birth::of`] where the kernel does not show it any more. Once.
+/// Remembers a process for [`Birth::of`], once, in case the kernel does not show it any more.
 pub fn remember(seen: Seen) {
     let _ = SEEN.set(seen);
 }
@@ -254,18 +258,18 @@ impl Birth {
     /// Reads it from a running process.
     ///
     /// # Errors
-    /// When the process is gone, or belongs to another user.
+    /// When the process has ended, or belongs to another user.
     pub fn of(pid: i32) -> Result<Birth, ProbeError> {
         let birth = Birth::read(pid)?;
-        // It may have executed another program, or become another user, while it was read: a program of one user must not be
-        // taken for another's.
+        // The process may have executed another program, or changed its user, while it was read. Never mix a program of
+        // one user with the rights of another.
         let is_the_same = look(pid)
             .is_some_and(|now| now.start_ticks == birth.start_ticks && now.exe == Some(birth.exe.clone()))
             && Identity::of(pid).is_ok_and(|now| Some(now) == birth.identity);
         if is_the_same { Ok(birth) } else { Err(ProbeError::Gone(pid)) }
     }
 
-    /// The same of a process that was seen before: it is gone where its pid is another's, or it runs another program.
+    /// Like `of`, for a process that was read before. Fails if its pid was reused or it now runs another program.
     ///
     /// # Errors
     /// As [`Birth::of`].
@@ -324,7 +328,7 @@ impl Birth {
         })
     }
 
-    /// Does a process that shows these words run with this command line?
+    /// Returns true if a process that shows the words `shown` runs with the command line `argv`.
     #[must_use]
     pub fn is_shown_as(&self, argv: &[String], shown: &[String]) -> bool {
         match (&self.shown, &self.title) {
@@ -339,8 +343,8 @@ impl Birth {
     }
 }
 
-/// The title of a master that names its configuration in brackets, as it is when started with this command line:
-/// `php-fpm: master process (/etc/php-fpm.conf)`. Any other title stays as it is.
+/// Returns the title of a master that shows its configuration in brackets, for this command line: `php-fpm: master
+/// process (/etc/php-fpm.conf)`. Any other title is returned unchanged.
 fn title_on(title: &str, argv: &[String]) -> String {
     let named = argv.windows(2).find(|pair| pair[0] == "--fpm-config" || pair[0] == "-y").map(|pair| &pair[1]);
     match (named, title.split_once('(')) {
@@ -349,7 +353,8 @@ fn title_on(title: &str, argv: &[String]) -> String {
     }
 }
 
-/// A command line without some options, each with the numbers or else the one word that follow it.
+/// Returns a command line without some options and their values: the numbers that follow an option, or otherwise one
+/// word.
 #[must_use]
 pub fn without(argv: &[String], options: &[&str]) -> Vec<String> {
     let mut kept = Vec::new();
@@ -370,8 +375,9 @@ pub fn without(argv: &[String], options: &[&str]) -> Vec<String> {
     kept
 }
 
-/// From the file that everybody may read: prlimit(2) wants CAP_SYS_RESOURCE for processes of other users, which root in a
-/// container often lacks. Its lines are in the order of the numbers of the resources; the name takes 25 columns.
+/// Reads the limits from the file that everybody may read: prlimit(2) needs CAP_SYS_RESOURCE for processes of other
+/// users, which root in a container often lacks. Lines are in the order of the resource numbers; the name takes 25
+/// columns.
 fn limits(pid: i32) -> Result<Vec<Limit>, ProbeError> {
     let path = format!("/proc/{pid}/limits");
     let text = std::fs::read_to_string(&path).map_err(|source| match source.raw_os_error() {
@@ -385,13 +391,13 @@ fn limits(pid: i32) -> Result<Vec<Limit>, ProbeError> {
     Ok(text.lines().skip(1).enumerate().filter_map(limit).collect())
 }
 
-/// What all threads of a process have run; None where it is gone.
+/// Returns the processor time of all threads of a process; None if it has ended.
 #[must_use]
 pub fn processor_time(pid: i32) -> Option<Duration> {
     crate::stat::ran_ns(pid).map(Duration::from_nanos)
 }
 
-/// Processors that a process may use.
+/// Returns the processors that a process may use.
 #[must_use]
 pub fn affinity(pid: i32) -> Vec<usize> {
     nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(pid))

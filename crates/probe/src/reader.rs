@@ -1,13 +1,13 @@
-//! Reads files with the rights of a server's user. A configuration of another user may name any file; what that user may not read or
-//! write, root does not read or write for it.
+//! Reads files with the rights of a server's user. A configuration of another user may name any file. Root must not
+//! read or write for that user what the user may not.
 
 use lastdrop_files::input;
 
 use crate::identity::Identity;
 use crate::process::Birth;
 
-/// The calling thread's rights to files are those of a server's user, as long as this lives. It has no effect where we are not root, or
-/// the server is root's. One may be taken while another lives.
+/// While this lives, the calling thread has the file rights of a server's user. It has no effect if we are not root, or
+/// the server is root's. They may be nested.
 #[derive(Debug)]
 pub struct Reader {
     before: Option<Before>,
@@ -27,7 +27,7 @@ impl Reader {
         Reader::new(birth.uid, birth.gid, &birth.groups)
     }
 
-    /// The same of a process. One that has ended has no rights to anything.
+    /// Like `of`, for a process. For a process that has ended, the thread gets no rights.
     #[must_use]
     pub fn of_process(pid: i32) -> Reader {
         const NOBODY: u32 = 65_534;
@@ -44,7 +44,7 @@ impl Reader {
         let own = nix::unistd::getgroups().unwrap_or_default();
         let (before_uid, before_gid, is_whole) = take(uid, gid, groups);
         let groups = own.into_iter().map(nix::unistd::Gid::as_raw).collect();
-        // Root in a unit of few capabilities may not be able to: nothing is read then.
+        // Root in a unit with few capabilities may not be able to change its rights: then nothing is read.
         let refused = input::refuse(!is_whole);
         Reader { before: Some(Before { uid: before_uid, gid: before_gid, groups, refused }) }
     }
@@ -59,12 +59,12 @@ impl Drop for Reader {
     }
 }
 
-/// Of this thread alone: the functions of the C library would change all threads. Gives the user and the group before, and whether
-/// all was allowed.
+/// Changes the rights of this thread alone: the functions of the C library would change all threads. Returns the
+/// previous user and group, and whether every change was allowed.
 fn take(uid: u32, gid: u32, groups: &[libc::gid_t]) -> (u32, u32, bool) {
-    // SAFETY: plain system calls; the list lives for the call. A call with the number that nobody has tells what is so.
+    // SAFETY: plain system calls; the list lives for the call. A call with an invalid number returns the present value.
     unsafe {
-        // Where no groups may be set (in some user namespaces) it is enough to have none.
+        // If no groups may be set (in some user namespaces), having none is enough.
         let has_groups = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
             || libc::getgroups(0, std::ptr::null_mut()) == 0;
         let before_gid = libc::syscall(libc::SYS_setfsgid, gid) as u32;
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(std::fs::read(&secret).expect("read as root again"), b"root's");
     }
 
-    /// Takes a capability from this thread.
+    /// Removes a capability from this thread.
     fn without(capability: u32) {
         let header = [0x2008_0522_u32, 0];
         let mut words = [0_u32; 6];

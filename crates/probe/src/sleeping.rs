@@ -1,9 +1,9 @@
-//! What one thread that sleeps waits for: the system call that it is in (`/proc/PID/task/TID/syscall`), the descriptor that
-//! this is about, and who is at the other end of it. Wants root, or the user of the process.
+//! Finds what a sleeping thread waits for: the system call it is in (`/proc/PID/task/TID/syscall`), the descriptor of
+//! that call, and its other end. Needs root, or the user of the process.
 //!
-//! The other end is asked of the socket itself, on a second descriptor that we have for some microseconds (`pidfd_getfd`):
-//! a connection that lasts for a millisecond is known at once. Where that may not be, it is looked for in the tables of the
-//! namespace, which takes the kernel milliseconds on a large machine.
+//! The other end is read from the socket itself, through a second descriptor that we hold for some microseconds
+//! (`pidfd_getfd`). So a connection that lasts for a millisecond is identified at once. If that is not allowed, it is
+//! searched in the tables of the namespace, which takes the kernel milliseconds on a large machine.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -20,14 +20,14 @@ use crate::chain::Network;
 use crate::namespace::Namespace;
 use crate::stat::read_into;
 
-/// Descriptors of one call that are looked at.
+/// Most descriptors of one call that are inspected.
 const MOST_DESCRIPTORS: usize = 16;
-/// Ports with a listener are read anew after this long.
+/// How often the ports with a listener are read again.
 const LISTENERS_EVERY: Duration = Duration::from_secs(5);
 /// `fcntl` operations that wait for a lock.
 const SETLKW: [u64; 2] = [libc::F_SETLKW as u64, 38];
 
-/// What a system call does to the thread that is in it.
+/// What a system call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
     Accept,
@@ -66,7 +66,7 @@ const CALLS: &[(libc::c_long, Does)] = &[
     (libc::SYS_openat, Does::Open),
 ];
 
-/// Those that newer architectures have not got.
+/// System calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OLD_CALLS: &[(libc::c_long, Does)] = &[
@@ -76,40 +76,41 @@ const OLD_CALLS: &[(libc::c_long, Does)] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[(libc::c_long, Does)] = &[];
 
-/// What is behind a descriptor.
+/// What a descriptor refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Object {
     Listener,
-    /// Its connection: between two requests, in one, or not known.
+    /// State of the connection: between two requests, in a request, or unknown.
     Client(Option<Awaited>),
-    /// `127.0.0.1:3306`, `unix:/run/x.sock`, `udp:127.0.0.1:53`.
+    /// Such as `127.0.0.1:3306`, `unix:/run/x.sock`, `udp:127.0.0.1:53`.
     Peer(String),
     File(String),
     Pipe,
     Other,
 }
 
-/// What a server waits for on the connection of a client.
+/// What a server waits for on a client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaited {
-    /// The next request: what came last was answered.
+    /// The next request: the last one was answered (keep-alive).
     Next,
     /// The rest of a request, or the first one.
     Request,
-    /// Room for more of an answer.
+    /// Room in the send buffer for more of the response.
     Room,
 }
 
 impl Awaited {
-    /// By what went over the connection, and which way last.
+    /// Derives the state from unsent bytes and from the direction of the latest data.
     fn of(socket: &OwnedFd) -> Option<Awaited> {
         let mut unsent: libc::c_int = 0;
         // SAFETY: the kernel writes one number there: bytes that are not sent, or not acknowledged (tcp(7), SIOCOUTQ).
         if unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unsent) } == 0 && unsent > 0 {
             return Some(Awaited::Room);
         }
-        // `struct tcp_info`: 8 bytes, then numbers of 32 bits, of which the 10th and 12th are how long ago data were sent and received
-        // (milliseconds), then some of 64: the third is how many bytes the other side has acknowledged (since Linux 4.1).
+        // Layout of `struct tcp_info`: 8 bytes, then 32-bit numbers, then 64-bit numbers. The 10th and 12th 32-bit
+        // numbers are the milliseconds since data were sent and received. The third 64-bit number is the bytes that the
+        // other side has acknowledged (since Linux 4.1).
         let mut info = [0u8; 128];
         let mut length = info.len() as libc::socklen_t;
         let (fd, to) = (socket.as_raw_fd(), info.as_mut_ptr().cast());
@@ -125,7 +126,7 @@ impl Awaited {
     }
 }
 
-/// The sockets of a namespace, as they were when they were read last.
+/// The sockets of a namespace, as last read.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     network: Option<Network>,
@@ -134,25 +135,25 @@ pub(crate) struct Sockets {
     listening: Option<(Instant, HashSet<u16>)>,
     /// A process of the namespace.
     pid: i32,
-    /// The tables are of this reading.
+    /// The tables were read during this reading.
     is_fresh: bool,
-    /// The processes may not be asked for their sockets.
+    /// The sockets of the processes may not be duplicated, so only the tables are used.
     only_tables: bool,
 }
 
 impl Sockets {
-    /// Another reading begins: who is met that the tables do not know has them read again, once.
+    /// Starts another reading. The first socket that the tables do not know has them read again, once per reading.
     pub fn begin(&mut self, pid: i32) {
         (self.pid, self.is_fresh) = (pid, false);
         if !self.only_tables && self.listening.as_ref().is_none_or(|(at, _)| at.elapsed() >= LISTENERS_EVERY) {
             let ports = Namespace::of(pid).and_then(|n| n.listening_ports());
-            // Without them a client cannot be told from somebody whom the server asks.
+            // Without these ports, a client cannot be told from a peer that the server connected to.
             self.only_tables = ports.is_err();
             self.listening = ports.ok().map(|ports| (Instant::now(), ports));
         }
     }
 
-    /// Reads the tables again: connections come and go.
+    /// Reads the tables again, because connections come and go.
     fn refresh(&mut self, pid: i32) {
         (self.pid, self.is_fresh) = (pid, true);
         self.network = Network::read(pid);
@@ -172,7 +173,7 @@ impl Sockets {
                         return object;
                     }
                 }
-                // It has been closed meanwhile, or its process has ended.
+                // The descriptor was closed meanwhile, or its process has ended.
                 Err(libc::EBADF | libc::ESRCH) => return Object::Other,
                 Err(_) => self.only_tables = true,
             }
@@ -187,7 +188,7 @@ impl Sockets {
         }
     }
 
-    /// What a socket says of itself. None of one that is only being connected: to whom, it does not say.
+    /// Asks the socket itself. None for a socket that is still connecting, which does not report its peer.
     fn asked(&self, socket: &OwnedFd) -> Option<Object> {
         if getsockopt(socket, sockopt::AcceptConn).unwrap_or(false) {
             return Some(Object::Listener);
@@ -232,12 +233,13 @@ impl Sockets {
     }
 }
 
-/// What a thread that sleeps waits for, in the words of `model::examination`. None where it may not be seen, or runs.
+/// Returns what a sleeping thread waits for, in the words of `model::examination`. None if that may not be read, or the
+/// thread runs.
 pub(crate) fn waits_for(pid: i32, tid: i32, sockets: &mut Sockets) -> Option<String> {
     let mut buffer = [0u8; 256];
     let line = read_into(&format!("/proc/{pid}/task/{tid}/syscall"), &mut buffer)?;
     let mut words = line.split_ascii_whitespace();
-    // "running" is no number.
+    // The word "running" is not a number.
     let number: libc::c_long = words.next()?.parse().ok()?;
     let arguments: Vec<u64> =
         words.map_while(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16).ok()).take(6).collect();
@@ -293,7 +295,7 @@ fn told(object: &Object, writes: bool) -> String {
     }
 }
 
-/// Of several the one that says most: a listener before all else, then a peer, a client, the rest.
+/// Of several descriptors, uses the most telling: a listener first, then a peer, a client, the rest.
 fn of_any(descriptors: &[u64], pid: i32, sockets: &mut Sockets) -> String {
     if descriptors.is_empty() {
         return "sleep".into();
@@ -322,10 +324,10 @@ fn object(pid: i32, descriptor: u64, sockets: &mut Sockets) -> Object {
     if link.starts_with('/') { Object::File(link.into_owned()) } else { Object::Other }
 }
 
-/// A second descriptor of a socket of another process; the error is that of the system.
+/// Duplicates a socket of another process; the error is the errno.
 fn borrowed(pid: i32, descriptor: u64) -> Result<OwnedFd, i32> {
     let made = |result: libc::c_long| match i32::try_from(result) {
-        // SAFETY: the kernel has just made it, and nobody else knows of it.
+        // SAFETY: the kernel has just created it, and nothing else uses it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(nix::errno::Errno::last_raw()),
     };
@@ -335,7 +337,7 @@ fn borrowed(pid: i32, descriptor: u64) -> Result<OwnedFd, i32> {
     made(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor as libc::c_int, 0) })
 }
 
-/// The path of a unix address, `@` before an abstract one.
+/// Returns the path of a unix address, with `@` before an abstract one.
 fn name_of(address: &SockaddrStorage) -> Option<String> {
     let address: &UnixAddr = address.as_unix_addr()?;
     let abstract_name = || Some(format!("@{}", String::from_utf8_lossy(address.as_abstract()?).trim_end_matches('\0')));
@@ -350,13 +352,13 @@ fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
     Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
 }
 
-/// Memory of another process.
+/// Reads memory of another process.
 fn memory(pid: i32, at: u64, buffer: &mut [u8]) -> usize {
     let remote = [RemoteIoVec { base: at as usize, len: buffer.len() }];
     process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(buffer)], &remote).unwrap_or(0)
 }
 
-/// Descriptors in an array of `struct pollfd`: a number of 32 bits and two of 16 each.
+/// Reads the descriptors of an array of `struct pollfd`: one 32-bit number and two 16-bit numbers each.
 fn polled(pid: i32, at: u64, length: u64) -> Vec<u64> {
     let mut buffer = [0u8; 8 * MOST_DESCRIPTORS];
     let want = 8 * (length as usize).min(MOST_DESCRIPTORS);
@@ -366,7 +368,7 @@ fn polled(pid: i32, at: u64, length: u64) -> Vec<u64> {
     numbers.collect()
 }
 
-/// Descriptors in the sets of `select`: those for reading, else those for writing.
+/// Reads the descriptors in the sets of `select`: those for reading, otherwise those for writing.
 fn selected(pid: i32, count: u64, arguments: &[u64]) -> Vec<u64> {
     let mut buffer = [0u8; 128];
     let want = (count as usize).min(1024).div_ceil(8);
@@ -390,7 +392,7 @@ mod tests {
 
     use super::*;
 
-    /// What a script that says a line and then sleeps is seen to wait for, by its sockets themselves and by the tables.
+    /// Checks what a script that prints a line and then sleeps waits for, both by its sockets and by the tables.
     fn seen(script: &str, wanted: &str) {
         seen_by(script, wanted, false);
         seen_by(script, wanted, true);

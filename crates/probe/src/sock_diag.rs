@@ -1,7 +1,8 @@
-//! Asks the kernel for sockets over netlink (sock_diag): listen queues with their limits, connections, closed ones.
+//! Asks the kernel for sockets over netlink (sock_diag): listen queues with their limits, open connections, TIME_WAIT
+//! connections.
 //!
-//! A netlink socket belongs to the network namespace in which it was opened, and asks there from whatever thread; it is
-//! opened once and asked again and again.
+//! A netlink socket belongs to the network namespace in which it was opened and queries that namespace from any thread.
+//! It is opened once and used repeatedly.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,26 +21,26 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 pub(crate) use netlink_packet_sock_diag::inet::StateFlags;
 
-/// The older question for TCP sockets (`struct inet_diag_req`): it alone is answered for both address families by one walk
-/// over the kernel's table, which is as long as the machine is large. `ss` asks so, too.
+/// The older request for TCP sockets (`struct inet_diag_req`). Only this one covers both address families with one walk
+/// over the kernel's table, whose length grows with the machine. `ss` uses it too.
 const TCPDIAG_GETSOCK: u16 = 18;
 
-/// A TCP socket, as its own end sees it.
+/// A TCP socket from the view of its own end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TcpSocket {
     pub local: SocketAddr,
     pub remote: SocketAddr,
-    /// 0 once nobody has it open any more.
+    /// 0 once no process has it open any more.
     pub inode: u64,
-    /// As the kernel numbers them; see [`state_name`].
+    /// The kernel's number; see [`state_name`].
     pub state: u8,
-    /// Of a listener its queue and the limit of that, of a connection the bytes that wait.
+    /// For a listener, its queue and the queue's limit; for a connection, the bytes waiting to be read and sent.
     pub queues: (u32, u32),
 }
 
 impl TcpSocket {
-    /// Reads a `struct inet_diag_msg`. There may be tens of thousands of them, or a few, ten times a second: by hand it
-    /// costs a part of what a general parser takes that reads their attributes, too.
+    /// Parses a `struct inet_diag_msg`. There may be tens of thousands of them, or a few of them ten times per second.
+    /// Parsing by hand costs a fraction of a general parser, which also reads their attributes.
     fn parse(bytes: &[u8]) -> Option<TcpSocket> {
         let number = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
         let port = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -61,7 +62,7 @@ impl TcpSocket {
         })
     }
 
-    /// Of a listener the kernel gives the queue as what is received, its limit as what is sent.
+    /// For a listener, the kernel gives the queue in the receive field and its limit in the send field.
     pub fn listen_queue(&self) -> ListenQueue {
         let (queue, limit) = self.queues;
         let address = self.local.to_string();
@@ -73,11 +74,11 @@ impl TcpSocket {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnixSocket {
     pub inode: u64,
-    /// The path of its name, `@` before an abstract one; a client has none.
+    /// Path of the socket, with `@` before an abstract one; a client has none.
     pub path: Option<String>,
-    /// Inode of the other end, where it is connected.
+    /// Inode of the other end, if connected.
     pub peer: Option<u64>,
-    /// Of a listener its queue and the limit of that.
+    /// For a listener, its queue and the queue's limit.
     pub queues: (u32, u32),
 }
 
@@ -89,13 +90,13 @@ impl UnixSocket {
     }
 }
 
-/// Some states, as the kernel numbers them.
+/// Some states, by the kernel's numbers.
 pub(crate) const ESTABLISHED: u8 = 1;
 pub(crate) const SYN_SENT: u8 = 2;
 pub(crate) const TIME_WAIT: u8 = 6;
 pub(crate) const LISTEN: u8 = 10;
 
-/// Names of TCP states by their number in the kernel.
+/// Returns the name of a TCP state by its number in the kernel.
 pub(crate) fn state_name(state: u8) -> Option<&'static str> {
     let names = [
         "established",
@@ -114,11 +115,11 @@ pub(crate) fn state_name(state: u8) -> Option<&'static str> {
     names.get(usize::from(state).checked_sub(1)?).copied()
 }
 
-/// Bytes of the header of a netlink message, and of the older question.
+/// Bytes of the header of a netlink message, and of the older request.
 const HEADER: usize = 16;
 const OLD_REQUEST: usize = 60;
 
-/// A way to ask about the namespace in which it was opened.
+/// Queries the namespace in which it was opened.
 pub(crate) struct SockDiag {
     socket: Socket,
     buffer: Vec<u8>,
@@ -138,14 +139,14 @@ impl SockDiag {
         Ok(SockDiag { socket, buffer: vec![0u8; 64 * 1024] })
     }
 
-    /// TCP sockets in some states, of both families. The kernel looks only at those with this remote port; 0 is any.
+    /// Visits the TCP sockets in some states, of both families. The kernel filters by this remote port; 0 is any.
     pub fn tcp(&mut self, states: StateFlags, remote_port: u16, mut show: impl FnMut(TcpSocket)) -> io::Result<()> {
         let mut bytes = [0u8; HEADER + OLD_REQUEST];
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         bytes[..4].copy_from_slice(&((HEADER + OLD_REQUEST) as u32).to_ne_bytes());
         bytes[4..6].copy_from_slice(&TCPDIAG_GETSOCK.to_ne_bytes());
         bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-        // Four bytes, of which the family is not looked at; the ports of both ends, the rest of the identity, the states.
+        // Four bytes, of which the family is ignored; the ports of both ends, the rest of the identity, the states.
         bytes[HEADER + 6..HEADER + 8].copy_from_slice(&remote_port.to_be_bytes());
         bytes[HEADER + 52..HEADER + 56].copy_from_slice(&states.bits().to_ne_bytes());
         self.ask_for(&bytes, flags, |message| {
@@ -155,16 +156,16 @@ impl SockDiag {
         })
     }
 
-    /// The one listener at exactly this address. Of several that share it (SO_REUSEPORT) the kernel gives any. None where
-    /// there is none.
+    /// Returns the listener at exactly this address. If several share it (SO_REUSEPORT), the kernel returns any of
+    /// them. None if there is none.
     pub fn listener(&mut self, address: &SocketAddr) -> io::Result<Option<TcpSocket>> {
         self.one(address, None).map(|found| found.filter(|s| s.state == LISTEN))
     }
 
-    /// The end of a connection that has this address and is connected to that one. None where there is none, or it is over. This is found at
-    /// once, where all of a namespace are found by a walk over the kernel's table.
+    /// Returns the connection with exactly these two addresses. None if there is none, or it is over. The kernel finds
+    /// it directly, whereas listing all connections walks its whole table.
     pub fn connection(&mut self, local: &SocketAddr, remote: &SocketAddr) -> io::Result<Option<TcpSocket>> {
-        // Without one the kernel gives a listener to which it might be made.
+        // Without such a connection, the kernel returns a listener that would accept it.
         self.one(local, Some(remote)).map(|found| found.filter(|s| s.state != LISTEN && s.state != TIME_WAIT))
     }
 
@@ -198,7 +199,7 @@ impl SockDiag {
         }
     }
 
-    /// Unix listeners that have a name.
+    /// Visits the unix listeners that have a name.
     pub fn unix_listeners(&mut self, mut show: impl FnMut(UnixSocket)) -> io::Result<()> {
         self.unix(UnixStates::LISTEN, ShowFlags::NAME | ShowFlags::RQLEN, |socket| {
             if socket.path.is_some() {
@@ -207,7 +208,7 @@ impl SockDiag {
         })
     }
 
-    /// Connected unix sockets. The end that was accepted has the name of its listener.
+    /// Visits the connected unix sockets. The accepted end has the name of its listener.
     pub fn unix_connections(&mut self, show: impl FnMut(UnixSocket)) -> io::Result<()> {
         self.unix(UnixStates::ESTABLISHED, ShowFlags::NAME | ShowFlags::PEER, show)
     }
@@ -215,7 +216,7 @@ impl SockDiag {
     fn unix(&mut self, states: UnixStates, show_flags: ShowFlags, mut show: impl FnMut(UnixSocket)) -> io::Result<()> {
         let request = UnixRequest { state_flags: states, inode: 0, show_flags, cookie: [0xff; 8] };
         self.ask(SockDiagMessage::UnixRequest(request), NLM_F_REQUEST | NLM_F_DUMP, |message| {
-            // A socket whose name cannot be read is no reason to lose the others.
+            // An unreadable name does not stop the others from being read.
             let message = <NetlinkMessage<SockDiagMessage>>::deserialize(message).ok().map(|m| m.payload);
             if let Some(NetlinkPayload::InnerMessage(SockDiagMessage::UnixResponse(response))) = message {
                 show(unix_socket(&response));
@@ -223,7 +224,7 @@ impl SockDiag {
         })
     }
 
-    /// Asks the kernel, and shows each message of its answer, header and all.
+    /// Sends a request to the kernel and passes on each message of its response, including headers.
     fn ask(&mut self, request: SockDiagMessage, flags: u16, show: impl FnMut(&[u8])) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
@@ -234,7 +235,7 @@ impl SockDiag {
         self.ask_for(&bytes, flags, show)
     }
 
-    /// The same of a question that is written already.
+    /// Like `ask`, for a request that is already serialized.
     fn ask_for(&mut self, question: &[u8], flags: u16, mut show: impl FnMut(&[u8])) -> io::Result<()> {
         self.socket.send(question, 0)?;
         loop {
@@ -244,7 +245,7 @@ impl SockDiag {
                 let length = u32::from_ne_bytes([a, b, c, d]) as usize;
                 let message = rest.get(..length).unwrap_or_default();
                 match u16::from_ne_bytes([kind, kind_high]) {
-                    // What goes wrong while sockets are told stands in the end of them.
+                    // Errors during a dump are reported in its last message.
                     NLMSG_DONE | NLMSG_ERROR => {
                         let code = message.get(HEADER..).and_then(|m| m.first_chunk()).map(|b| i32::from_ne_bytes(*b));
                         return match code.unwrap_or(0) {
@@ -254,14 +255,14 @@ impl SockDiag {
                     }
                     _ => show(message),
                 }
-                // Messages lie on boundaries of four bytes.
+                // Messages are aligned to four bytes.
                 let length = length.next_multiple_of(4);
                 if length == 0 || length >= rest.len() {
                     break;
                 }
                 rest = &rest[length..];
             }
-            // A single answer has no end of its own.
+            // A single response has no end message.
             if flags & NLM_F_DUMP != NLM_F_DUMP {
                 return Ok(());
             }
@@ -305,7 +306,7 @@ mod tests {
             drop(listener);
             assert_eq!(ask.listener(&address).expect("answers"), None, "{bound}");
         }
-        // The socket is good for other questions after a question without an answer.
+        // The socket works for other requests after a request without a result.
         let mut listeners = 0;
         ask.tcp(StateFlags::LISTEN, 0, |_| listeners += 1).expect("answers");
     }
@@ -313,7 +314,7 @@ mod tests {
     #[test]
     fn one_connection_is_asked_for_by_both_its_addresses() {
         let mut ask = SockDiag::open().expect("opens");
-        // A listener for both families has connections that are IPv4's to us.
+        // A listener for both families has connections that count as IPv4 here.
         for (bound, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1")] {
             let Ok(listener) = std::net::TcpListener::bind(bound) else { continue };
             let port = listener.local_addr().expect("its address").port();
@@ -325,7 +326,7 @@ mod tests {
             assert_ne!(ask.connection(&far, &own).expect("answers").expect("it is there").inode, 0, "{bound}");
             assert_eq!(ask.connection(&own, &far).expect("answers").map(|s| s.local), Some(own), "{bound}");
             drop((client, taken));
-            // A listener would take it, which is no connection.
+            // A listener would match, but is not a connection.
             assert_eq!(ask.connection(&far, &own).expect("answers"), None, "{bound}");
         }
     }

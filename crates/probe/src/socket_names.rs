@@ -1,18 +1,20 @@
-//! What the sockets of traced processes are connected to: as the kernel's tables had it when tracing began, and by the calls
-//! that have made them since.
+//! Names of the peers of traced processes' sockets: from the kernel's tables when tracing began, and from the traced
+//! calls since.
 //!
-//! strace could look it up itself (`-yy`), and has the kernel walk its whole table for each new socket: milliseconds in which
-//! the traced worker stands still.
+//! strace could look this up itself (`-yy`), but then the kernel walks its whole table for each new socket, and the
+//! traced worker stands still for milliseconds.
 
 use std::collections::HashMap;
 
-/// Names of sockets by inode: `TCP:[127.0.0.1:80->127.0.0.1:9]`, `TCP:[->127.0.0.1:3306]` of one whose own end is not known,
-/// `TCP:[127.0.0.1:80]` and `UNIX-STREAM:[3,"/run/x.sock"]` of listeners, `UNIX-STREAM:[4->5,"/run/x.sock"]` of an end that was accepted,
-/// `unix:/run/x.sock` of one that was connected to there.
+/// Names of sockets by inode.
+///
+/// * `TCP:[127.0.0.1:80->127.0.0.1:9]` for a connection; `TCP:[->127.0.0.1:3306]` if its own address is unknown.
+/// * `TCP:[127.0.0.1:80]` and `UNIX-STREAM:[3,"/run/x.sock"]` for listeners.
+/// * `UNIX-STREAM:[4->5,"/run/x.sock"]` for an accepted end, `unix:/run/x.sock` for the end that connected.
 #[derive(Debug, Clone, Default)]
 pub struct SocketNames {
     by_inode: HashMap<u64, String>,
-    /// Of those that were made meanwhile: `TCP`, `TCPv6`, `UDP`, `UNIX-STREAM` …
+    /// Kinds of sockets created since tracing began: `TCP`, `TCPv6`, `UDP`, `UNIX-STREAM` …
     kinds: HashMap<u64, String>,
 }
 
@@ -23,7 +25,7 @@ impl SocketNames {
         self.by_inode.insert(inode, name);
     }
 
-    /// Those of UDP that are connected, of the network of a process: name servers are asked by them.
+    /// Returns the connected UDP sockets in the network of a process, such as those to name servers.
     #[must_use]
     pub fn of_udp(pid: i32) -> SocketNames {
         let process = procfs::process::Process::new(pid);
@@ -36,12 +38,12 @@ impl SocketNames {
         }
     }
 
-    /// Those that others know, too.
+    /// Adds the names that `others` has.
     pub fn extend(&mut self, others: SocketNames) {
         self.by_inode.extend(others.by_inode);
     }
 
-    /// Learns from a whole call, `name(arguments) = result`, which sockets it has made or connected.
+    /// Learns from a complete call, `name(arguments) = result`, which sockets it has created or connected.
     pub(crate) fn learn(&mut self, call: &str) {
         let Some((name, rest)) = call.split_once('(') else { return };
         match name {
@@ -71,7 +73,7 @@ impl SocketNames {
                 let (Some(listener), Some(inode)) = (all.next(), all.next()) else { return };
                 let Some(own) = self.by_inode.get(&listener).cloned() else { return };
                 let Some(own) = own.strip_suffix(']') else { return };
-                // Each has a name of its own, also where nobody says who it is.
+                // Each accepted connection gets its own name, even if the call does not show the peer.
                 let name = match own.split_once(',') {
                     Some((_, path)) => format!("UNIX-STREAM:[{inode}->,{path}]"),
                     None if rest.contains("sa_family=") => format!("{own}->{}]", super::strace::peer(rest)),
@@ -83,7 +85,7 @@ impl SocketNames {
         }
     }
 
-    /// The call with the names of its sockets in place of their inodes.
+    /// Returns the call with names of sockets in place of their inodes.
     pub(crate) fn tell(&self, call: &str) -> String {
         let mut told = String::with_capacity(call.len());
         let mut rest = call;
@@ -107,13 +109,13 @@ impl SocketNames {
     }
 }
 
-/// The number before a bracket that closes, and where that is.
+/// Returns the number before a closing bracket, and the position of the bracket.
 fn inode(text: &str) -> Option<(u64, usize)> {
     let end = text.find(']')?;
     Some((text[..end].parse().ok()?, end))
 }
 
-/// Inodes of the sockets in a call, in their order.
+/// Returns the inodes of the sockets in a call, in order.
 fn inodes(call: &str) -> impl Iterator<Item = u64> {
     call.split(BEFORE).skip(1).filter_map(|part| inode(part).map(|(inode, _)| inode))
 }

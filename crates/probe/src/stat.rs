@@ -1,10 +1,10 @@
-//! What the kernel says of a process and of itself in files that cost next to nothing to read.
+//! Files of /proc about a process and the kernel that cost next to nothing to read.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 
-/// What /proc/PID/stat says.
+/// Content of /proc/PID/stat.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Stat {
     pub state: char,
@@ -29,7 +29,7 @@ impl Stat {
         File::open(format!("/proc/{pid}/stat")).ok()
     }
 
-    /// Of any process, also one that has ended and was not waited for yet: its numbers and its name.
+    /// Reads the numbers and the name of any process, including zombies.
     pub fn of_any(pid: i32) -> Option<(Stat, String)> {
         let mut buffer = [0u8; 1024];
         let n = Stat::open(pid)?.read_at(&mut buffer, 0).ok()?;
@@ -38,12 +38,12 @@ impl Stat {
         Some((Stat::parse(line)?, String::from_utf8_lossy(line.get(from..to)?).into_owned()))
     }
 
-    /// The state alone. None once the process has ended.
+    /// Reads the state alone. None once the process has ended.
     pub fn state(file: &File) -> Option<char> {
         Some(Stat::read(file)?.state)
     }
 
-    /// Reads it again. An open file of a process that has ended gives an error, whoever has its id now.
+    /// Reads the file again. The open file of a process that has ended returns an error even if its pid was reused.
     pub(crate) fn read(file: &File) -> Option<Stat> {
         let mut buffer = [0u8; 1024];
         let n = file.read_at(&mut buffer, 0).ok()?;
@@ -55,7 +55,7 @@ impl Stat {
         let rest = std::str::from_utf8(line.get(after_name..)?).ok()?;
         let mut words = rest.split_ascii_whitespace();
         let state = words.next()?.chars().next()?;
-        // Fields as proc_pid_stat(5) numbers them; the state is the third. They are asked for in their order.
+        // Field numbers as in proc_pid_stat(5); the state is the third. Fields must be read in ascending order.
         let mut at = 3;
         let mut field = |n: usize| -> Option<u64> {
             let word = words.nth(n - at - 1)?;
@@ -75,7 +75,7 @@ impl Stat {
     }
 }
 
-/// Process ids of the living children of a process.
+/// Returns the pids of the living children of a process.
 pub(crate) fn child_pids(parent: i32) -> Vec<i32> {
     all_pids()
         .filter(|pid| Stat::open(*pid).as_ref().and_then(Stat::read).is_some_and(|s| s.parent == parent))
@@ -90,7 +90,7 @@ pub(crate) fn all_pids() -> impl Iterator<Item = i32> {
         .filter_map(|e| e.file_name().to_str().and_then(|n| n.parse::<i32>().ok()))
 }
 
-/// The process id that was given out last.
+/// Returns the pid that the kernel assigned last.
 pub(crate) fn newest_pid() -> Option<i32> {
     let mut buffer = [0u8; 128];
     read_into("/proc/loadavg", &mut buffer)?.split_ascii_whitespace().nth(4)?.parse().ok()
@@ -100,7 +100,7 @@ pub(crate) fn ticks_per_second() -> f64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64
 }
 
-/// Nanoseconds.
+/// Converts ticks to nanoseconds.
 pub(crate) fn of_ticks(ticks: u64) -> u64 {
     (ticks as f64 * 1e9 / ticks_per_second()) as u64
 }
@@ -109,25 +109,26 @@ pub(crate) fn page_bytes() -> u64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096) as u64
 }
 
-/// Nanoseconds that all threads of a process have run, which a tick of the kernel is far too long for where requests take microseconds.
+/// Returns the nanoseconds that all threads of a process have run. A tick would be far too coarse if requests take
+/// microseconds.
 pub(crate) fn ran_ns(pid: i32) -> Option<u64> {
     let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(pid)).ok()?;
     let time = clock.now().ok()?;
     u64::try_from(time.tv_sec()).ok()?.checked_mul(1_000_000_000)?.checked_add(u64::try_from(time.tv_nsec()).ok()?)
 }
 
-/// Seconds since boot.
+/// Returns the seconds since boot.
 pub(crate) fn uptime() -> f64 {
     let mut buffer = [0u8; 128];
     read_into("/proc/uptime", &mut buffer).and_then(|t| t.split(' ').next()?.parse().ok()).unwrap_or(0.0)
 }
 
-/// Nanoseconds that a process of one thread has run, and waited for a processor.
+/// Returns the nanoseconds that a single-threaded process has run and has waited for a processor.
 pub(crate) fn schedule(pid: i32) -> Option<(u64, u64)> {
     schedule_in(&format!("/proc/{pid}/schedstat"))
 }
 
-/// The same of one thread of a process.
+/// Like `schedule`, for one thread of a process.
 pub(crate) fn schedule_of_thread(pid: i32, tid: i32) -> Option<(u64, u64)> {
     schedule_in(&format!("/proc/{pid}/task/{tid}/schedstat"))
 }

@@ -1,7 +1,7 @@
-//! HAProxy's stats socket: one command a connection, the answer up to its end.
+//! HAProxy's stats socket: one command per connection; the response ends with the connection.
 //!
-//! Source: HAProxy's management guide, sections 9.1 (the CSV of `show stat`) and 9.3 (commands). The columns differ from
-//! version to version: they are read by their names.
+//! Source: HAProxy's management guide, sections 9.1 (the CSV of `show stat`) and 9.3 (commands). Columns differ between
+//! versions, so they are read by name.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::listeners::Endpoint;
 use crate::status::StatusReading;
 
-/// Ten thousand servers take less.
+/// More than the table of ten thousand servers.
 const MOST_BYTES: usize = 16 << 20;
 
 trait Stream: Read + Write {
@@ -31,10 +31,10 @@ impl Stream for UnixStream {
     }
 }
 
-/// What the server answers to a command.
+/// Sends a command and returns the server's response.
 ///
 /// # Errors
-/// When nobody listens, the answer does not come in time, or it has no end.
+/// When nothing listens, the response does not come in time, or it does not end.
 pub fn ask(at: &Endpoint, command: &str, limit: Duration) -> io::Result<String> {
     let deadline = Instant::now() + limit;
     let mut stream: Box<dyn Stream> = match at {
@@ -62,7 +62,7 @@ pub fn ask(at: &Endpoint, command: &str, limit: Duration) -> io::Result<String> 
     }
 }
 
-/// A line of `show stat`, by the names of the columns; what is empty is left out.
+/// A line of `show stat` by column name; empty cells are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row(BTreeMap<String, String>);
 
@@ -77,14 +77,14 @@ impl Row {
         self.text(column).parse().ok()
     }
 
-    /// Frontend, backend or server: `FRONTEND`, `BACKEND`, or the name of the server.
+    /// Matches a frontend, backend or server: `part` is `FRONTEND`, `BACKEND`, or the name of the server.
     #[must_use]
     pub fn is(&self, proxy: &str, part: &str) -> bool {
         self.text("pxname") == proxy && self.text("svname") == part
     }
 }
 
-/// The lines of `show stat`; none of another text.
+/// Parses the lines of `show stat`; None for any other text.
 #[must_use]
 pub fn rows(text: &str) -> Option<Vec<Row>> {
     let mut lines = text.lines();
@@ -99,7 +99,7 @@ pub fn rows(text: &str) -> Option<Vec<Row>> {
     Some(lines.filter(|line| !line.is_empty()).map(row).collect())
 }
 
-/// The cells of a line of CSV: one with a comma in it stands in quotes, and a quote in it is two.
+/// Splits a line of CSV: a cell with a comma is quoted, and a quote inside it is doubled.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut quoted = false;
@@ -118,15 +118,16 @@ fn cells(line: &str) -> Vec<String> {
     cells
 }
 
-/// Names and values of `show info`.
+/// Parses the names and values of `show info`.
 #[must_use]
 pub fn info(text: &str) -> BTreeMap<String, String> {
     let pair = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_string(), value.trim().to_string()));
     text.lines().filter_map(pair).collect()
 }
 
-/// Requests that came to all frontends (connections, where they are not of HTTP), connections that are open there, and
-/// requests that wait for a server. The stats socket itself is no frontend of the table: nothing of it is ours.
+/// Returns the requests that all frontends received (connections, for frontends that are not HTTP), their open
+/// connections, and the requests waiting for a server. The table does not contain the stats socket, so none of these
+/// are ours.
 #[must_use]
 pub fn reading(text: &str) -> Option<StatusReading> {
     let rows = rows(text)?;

@@ -1,4 +1,4 @@
-//! Asks a server a question over HTTP: is it healthy, and what does its status page say?
+//! Sends a request to a server over HTTP: for health checks and status pages.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -12,11 +12,11 @@ use crate::fastcgi::{self, FpmSocket};
 use crate::listeners::Endpoint;
 use crate::{mod_status, stats_socket};
 
-/// What a server answered to one request.
+/// The response of a server to one request.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     pub status: u16,
-    /// Fields of its head, in order.
+    /// Header fields in order.
     pub fields: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
 }
@@ -32,7 +32,7 @@ impl Sink for Answer {
     }
 }
 
-/// A question that got no answer.
+/// A request without a response.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     #[error("cannot connect to {url}: {source}")]
@@ -44,7 +44,8 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Somebody listens, and nobody has answered in time: of a server whose workers are all busy this is the news.
+    /// Returns true if the server listens but did not respond in time. For a server whose workers are all busy, that is
+    /// the result to report.
     #[must_use]
     pub fn waits(&self) -> bool {
         matches!(self, AskError::Waits { .. })
@@ -53,18 +54,18 @@ impl AskError {
 
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// One GET on a connection of its own, with a limit on the whole of it. Bodies beyond 4 MB are cut.
+/// Sends one GET on a connection of its own, with a limit on its total time. Bodies beyond 4 MB are cut.
 ///
 /// # Errors
-/// When there is no whole answer in time.
+/// When there is no complete response in time.
 pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
     ask(None, url, &request("GET", url, &[], None), limit)
 }
 
-/// Posts something to a URL, without TLS: whoever listens there is not asked who it is.
+/// Posts a body to a URL without TLS, because the server's identity is not verified.
 ///
 /// # Errors
-/// As [`get`], and when it wants TLS.
+/// As [`get`], and when the URL needs TLS.
 pub fn post(url: &Url, content_type: &str, body: &[u8], limit: Duration) -> Result<Answer, AskError> {
     if url.tls {
         let what =
@@ -75,7 +76,7 @@ pub fn post(url: &Url, content_type: &str, body: &[u8], limit: Duration) -> Resu
     ask(None, url, &request("POST", url, &fields, Some(body)), limit)
 }
 
-/// The same of whoever listens at an address, whatever the URL's host is.
+/// Like `get`, from the server at an address, whatever the URL's host is.
 ///
 /// # Errors
 /// As [`get`].
@@ -91,7 +92,7 @@ fn ask(address: Option<SocketAddr>, url: &Url, request: &[u8], limit: Duration) 
     let deadline = Instant::now() + limit;
     let waits = || AskError::Waits { url: url.to_string(), limit };
     let connect = |source: std::io::Error| match source.kind() {
-        // A full listen queue drops what asks for a place in it.
+        // A full listen queue drops the SYN.
         std::io::ErrorKind::TimedOut => waits(),
         _ => AskError::Connect { url: url.to_string(), source },
     };
@@ -137,22 +138,22 @@ fn ask(address: Option<SocketAddr>, url: &Url, request: &[u8], limit: Duration) 
     }
 }
 
-/// Where a server says how it is.
+/// Where a server publishes its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatusSource {
     /// A page over HTTP.
     Page { format: PageFormat, url: Url },
-    /// PHP-FPM's own page, asked by FastCGI past any web server; a worker of one request answers. `apart`: by one that
-    /// does nothing else (`pm.status_listen`).
+    /// PHP-FPM's own page over FastCGI, without a web server. A worker of the pool responds; with `apart`
+    /// (`pm.status_listen`), a process that serves nothing else.
     FastCgi { socket: FpmSocket, path: String, apart: bool },
     /// HAProxy's stats socket.
     StatsSocket { at: Endpoint },
 }
 
-/// What a status page over HTTP looks like.
+/// Format of a status page over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageFormat {
-    /// Apache's mod_status, which lastdrop's own target has, too.
+    /// Apache's mod_status, which lastdrop's own target imitates.
     ModStatus,
     /// nginx's stub_status.
     StubStatus,
@@ -168,7 +169,7 @@ impl std::fmt::Display for StatusSource {
     }
 }
 
-/// One worker as a status page has it.
+/// One worker on a status page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerStatus {
     pub pid: i32,
@@ -179,28 +180,28 @@ pub struct WorkerStatus {
     pub request_s: Option<f64>,
 }
 
-/// What a status page said.
+/// Content of a status page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatusReading {
-    /// As the page has it: the worker that makes the page is at work.
+    /// As on the page: the worker that makes the page counts as busy.
     pub scoreboard: Option<String>,
     pub total_requests: Option<u64>,
-    /// Requests that were made for this reading, and whether the server's total counts such.
+    /// Requests made for this reading, and whether the server's total includes them.
     pub asked: u64,
     pub counts_own: bool,
     /// Without the worker that makes the page.
     pub busy: Option<u64>,
     pub idle: Option<u64>,
-    /// Requests that wait for one of the servers behind it.
+    /// Requests that wait for a backend server.
     pub queued: Option<u64>,
-    /// Worker processes; of threaded servers each process once, its requests added up.
+    /// Worker processes. For threaded servers, each process once, with the requests of its threads added up.
     pub workers: Vec<WorkerStatus>,
-    /// What each slot of mod_status does or did last.
+    /// What each slot of mod_status is doing or did last.
     pub slots: Vec<mod_status::Row>,
 }
 
 impl StatusReading {
-    /// Writes what the page tells of each worker into the looks at them.
+    /// Writes what the page says about each worker into the workers' samples.
     pub fn tell(&self, workers: &mut [WorkerLook]) {
         for worker in workers {
             if let Some(known) = self.workers.iter().find(|w| w.pid == worker.pid) {
@@ -213,10 +214,10 @@ impl StatusReading {
 }
 
 impl StatusSource {
-    /// Asks. With `each_worker` the longer page that tells of each is taken, where there is one.
+    /// Reads the status. With `each_worker`, requests the longer page with every worker, if there is one.
     ///
     /// # Errors
-    /// When there is no answer in time, or it is no status page.
+    /// When there is no response in time, or it is not a status page.
     pub fn read(&self, each_worker: bool, limit: Duration) -> Result<StatusReading, AskError> {
         let strange = |what: String| AskError::Answer { url: self.to_string(), what };
         let page = |url: &Url| {
@@ -232,7 +233,7 @@ impl StatusSource {
             }
             _ => AskError::Connect { url: self.to_string(), source },
         };
-        // Whoever answers us is busy with us.
+        // The worker that responds is busy with our request.
         let others = |reading: StatusReading, asked: u64| {
             let busy = reading.busy.map(|b| b.saturating_sub(1));
             StatusReading { busy, asked, ..reading }
@@ -242,7 +243,7 @@ impl StatusSource {
                 let plain = url.with_path(url.path.split('?').next().unwrap_or("/"));
                 if each_worker {
                     let text = page(&plain.with_path(&format!("{}?json", plain.path)))?;
-                    // mod_status takes any query and gives HTML; the target knows this one.
+                    // mod_status ignores unknown queries and returns HTML; lastdrop's target knows this one.
                     if let Some(reading) = read_target_json(&text).or_else(|| read_mod_status_html(&text)) {
                         return Ok(others(reading, 1));
                     }
@@ -252,7 +253,7 @@ impl StatusSource {
                 let reading = StatusReading {
                     scoreboard: Some(auto.scoreboard),
                     total_requests: auto.total_accesses,
-                    // The target counts them apart.
+                    // The target counts status requests separately.
                     counts_own: !text.starts_with("ServerVersion: lastdrop-target"),
                     busy: auto.busy,
                     idle: auto.idle,
@@ -304,7 +305,7 @@ fn read_target_json(text: &str) -> Option<StatusReading> {
     })
 }
 
-/// The rows of mod_status' table (with ExtendedStatus), by the names of its columns. None without the table.
+/// Reads mod_status' table (with ExtendedStatus) by the names of its columns. None without the table.
 fn read_mod_status_html(html: &str) -> Option<StatusReading> {
     let mut workers: BTreeMap<i32, WorkerStatus> = BTreeMap::new();
     let slots = mod_status::rows(html)?;
@@ -398,7 +399,7 @@ fn read_fpm(text: &str) -> Option<StatusReading> {
 /// A status page in the form of Apache's `mod_status?auto`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StatusPage {
-    /// One letter a slot that the server may use.
+    /// One letter per slot that the server may use.
     pub scoreboard: String,
     pub total_accesses: Option<u64>,
     pub busy: Option<u64>,
@@ -407,7 +408,7 @@ pub struct StatusPage {
 }
 
 impl StatusPage {
-    /// Reads a page; None when it is not such a page.
+    /// Parses a page; None if it has another form.
     #[must_use]
     pub fn parse(text: &str) -> Option<StatusPage> {
         let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")).map(str::trim);

@@ -1,4 +1,4 @@
-//! System calls of a running server, by strace.
+//! System calls of a running server, from strace.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -17,43 +17,44 @@ use crate::attached::Attached;
 use crate::process;
 use crate::socket_names::SocketNames;
 
-/// Calls that a request may be made of, and those in which it may wait. A question mark is before what some
-/// architectures do not have.
+/// Calls that serving a request may consist of or wait in. A question mark precedes calls that some architectures do
+/// not have.
 const CALLS: &str = "trace=%file,%network,read,readv,pread64,preadv,write,writev,pwrite64,pwritev,sendfile,splice,\
     close,fstat,lseek,getdents64,flock,fsync,fdatasync,ftruncate,dup,?dup2,pipe2,ioctl,fallocate,copy_file_range,\
     ?poll,ppoll,?select,pselect6,?epoll_wait,epoll_pwait,?epoll_pwait2,futex,fcntl,nanosleep,clock_nanosleep,wait4,waitid,\
     semop,semtimedop,io_getevents,?pause,rt_sigtimedwait,rt_sigsuspend";
-/// How a request begins, as strace writes bytes: three methods, and `FCGI_BEGIN_REQUEST`.
+/// How a request begins, as strace prints bytes: three methods, and `FCGI_BEGIN_REQUEST`.
 const BEGINNINGS: [&str; 4] = ["\"GET /", "\"POST /", "\"HEAD /", r#""\1\1\0\1\0\10"#];
-/// Calls that write, and how answers begin.
+/// Calls that write, and how responses begin.
 const WRITES: [&str; 4] = [" write(", " writev(", " sendto(", " sendmsg("];
 const ANSWERS: [&str; 2] = ["\"HTTP/1.", r#""\1\6\0\1"#];
-/// How often processes are chosen anew where all of those that were chosen have ended.
+/// How often processes are chosen again after all chosen ones have ended.
 const TRIES: usize = 5;
 /// How long attaching may take.
 const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 
-/// A strace that is attached.
+/// An attached strace.
 #[derive(Debug)]
 pub struct Strace {
     child: Attached,
     output: PathBuf,
     requests: usize,
     answers: usize,
-    /// So far the output has been looked through for them.
+    /// Offset up to which the output has been searched for requests and responses.
     counted_to: u64,
 }
 
 impl Strace {
-    /// Attaches to processes, and to those that they fork from now on. `output` is a file to write to.
+    /// Attaches to processes and to their future children. `output` is a file to write to.
     ///
     /// # Errors
-    /// When strace is missing, the system lets it not, or all processes have ended.
+    /// When strace is missing or not permitted, or all processes have ended.
     pub fn attach(pids: &[i32], output: &Path) -> Result<Strace, ProbeError> {
         Strace::attach_to(|| pids.to_vec(), output)
     }
 
-    /// The same with processes that may end at any moment: where all of those that `choose` gives have ended, it is asked again.
+    /// Like `attach`, for processes that may end at any moment: if all processes from `choose` have ended, it is called
+    /// again.
     ///
     /// # Errors
     /// As [`Strace::attach`].
@@ -67,7 +68,7 @@ impl Strace {
         Err(ProbeError::Tool { tool: "strace", what })
     }
 
-    /// None: all of them have ended.
+    /// Returns None if all processes have ended.
     fn try_attach(pids: &[i32], output: &Path) -> Result<Option<Strace>, ProbeError> {
         let failed = |source: std::io::Error| ProbeError::Tool { tool: "strace", what: source.to_string() };
         let advice = "strace is not installed; on Debian: apt-get install strace";
@@ -83,7 +84,7 @@ impl Strace {
         let (tell, lines) = channel();
         thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
-                // Nobody listens any more once all are attached; the pipe is emptied all the same.
+                // Once all processes are attached, the receiver is gone; the pipe still has to be drained.
                 let _ = tell.send(line);
             }
         });
@@ -118,7 +119,7 @@ impl Strace {
         Ok(Some(strace))
     }
 
-    /// Requests of HTTP and FastCGI whose beginning it has told so far, by whomever they were read or written.
+    /// Returns the HTTP and FastCGI requests whose beginning was traced so far, both read and written.
     pub fn requests(&mut self) -> usize {
         let mut news = Vec::new();
         let read = fs::File::open(&self.output).and_then(|mut file| {
@@ -126,7 +127,7 @@ impl Strace {
             file.read_to_end(&mut news)
         });
         self.counted_to += read.unwrap_or(0) as u64;
-        // What is cut in two between two readings is not counted.
+        // A marker that is cut between two reads is not counted.
         let text = String::from_utf8_lossy(&news);
         self.requests += BEGINNINGS.iter().map(|words| text.matches(words).count()).sum::<usize>();
         let answers = |line: &&str| {
@@ -136,19 +137,20 @@ impl Strace {
         self.requests
     }
 
-    /// Answers of HTTP and FastCGI that were written, as of when requests were counted last. Who waits for them knows what a request takes.
+    /// Returns the HTTP and FastCGI responses that had been written at the last call of `requests`. A caller that waits
+    /// for responses traces complete requests.
     #[must_use]
     pub fn answers(&self) -> usize {
         self.answers
     }
 
-    /// Processor time that it has taken so far.
+    /// Returns the processor time that strace has used so far.
     #[must_use]
     pub fn cost(&self) -> Duration {
         self.child.cost()
     }
 
-    /// Lets go of the processes; the calls that were seen. `known` are the sockets that there were before.
+    /// Detaches from the processes and returns the traced calls. `known` has the sockets that existed before.
     ///
     /// # Errors
     /// When the output cannot be read.
@@ -161,7 +163,8 @@ impl Strace {
     }
 }
 
-/// strace's word that it cannot attach to a process: `strace: attach: ptrace(PTRACE_SEIZE, 12): Operation not permitted`.
+/// strace's message that it cannot attach to a process: `strace: attach: ptrace(PTRACE_SEIZE, 12): Operation not
+/// permitted`.
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal {
     pid: i32,
@@ -176,13 +179,13 @@ impl Refusal {
         Some(Refusal { pid, no_such_process: why.contains("No such process") })
     }
 
-    /// One that has ended and that its parent has not waited for yet is there, and may not be traced even by root.
+    /// Returns true if the process has ended. A zombie still exists and may not be traced, even by root.
     fn has_ended(&self) -> bool {
         self.no_such_process || process::has_ended(self.pid)
     }
 }
 
-/// Is somebody tracing this process? One that has ended is counted as traced: there is nothing to miss.
+/// Returns true if a process is being traced. A process that has ended counts as traced: there is nothing to miss.
 #[must_use]
 pub fn is_traced(pid: i32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
@@ -192,14 +195,14 @@ pub fn is_traced(pid: i32) -> bool {
 /// How often a call is made to time it; the median counts.
 const TIMES: usize = 31;
 
-/// What a call on a file takes now, by making it ourselves: tracing costs more than what it measures. None for calls
-/// that could do something, and where we get another result than the server.
+/// Measures what a call on a file takes now by making it ourselves, because tracing costs more than the call. None for
+/// calls that could have effects, and if our result differs from the server's.
 #[must_use]
 pub fn time_again(call: &str, path: &str, error: Option<&str>) -> Option<f64> {
     let name = CString::new(path).ok()?;
     let opens = call == "open" || call == "openat";
     let looks = ["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2"].contains(&call);
-    // Opening a device or a pipe may do something.
+    // Opening a device or a pipe may have effects.
     let plain = fs::symlink_metadata(path).map_or(true, |m| m.is_file() || m.is_dir());
     if !path.starts_with('/') || !plain || !(opens || looks) {
         return None;
@@ -219,7 +222,7 @@ pub fn time_again(call: &str, path: &str, error: Option<&str>) -> Option<f64> {
         *time = start.elapsed().as_secs_f64();
         let failed = (result < 0).then(std::io::Error::last_os_error);
         if opens && result >= 0 {
-            // SAFETY: a descriptor of ours that nobody else has.
+            // SAFETY: a descriptor of ours that nothing else uses.
             unsafe { libc::close(result) };
         }
         let errno = failed.and_then(|e| e.raw_os_error());
@@ -237,8 +240,8 @@ pub fn time_again(call: &str, path: &str, error: Option<&str>) -> Option<f64> {
     Some(times[TIMES / 2])
 }
 
-/// Reads strace's output (`-f -y -T -o`), in the order in which calls came back. Lines that it does not understand are
-/// left out. Sockets stand there as numbers: `known` has the names of some, the calls tell those of others.
+/// Parses strace's output (`-f -y -T -o`), in the order in which calls returned. Unknown lines are left out. Sockets
+/// appear as numbers: `known` has the names of some, the traced calls give those of the others.
 #[must_use]
 pub fn parse(text: &str, mut known: SocketNames) -> Vec<Syscall> {
     let mut begun: HashMap<&str, String> = HashMap::new();
@@ -265,7 +268,7 @@ pub fn parse(text: &str, mut known: SocketNames) -> Vec<Syscall> {
 
 fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
     let (name, rest) = line.split_once('(')?;
-    // Arguments may contain anything but " = " after their closing bracket, of which the last counts.
+    // Arguments may contain anything, so the last " = " counts.
     let (arguments, result) = rest.rsplit_once(" = ")?;
     let seconds = result.rsplit_once('<')?.1.strip_suffix('>')?.parse().ok()?;
     let error = result.strip_prefix("-1 ").and_then(|e| e.split_whitespace().next()).map(str::to_string);
@@ -273,7 +276,7 @@ fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
     let path = object(name, arguments, result);
     let operation = match name {
         _ if OPERATIONS.contains(&name) => operation(arguments),
-        // A question to a name server says what it is about; strace writes it as a string of its own.
+        // A query to a name server contains its subject, which strace prints as a string.
         "sendto" | "sendmmsg" if arguments.contains("in-addr") || arguments.contains("ip6\\4arpa") => REVERSE.into(),
         "read" | "recvfrom" | "recvmsg" if REFUSALS.iter().any(|words| arguments.contains(words)) => REFUSED.into(),
         _ => String::new(),
@@ -281,11 +284,11 @@ fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
     Some(Syscall { pid: pid.parse().ok()?, call: name.to_string(), path, operation, error, seconds })
 }
 
-/// The operation of a call that asks for the name of an address.
+/// Operation of a call that looks up the name of an address (reverse DNS).
 pub const REVERSE: &str = "reverse";
-/// The operation of one that reads that a database takes no more connections.
+/// Operation of a call that reads a database's refusal of further connections.
 pub const REFUSED: &str = "refused";
-/// How databases say so: MariaDB and MySQL, PostgreSQL, Redis.
+/// Text of this refusal: MariaDB and MySQL, PostgreSQL, Redis.
 const REFUSALS: &[&str] = &[
     "Too many connections",
     "max_user_connections",
@@ -294,7 +297,7 @@ const REFUSALS: &[&str] = &[
     "too many connections for",
     "max number of clients reached",
 ];
-/// Calls whose second argument says what they do.
+/// Calls whose second argument is their operation.
 const OPERATIONS: &[&str] = &["futex", "fcntl", "flock"];
 
 fn operation(arguments: &str) -> String {
@@ -306,7 +309,7 @@ fn operation(arguments: &str) -> String {
 /// Calls that wait for any of several descriptors.
 const ANY_OF: &[&str] = &["poll", "ppoll", "select", "pselect6"];
 
-/// What a call is about: the file it names, or the file or connection behind its descriptor.
+/// Returns the object of a call: the file it names, or the file or connection of its descriptor.
 fn object(name: &str, arguments: &str, result: &str) -> String {
     if ANY_OF.contains(&name) {
         return ready(arguments, result).or_else(|| descriptor(arguments)).map_or(String::new(), |(behind, _)| behind);
@@ -329,8 +332,8 @@ fn object(name: &str, arguments: &str, result: &str) -> String {
     }
 }
 
-/// What stands behind the first descriptor of the arguments, `5</dev/null<char 1:3>>` or `fd=5<TCP:[a->b]>`, and where
-/// that ends.
+/// Returns what the first descriptor of the arguments refers to, such as `5</dev/null<char 1:3>>` or
+/// `fd=5<TCP:[a->b]>`, and where its text ends.
 fn descriptor(arguments: &str) -> Option<(String, usize)> {
     let start = arguments.find('<')?;
     let before = &arguments[..start];
@@ -339,7 +342,7 @@ fn descriptor(arguments: &str) -> Option<(String, usize)> {
     if !counts && !before.ends_with("AT_FDCWD") {
         return None;
     }
-    // strace writes these brackets in names as numbers; what is left is its own: nested, or the arrow of a connection.
+    // strace escapes these brackets in names. The remaining ones are its own: nested, or the arrow of a connection.
     let (mut depth, mut quoted, mut last) = (0, false, ' ');
     for (i, c) in arguments[start..].char_indices() {
         match c {
@@ -358,7 +361,7 @@ fn descriptor(arguments: &str) -> Option<(String, usize)> {
     None
 }
 
-/// The descriptor that poll or select found ready.
+/// Returns the descriptor that poll or select reported as ready.
 fn ready(arguments: &str, result: &str) -> Option<(String, usize)> {
     let told = result.split_once("fd=").or_else(|| result.split_once("in ["))?.1;
     let number = &told[..told.find(|c: char| !c.is_ascii_digit())?];
@@ -368,14 +371,14 @@ fn ready(arguments: &str, result: &str) -> Option<(String, usize)> {
 }
 
 fn names_a_file(name: &str, arguments: &str) -> bool {
-    // Of other calls the text in quotes is data.
+    // For the other calls, quoted text is data.
     let data = ["read", "write", "recv", "send", "pread", "pwrite", "connect", "getsockopt", "setsockopt", "writev"];
     let before = arguments.split_once('"').map(|(before, _)| before);
     // Within braces it is part of a structure: an address.
     !data.iter().any(|d| name.starts_with(d)) && before.is_some_and(|b| !b.contains('{'))
 }
 
-/// The address in the arguments of a call: `127.0.0.1:80`, `unix:/run/x.sock`.
+/// Returns the address in the arguments of a call: `127.0.0.1:80`, `unix:/run/x.sock`.
 pub(crate) fn peer(arguments: &str) -> String {
     let between =
         |from: &str, to: char| arguments.split_once(from).map(|(_, rest)| rest.split(to).next().unwrap_or(""));
@@ -389,7 +392,7 @@ pub(crate) fn peer(arguments: &str) -> String {
     format!("{}:{port}", between("inet_addr(\"", '"').unwrap_or("?"))
 }
 
-/// The path in an address of a unix socket.
+/// Returns the path in the address of a unix socket.
 fn unix_path(arguments: &str) -> Option<&str> {
     let start = arguments.split_once("sun_path=\"").or_else(|| arguments.split_once("sun_path=@\""))?;
     start.1.split('"').next()
@@ -486,7 +489,7 @@ mod tests {
         let line = |pid: i32| format!("strace: attach: ptrace(PTRACE_SEIZE, {pid}): Operation not permitted");
         let refusal = Refusal::of(&line(pid)).expect("a refusal");
         assert!(refusal.has_ended(), "{refusal:?}");
-        // One that lives and may not be traced is one.
+        // A living process that may not be traced is a refusal.
         let living = std::process::id().cast_signed();
         assert!(Refusal::of(&line(living)).is_some_and(|r| !r.has_ended()));
         assert_eq!(Refusal::of("strace: Process 12 attached"), None);

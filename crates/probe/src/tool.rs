@@ -1,7 +1,9 @@
-//! Other programs that lastdrop executes, and the list of all of them: each document names what was executed while it was made.
+//! Other programs that lastdrop executes, and the list of all of them: each document names the programs that were
+//! executed for it.
 //!
-//! lastdrop's own tools (perf, strace, systemctl, ssh, nats-server) are found in the system's folders where root runs, so that no folder of a user's
-//! PATH can put another program in their place. Their environment has nothing in it that makes a program load code.
+//! If lastdrop runs as root, its own tools (perf, strace, systemctl, ssh, nats-server) are searched only in the
+//! system's folders. So no folder of a user's PATH can substitute another program. Variables that make a program load
+//! code are removed from their environment.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +16,7 @@ pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 static EXECUTED: Mutex<Vec<Executed>> = Mutex::new(Vec::new());
 
-/// Writes down that a program is executed, by whom and what for. The same again is not repeated.
+/// Logs that a program is executed, as which user and for what. Repetitions are not logged again.
 pub fn log(program: &Path, uid: u32, why: &str) {
     let one = Executed { program: program.display().to_string(), uid, why: why.into() };
     let mut all = EXECUTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -23,13 +25,13 @@ pub fn log(program: &Path, uid: u32, why: &str) {
     }
 }
 
-/// Everything that this process has executed so far.
+/// Returns all programs that this process has executed so far.
 #[must_use]
 pub fn executed() -> Vec<Executed> {
     EXECUTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The file of one of our own tools: in the system's folders for root, anywhere in PATH for others.
+/// Finds the file of one of our own tools: in the system's folders for root, anywhere in PATH for others.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::var("PATH").ok().filter(|_| !nix::unistd::geteuid().is_root());
@@ -45,23 +47,23 @@ pub fn find(name: &str) -> Option<PathBuf> {
         .find(is_program)
 }
 
-/// A command for one of our own tools, with a clean environment. Executing it is logged.
+/// Returns a command for one of our own tools, with a clean environment. Its execution is logged.
 ///
 /// # Errors
-/// "Not found", where it is not installed.
+/// "Not found", if it is not installed.
 pub fn command(name: &str, why: &str) -> std::io::Result<Command> {
     Ok(clean_command(&find(name).ok_or(std::io::ErrorKind::NotFound)?, why))
 }
 
-/// The same for a program that the user names: a path, or a name that is looked up like that of a tool.
+/// Like `command`, for a program that the user names: a path, or a name that is looked up like a tool.
 ///
 /// # Errors
-/// "Not found", where no program has that name.
+/// "Not found", if no program has that name.
 pub fn named(program: &str, why: &str) -> std::io::Result<Command> {
     if program.contains('/') { Ok(clean_command(Path::new(program), why)) } else { command(program, why) }
 }
 
-/// A command that executes this very program again, with a clean environment. Executing it is logged.
+/// Returns a command that executes lastdrop again, with a clean environment. Its execution is logged.
 #[must_use]
 pub fn ourselves(why: &str) -> Command {
     use std::os::unix::process::CommandExt;
@@ -80,7 +82,7 @@ fn clean_command(program: &Path, why: &str) -> Command {
     command
 }
 
-/// Takes out of a command's environment what makes a program load code or configuration.
+/// Removes from a command's environment the variables that make a program load code or configuration.
 pub fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_none_or(loads_code) {
@@ -92,7 +94,7 @@ pub fn clean(command: &mut Command) {
     }
 }
 
-/// Beginnings of the names of variables by which loaders, libraries and interpreters load code or files.
+/// Prefixes of variables by which loaders, libraries and interpreters load code or files.
 const LOAD_CODE: &[&str] = &[
     "ASAN_",
     "BASH",
@@ -143,7 +145,7 @@ const LOAD_CODE: &[&str] = &[
     "npm_",
 ];
 
-/// Does a variable of this name make some program load code or configuration?
+/// Returns true if a variable of this name makes some program load code or configuration.
 #[must_use]
 pub fn loads_code(name: &str) -> bool {
     matches!(name, "ENV" | "CDPATH" | "PROMPT_COMMAND")

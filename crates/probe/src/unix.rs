@@ -1,4 +1,4 @@
-//! Connects to a unix socket within a time: a listener with a full queue lets one wait for ever.
+//! Connects to a unix socket with a timeout: without one, a listener with a full queue blocks for ever.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,11 +9,13 @@ use std::time::Duration;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
+/// Connects to the socket at `path`.
+///
 /// # Errors
-/// When nobody listens there, or the queue stays full.
+/// When nothing listens there, or the queue stays full.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let fd: OwnedFd = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // Nought would be no limit.
+    // Zero would mean no timeout.
     let limit = TimeVal::milliseconds(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX).max(1));
     socket::setsockopt(&fd, sockopt::SendTimeout, &limit)?;
     socket::connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;

@@ -1,4 +1,4 @@
-//! Which processes belong to a group: who was born into it, and who has left.
+//! Finds which processes belong to a group: which were started in it, and which have ended.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -7,15 +7,16 @@ use super::files::fds_limit;
 use super::{Group, Member};
 use crate::stat::{Stat, all_pids, newest_pid, of_ticks, ran_ns};
 
-/// Up to so many processes keep their file of numbers open between looks: opening it costs more than reading it.
+/// Groups of up to this many processes keep each `stat` file open between samples: opening it costs more than reading
+/// it.
 const KEEP_OPEN: usize = 300;
-/// All of /proc is looked through again this often: a process id may have come to mean another process.
+/// How often all of /proc is scanned again, because pids may have been reused.
 const RESCAN: Duration = Duration::from_secs(15);
 
 impl Group {
     /// Brings the list of processes up to date.
     pub(super) fn find(&mut self, now: Instant) {
-        // Descriptors that connections may need are not for us.
+        // Do not use up descriptors that connections may need.
         let spare = i32::try_from(std::process::id()).ok().and_then(fds_limit).unwrap_or(0);
         let keep_open = self.members.len() <= KEEP_OPEN && spare > 8 * KEEP_OPEN as u64;
         let newest = newest_pid();
@@ -23,7 +24,7 @@ impl Group {
             self.scanned = Some(now);
             self.others.clear();
         } else if newest.is_some() && newest == self.newest_pid {
-            // Nothing was born since the last look: only the dead have to be found.
+            // No process was started since the last sample; only ended ones have to be found.
             self.members.retain(|pid, member| {
                 let file = member.file.take().or_else(|| Stat::open(*pid));
                 let stat = file.as_ref().and_then(Stat::read).filter(|s| s.start_ticks == member.stat.start_ticks);

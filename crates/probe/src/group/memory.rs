@@ -1,4 +1,4 @@
-//! The memory of a group's processes, read in turn: the expensive number.
+//! Reads the memory of a group's processes in turn, because it is the expensive number.
 
 use std::time::{Duration, Instant};
 
@@ -8,25 +8,26 @@ use crate::host::thread_cpu;
 use crate::memory;
 use crate::stat::{Stat, page_bytes};
 
-/// Processor time that a look may spend on reading memory, once every process has been read. It is not measured by the clock: where
-/// the processors are full a look waits for them, and a look that finds new workers has walked all of /proc before.
+/// Processor time that one sample may spend on reading memory, once every process has been read. Wall time would not
+/// do: on full processors a sample waits for them, and a sample that finds new workers has just scanned all of /proc.
 const MEMORY_BUDGET: Duration = Duration::from_micros(2500);
-/// The same until then, once the allowance below is used up.
+/// Like `MEMORY_BUDGET`, until every process has been read, once the allowance below is used up.
 const FIRST_MEMORY_BUDGET: Duration = Duration::from_millis(7);
-/// The same while there is some: workers of an interpreter with 200 MB take 15 ms each, and a pool of twelve has to be known within a
-/// doctor's step.
+/// Like `MEMORY_BUDGET`, while the allowance lasts. Workers of an interpreter with 200 MB take 15 ms each, and a pool
+/// of twelve has to be read within one step of `doctor`.
 const GENEROUS_MEMORY_BUDGET: Duration = Duration::from_millis(60);
-/// But no look reads memory for longer than this.
+/// Longest wall time that one sample may spend on reading memory.
 const LONGEST: Duration = Duration::from_millis(200);
-/// No number of a worker's memory gets older than this at one look a second, whatever the budget.
+/// Maximum age of a worker's memory in seconds, at one sample per second, whatever the budget.
 const OLDEST_MEMORY: f64 = 30.0;
-/// Memory that nothing was seen to change is read again after this all the same: processes outside of the group may have
-/// come to share it.
+/// Memory that seems unchanged is read again after this time all the same: processes outside the group may have come to
+/// share it.
 const TRUST_UNCHANGED: Duration = Duration::from_secs(60);
-/// Most that page faults of the others may have changed a worker's share, for it to count as unchanged.
+/// Memory still counts as unchanged if page faults of other processes changed at most this share of it.
 const UNCHANGED_SHARE: f64 = 0.005;
 
-/// Processor time for memory that has never been read, over all looks. Where workers come and go all the time it is used up soon.
+/// Processor time for memory that has never been read, over all samples. If workers come and go all the time, it is
+/// used up soon.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: Duration,
@@ -40,7 +41,7 @@ impl Default for Allowance {
 
 impl Allowance {
     const MOST: Duration = Duration::from_millis(400);
-    /// Comes with each look.
+    /// Added with each sample.
     const A_LOOK: Duration = Duration::from_millis(1);
 
     fn budget(&self, is_unread: bool) -> Duration {
@@ -56,12 +57,13 @@ impl Allowance {
 }
 
 impl Group {
-    /// Marks the memory that cannot have changed since it was read as known now: its process had no page fault, and
-    /// those of the others, each of which may have unshared a page, would not matter. In an idle pool that is all of it.
+    /// Marks memory as current if it cannot have changed since it was read. Its own process had no page fault, and the
+    /// page faults of the others, each of which may have unshared a page, are too few to matter. In an idle pool this
+    /// covers all processes.
     fn trust_unchanged(&mut self, now: Instant, group_faults: u64) {
         for member in self.members.values_mut() {
             let (Some((memory, known)), Some((at, then))) = (&mut member.memory, &member.read) else { continue };
-            // Of a page with two users, the one that stays gets the other half.
+            // If one of two users of a page unshares it, the other is charged the second half.
             let moved = group_faults.saturating_sub(then.group_faults) as f64 * page_bytes() as f64 / 2.0;
             if now - *at < TRUST_UNCHANGED
                 && then.faults == member.stat.faults
@@ -83,11 +85,11 @@ impl Group {
             .map(|(pid, m)| (*pid, m.memory.map(|(_, at)| at)))
             .filter(|(_, at)| all || *at != Some(now))
             .collect();
-        // Never read comes first, then the oldest.
+        // Processes that were never read come first, then those read longest ago.
         order.sort_by_key(|(_, at)| *at);
         let is_unread = order.iter().any(|(_, at)| at.is_none());
         let budget = self.allowance.budget(is_unread);
-        // What a look owes beyond a whole number is owed by the next ones.
+        // The fraction beyond a whole number is carried over to the next samples.
         self.memory_owed = self.memory_owed.fract() + order.len() as f64 / OLDEST_MEMORY;
         let at_least = self.memory_owed as usize;
         let (began, before) = (Instant::now(), thread_cpu());
@@ -130,7 +132,7 @@ mod tests {
         let each = Duration::from_millis(15);
         let (mut read, mut looks) = (0, 0);
         while read < 12 {
-            // It stops with the first process after the budget.
+            // Reading stops with the first process after the budget.
             let n = allowance.budget(true).as_millis() / each.as_millis() + 1;
             read += n;
             looks += 1;

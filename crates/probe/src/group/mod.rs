@@ -1,10 +1,10 @@
-//! A server's processes, watched at little cost: cheap files at every look, the expensive one in turn.
+//! Samples a server's processes at low cost: cheap files in every sample, the expensive one in turn.
 //!
-//! smaps_rollup takes the kernel about 0.4 ms for a worker of 30 MB, and holds its memory map meanwhile; so each look
-//! spends a bounded time on it, the longest unread worker first, and says how old each number is.
+//! smaps_rollup takes the kernel about 0.4 ms for a worker of 30 MB, and locks its memory map meanwhile. So each sample
+//! spends a bounded time on it, reads the worker with the oldest number first, and reports the age of each number.
 //!
-//! A look first brings the list of processes up to date (`members`, by their `stat`), then reads `memory` and counts open
-//! `files` as far as it may, and sums up what is known.
+//! A sample first updates the list of processes (`members`, by their `stat`), then reads `memory` and counts open
+//! `files` within its budget, and sums up what is known.
 
 mod files;
 mod members;
@@ -21,53 +21,53 @@ use crate::memory::ProcessMemory;
 use crate::process::{self, Helpers};
 use crate::stat::{Stat, of_ticks, page_bytes, ran_ns, schedule, ticks_per_second, uptime};
 
-/// A process that has been seen for so long keeps its limit of open files, and its title.
+/// After this time, a process's limit of open files and its title do not change any more.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Numbers, cheap to read, without a change of which no memory changes.
+/// Numbers that are cheap to read. While none of them changes, the memory does not change either.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Unchanged {
     faults: u64,
     rss_pages: u64,
     /// Page faults of the whole group so far.
     group_faults: u64,
-    /// Births and deaths in the group so far.
+    /// Processes of the group started and ended so far.
     group_changes: u64,
 }
 
 #[derive(Debug)]
 struct Member {
-    /// Nanoseconds that it had run when it was first seen, and when that was.
+    /// Nanoseconds that the process had run when it was first sampled, and the time of that sample.
     first: (u64, Instant),
     ran_ns: u64,
     stat: Stat,
     file: Option<File>,
-    /// A child of the master that serves no visitors.
+    /// A child of the master that serves no clients.
     helper: bool,
-    /// Nanoseconds on a processor and waiting for one, of a process of one thread.
+    /// Nanoseconds on a processor and waiting for one; only for processes with one thread.
     run_ns: Option<(u64, u64)>,
     cpu_cores: Option<f64>,
     run_delay: Option<f64>,
-    /// As it was read, and when it was known to be so.
+    /// The memory as last read, and when it was last known to be current.
     memory: Option<(ProcessMemory, Instant)>,
-    /// When it was read, and what would have to move for it to change.
+    /// When the memory was read, and the numbers that would change with it.
     read: Option<(Instant, Unchanged)>,
     fds: Option<u64>,
     fds_limit: Option<u64>,
-    /// It ended after this look had found it.
+    /// The process ended after this sample had found it.
     ended: bool,
 }
 
-/// A master process and all that descend from it.
+/// A master process and all its descendants.
 #[derive(Debug)]
 pub struct Group {
     master: i32,
-    /// Read each process's time on a processor to the nanosecond, and how long it waited for one.
+    /// Measure each process's processor time to the nanosecond, and how long it waited for a processor.
     precise: bool,
-    /// Which of the master's children are no workers.
+    /// Which of the master's children are not workers.
     helpers: Helpers,
     members: BTreeMap<i32, Member>,
-    /// Processes that are none of ours.
+    /// Processes that are not in the group.
     others: HashSet<i32>,
     scanned: Option<Instant>,
     newest_pid: Option<i32>,
@@ -77,7 +77,8 @@ pub struct Group {
     allowance: memory::Allowance,
     changes: u64,
     files_counted_to: i32,
-    /// Looks that knew the memory of all processes, and those that did not, with the most processes that had not been read.
+    /// Samples that knew the memory of all processes, samples that did not, and the most processes that were unread in
+    /// one of them.
     known_looks: u64,
     unknown_looks: u64,
     most_unread: usize,
@@ -109,14 +110,13 @@ impl Group {
         }
     }
 
-    /// Is the master still there?
+    /// Returns true while the master exists.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.members.contains_key(&self.master)
     }
 
-    /// Pids of the workers: the children of the master but for those that only help, or the master itself where it has
-    /// none.
+    /// Returns the pids of the workers: the master's children without helpers, or the master itself if it has none.
     #[must_use]
     pub fn workers(&self) -> Vec<i32> {
         let is_worker = |m: &Member| m.stat.parent == self.master && !m.helper;
@@ -124,19 +124,19 @@ impl Group {
         if children.is_empty() && self.is_alive() { vec![self.master] } else { children }
     }
 
-    /// Everything that belongs to the server.
+    /// Returns all processes of the server.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
         self.members.keys().copied().collect()
     }
 
-    /// Memory of every process that it has been read of, as of the last time.
+    /// Returns the memory of every process that has been read, as last read.
     #[must_use]
     pub fn memory(&self) -> Vec<ProcessMemory> {
         self.members.values().filter_map(|m| m.memory.map(|(memory, _)| memory)).collect()
     }
 
-    /// Looks again. With `all_memory`, the memory of every process is read now, whatever that takes.
+    /// Takes a sample. With `all_memory`, reads the memory of every process now, whatever that takes.
     pub fn look(&mut self, all_memory: bool, look: &mut Look) {
         let now = Instant::now();
         let span = self.looked.map(|t| (now - t).as_secs_f64()).filter(|s| *s > 0.0);
@@ -144,12 +144,12 @@ impl Group {
         let before: Vec<i32> = self.pids();
         self.find(now);
         if !self.helpers.is_empty() {
-            // A child gives itself its title some time after its birth.
+            // A child sets its title some time after it was forked.
             for (pid, member) in self.members.iter_mut().filter(|(_, m)| now - m.first.1 < SETTLED) {
                 member.helper = process::is_helper_title(self.helpers, &process::title(*pid));
             }
         }
-        // Who dies or is born changes what the others share.
+        // A process that starts or ends changes what the others share.
         self.changes += u64::from(!before.iter().eq(self.members.keys()));
         for (pid, member) in self.members.iter_mut().filter(|_| self.precise) {
             let before = member.run_ns;
@@ -159,7 +159,7 @@ impl Group {
             (member.cpu_cores, member.run_delay) = (rate(|r| r.0), rate(|r| r.1));
         }
         for (pid, member) in &mut self.members {
-            // Of one that has just ended it is what was known last.
+            // For a process that has just ended, the last known time stays.
             member.ran_ns = ran_ns(*pid).unwrap_or(0).max(member.ran_ns);
         }
         let ran = self.total_ns();
@@ -167,14 +167,16 @@ impl Group {
             .ran
             .replace(ran)
             .zip(span)
-            // A child that ended takes its time to its parent; one that was not waited for yet may take it back.
+            // A child that ends hands its time to its parent. Until it was waited for, the sum may drop, so the
+            // difference saturates.
             .map(|(before, span)| ran.saturating_sub(before) as f64 / 1e9 / span);
         self.read_memory(now, all_memory);
         self.count_files();
         self.sum_up(now, look);
     }
 
-    /// CPU time of master, workers and all workers that have ended, seconds, as of the last look.
+    /// Returns the CPU time of the master, its workers and all workers that have ended, in seconds, as of the last
+    /// sample.
     #[must_use]
     pub fn cpu_s(&self) -> f64 {
         self.total_ns() as f64 / 1e9
@@ -185,7 +187,7 @@ impl Group {
         own + self.members.get(&self.master).map_or(0, |m| of_ticks(m.stat.reaped_ticks))
     }
 
-    /// Why most looks have no sum of memory, where that is so.
+    /// Explains why most samples have no sum of memory, if that is so.
     #[must_use]
     pub fn unread_memory(&self) -> Option<String> {
         let looks = self.known_looks + self.unknown_looks;
@@ -212,7 +214,7 @@ impl Group {
             self.unknown_looks += 1;
             self.most_unread = self.most_unread.max(unread);
         }
-        // A sum over a part would be a number for something else.
+        // A sum over some of the processes would be misleading.
         if unread == 0 && !read.is_empty() {
             self.known_looks += 1;
             let sum = |f: fn(&ProcessMemory) -> u64| read.iter().map(|(m, _)| f(m)).sum::<u64>();
@@ -230,7 +232,7 @@ impl Group {
         (look.fds, look.fds_limit) = fullest.unzip();
     }
 
-    /// The workers as they were at the last look.
+    /// Returns the workers as of the last sample.
     #[must_use]
     pub fn worker_looks(&self) -> Vec<WorkerLook> {
         let (uptime, ticks) = (uptime(), ticks_per_second());
@@ -274,13 +276,13 @@ mod tests {
 
     use super::*;
 
-    /// A shell with some children that sleep.
+    /// Starts a shell with some sleeping children.
     fn shell(children: usize) -> std::process::Child {
         let script = format!("for i in $(seq {children}); do sleep 30 & done; wait");
         Command::new("sh").args(["-c", &script]).spawn().expect("a shell")
     }
 
-    /// A group of which all processes are known.
+    /// Returns a group that has found this many processes.
     fn found(shell: &std::process::Child, processes: usize) -> Group {
         let mut group = Group::new(shell.id().cast_signed(), false, &[]);
         let deadline = Instant::now() + Duration::from_secs(20);
