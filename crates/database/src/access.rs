@@ -1,4 +1,5 @@
-//! Where a database is asked, and as whom: `postgres://user@host:5432/name`, `mysql://user@localhost/?socket=/run/x.sock`.
+//! The address of a database and the user to log in as: `postgres://user@host:5432/name`,
+//! `mysql://user@localhost/?socket=/run/x.sock`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::str::FromStr;
 
 use lastdrop_model::DatabaseService;
 
-/// Never shown.
+/// A password. `Debug` prints a mark instead of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
@@ -30,7 +31,7 @@ impl fmt::Debug for Password {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
     Tcp(String, u16),
-    /// A path; `@name` for an abstract one.
+    /// A path; `@name` for an abstract socket.
     Unix(PathBuf),
 }
 
@@ -38,24 +39,24 @@ pub enum Way {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
     Never,
-    /// Where the server has it; a certificate that cannot be verified is like no encryption.
+    /// TLS if the server offers it. A certificate that cannot be verified counts as no encryption.
     #[default]
     Offered,
     /// Always, whether or not the certificate can be verified.
     Required,
-    /// Always, and the certificate is verified with the host's name.
+    /// Always, and the certificate is verified against the host's name.
     Verified,
 }
 
-/// How TLS is spoken to a database.
+/// The TLS settings of a connection to a database.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsChoice {
     pub mode: TlsMode,
-    /// A PEM file of authorities, or of the server's own certificate, trusted besides the system's.
+    /// A PEM file with authorities, or with the server's own certificate, trusted in addition to the system's.
     pub ca: Option<PathBuf>,
 }
 
-/// Where a database is asked, and as whom. As text it has no password.
+/// The address of a database and the user to log in as. `Display` leaves out the password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     pub service: DatabaseService,
@@ -64,16 +65,16 @@ pub struct Access {
     pub password: Option<Password>,
     pub database: Option<String>,
     pub tls: TlsChoice,
-    /// The user as whom the server at a unix socket has to run (`requirepeer`).
+    /// The user that the server at a unix socket has to run as (`requirepeer`).
     pub server_user: Option<String>,
-    /// The process whose namespaces the way is in; None for ours.
+    /// The process whose namespaces the address belongs to; None for ours.
     pub within: Option<i32>,
-    /// The user of this machine as whom it is asked (peer authentication); None for who we are.
+    /// The local user that the connection is opened as (peer authentication); None for our own.
     pub as_user: Option<u32>,
 }
 
 impl Access {
-    /// As the one who runs this program.
+    /// Logs in as the user that runs this program.
     #[must_use]
     pub fn of_ourselves(service: DatabaseService, way: Way) -> Access {
         let own = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
@@ -91,13 +92,13 @@ impl Access {
         }
     }
 
-    /// The same with a password, where none was given with it.
+    /// Adds a password unless the URL has one.
     #[must_use]
     pub fn or_password(self, password: Option<&Password>) -> Access {
         Access { password: self.password.or_else(|| password.cloned()), ..self }
     }
 
-    /// The same with the authority that has signed the server's certificate, where the URL names none.
+    /// Adds the authority that signed the server's certificate, unless the URL names one.
     #[must_use]
     pub fn or_ca(mut self, ca: Option<&Path>) -> Access {
         if let (None, Some(ca)) = (&self.tls.ca, ca) {
@@ -109,12 +110,12 @@ impl Access {
         self
     }
 
-    /// As the user that a local database trusts: for MariaDB and MySQL ourselves; for PostgreSQL, whose administrator is the
-    /// user that it runs as, that one, if we are root.
+    /// Logs in as the user that a local database trusts. For MariaDB and MySQL that is our own user. For PostgreSQL, if
+    /// we are root, it is the user that the server runs as, because that user is its administrator.
     #[must_use]
     pub fn local(service: DatabaseService, way: Way, server: i32) -> Access {
         let mut access = Access::of_ourselves(service, way);
-        // A process of another user hides where it is; then it is sought where we are.
+        // /proc hides the namespaces of another user's process. Then the address is looked up in our own.
         let elsewhere = |name: &str| {
             let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).ok();
             of(&server.to_string()).is_some_and(|theirs| of("self") != Some(theirs))
@@ -167,7 +168,7 @@ impl FromStr for Access {
             let value = decoded(value)?;
             match name {
                 "socket" => way = Way::Unix(value.into()),
-                // As PostgreSQL has it: the folder of its socket.
+                // libpq's form: the folder of the socket.
                 "host" if service == DatabaseService::Postgresql && value.starts_with('/') => {
                     way = Way::Unix(Path::new(&value).join(format!(".s.PGSQL.{port}")));
                 }
@@ -198,7 +199,8 @@ impl FromStr for Access {
     }
 }
 
-/// By the names of PostgreSQL (`sslmode=`) and of MySQL (`ssl-mode=`). A certificate is always verified with its name.
+/// Accepts PostgreSQL's values (`sslmode=`) and MySQL's (`ssl-mode=`). A verified certificate is always checked against
+/// the host's name.
 fn tls_mode(value: &str) -> Result<TlsMode, String> {
     Ok(match value.to_ascii_lowercase().replace('_', "-").as_str() {
         "disable" | "disabled" => TlsMode::Never,
@@ -221,7 +223,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// `%40` and so on; the text itself is in no error, since it may be a password.
+/// Decodes `%40` and the like. Errors never quote the text, since it may be a password.
 fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut left = text.as_bytes();

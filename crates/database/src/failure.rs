@@ -1,17 +1,17 @@
-//! Why a database does not tell what it is asked.
+//! Why a question to a database failed.
 
 use std::io::{self, ErrorKind};
 
 use lastdrop_model::{DatabaseTrouble, TroubleKind};
 
-/// A failure; all but `Query` end the connection.
+/// A failure; every kind but `Query` ends the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     Ended {
         kind: TroubleKind,
         what: String,
     },
-    /// It refused one question, in its words.
+    /// The server refused one question; the message is the server's.
     Query {
         code: String,
         message: String,
@@ -23,13 +23,13 @@ impl Failure {
         Failure::Ended { kind, what: what.into() }
     }
 
-    /// It asks for the password in a way that would tell it to somebody who may not be the database.
+    /// The server asks for the password in a form that would reveal it to an impostor.
     pub fn not_sent(method: &str, distrust: &str, advice: &str) -> Failure {
         let what = format!("it asks for {method}, which is not sent because {distrust}; {advice}");
         Failure::new(TroubleKind::Denied, what)
     }
 
-    /// What a server sent is not what its protocol says.
+    /// The server's bytes do not follow its protocol.
     pub fn protocol(what: &str) -> Failure {
         Failure::new(TroubleKind::Other, format!("it does not speak as expected: {what}"))
     }
@@ -45,7 +45,7 @@ impl Failure {
         }
     }
 
-    /// The same as part of a look.
+    /// The failure as a sample reports it.
     pub fn trouble(self) -> DatabaseTrouble {
         match self {
             Failure::Ended { kind, what } => DatabaseTrouble { kind, what },
@@ -56,16 +56,16 @@ impl Failure {
     }
 }
 
-/// Rows of an answer that are read, and their cells.
+/// The most rows, and the most cells of a row, that are read of one result.
 pub(crate) const MOST_ROWS: usize = 20_000;
 pub(crate) const MOST_COLUMNS: usize = 64;
 
-/// A row of an answer: texts, None for NULL.
+/// A row of a result: texts, None for NULL.
 pub(crate) type Row = Vec<Option<String>>;
 
-/// A connection over which questions are asked, one after the other.
+/// A connection that answers one query after the other.
 pub(crate) trait Ask: Send {
-    /// The rows of an answer, in the order of the columns that were asked for.
+    /// Returns the rows of a query, in the order of the columns that it selects.
     fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure>;
 }
 
@@ -74,12 +74,12 @@ pub(crate) fn text(row: &Row, column: usize) -> Option<&str> {
     row.get(column)?.as_deref()
 }
 
-/// The same as a number; None where it is none.
+/// A cell as a number; None if it is not one.
 pub(crate) fn number<T: std::str::FromStr>(row: &Row, column: usize) -> Option<T> {
     text(row, column)?.parse().ok()
 }
 
-/// The beginning of a text that a server has sent: enough to know what it is about.
+/// The beginning of a text that a server sent, long enough to recognise it.
 pub(crate) fn beginning(text: &[u8]) -> String {
     const MOST_BYTES: usize = 400;
     let end = text.len().min(MOST_BYTES);

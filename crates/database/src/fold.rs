@@ -1,12 +1,12 @@
-//! A statement without what is particular to one execution: literals are secrets of the site, and without them equal statements
-//! are equal.
+//! Statements with their literals removed: literals may be secrets of the site, and without them equal statements
+//! compare equal.
 
 use lastdrop_model::DatabaseService;
 
-/// Longer statements are cut.
+/// Longer statements are cut off.
 const MOST_CHARACTERS: usize = 400;
 
-/// The statement on one line, without comments, with `?` for each literal and for each list of them.
+/// Returns the statement on one line, without comments, with `?` for each literal and for each list of literals.
 pub(crate) fn folded(sql: &str, service: DatabaseService) -> String {
     let chars: Vec<char> = sql.chars().collect();
     let mut out = String::new();
@@ -18,7 +18,7 @@ pub(crate) fn folded(sql: &str, service: DatabaseService) -> String {
         let within_word = out.chars().next_back().is_some_and(|c| is_word(c) || c == '$');
         let is_string = c == '\'' || (c == '"' && service == DatabaseService::Mysql);
         if is_string {
-            // A letter right before it belongs to it: E'…', x'…', N'…', _utf8'…'.
+            // A prefix right before the quote belongs to the literal: E'…', x'…', N'…', _utf8'…'.
             let word: String = out.chars().rev().take_while(|c| is_word(*c)).collect();
             if c == '\'' && (word.len() == 1 || word.ends_with('_')) {
                 out.truncate(out.len() - word.len());
@@ -35,7 +35,7 @@ pub(crate) fn folded(sql: &str, service: DatabaseService) -> String {
                     out.push('?');
                     i = end;
                 }
-                // $1 stands for a value already.
+                // $1 is a placeholder already.
                 None => {
                     out.push('$');
                     i += 1;
@@ -83,7 +83,7 @@ fn space(out: &mut String) {
     }
 }
 
-/// Where what begins with a quotation mark ends; the end of the text, where it was cut off.
+/// Returns the index after a quoted text, or the length of a text that was cut off inside the quotes.
 fn after_quoted(chars: &[char], start: usize, backslashes: bool) -> usize {
     let mark = chars[start];
     let mut i = start + 1;
@@ -98,7 +98,7 @@ fn after_quoted(chars: &[char], start: usize, backslashes: bool) -> usize {
     chars.len()
 }
 
-/// Where `$tag$ … $tag$` ends; None where it is none.
+/// Returns the index after `$tag$ … $tag$`; None if no dollar quote begins here.
 fn dollar_quoted(chars: &[char], start: usize) -> Option<usize> {
     let length = chars[start + 1..].iter().position(|c| *c == '$')?;
     let tag = &chars[start..start + length + 2];
@@ -111,7 +111,7 @@ fn dollar_quoted(chars: &[char], start: usize) -> Option<usize> {
     })
 }
 
-/// `(?, ?, ?)` is `(?)`, and several of those are one.
+/// Shortens `(?, ?, ?)` to `(?)`, and several of those to one.
 fn lists_folded(text: &str) -> String {
     let mut out = text.to_string();
     for (long, short) in [("?,?", "?"), ("?, ?", "?"), ("(?),(?)", "(?)"), ("(?), (?)", "(?)")] {
@@ -150,7 +150,7 @@ mod tests {
         }
         let long = format!("SELECT {} FROM t", "col, ".repeat(500));
         assert_eq!(folded(&long, Mysql).chars().count(), MOST_CHARACTERS + 1);
-        // Nothing that is cut off in any place is a panic.
+        // A statement that is cut off anywhere causes no panic.
         for sql in ["SELECT 'a\\'b', \"c\", `d`, $x$ e $x$ /* f */ -- g", "1e+", "$", "$1$", "'\\"] {
             let chars: Vec<char> = sql.chars().collect();
             for end in 0..=chars.len() {

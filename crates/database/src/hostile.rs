@@ -1,4 +1,5 @@
-//! Databases that are none: who holds the port, or answers without an end, gets no password and stops nobody.
+//! Tests against fake databases. A program that only holds the port, or that never ends its response, gets no password
+//! and blocks nothing.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,14 +22,14 @@ const PASSWORD: &str = "right-and-secret";
 trait Duplex: Read + Write {}
 impl<T: Read + Write> Duplex for T {}
 
-/// What a server was told, noted as it comes.
+/// The client under test; all that it sends is recorded.
 struct Client<'a> {
     stream: &'a mut dyn Duplex,
     heard: &'a mut Vec<u8>,
 }
 
 impl Client<'_> {
-    /// What comes next, and at the end nothing.
+    /// Returns the next bytes from the client; none once it has closed the connection.
     fn hear(&mut self) -> Vec<u8> {
         let mut bytes = [0; 4096];
         let n = self.stream.read(&mut bytes).unwrap_or(0);
@@ -36,7 +37,7 @@ impl Client<'_> {
         bytes[..n].to_vec()
     }
 
-    /// False once the client has gone.
+    /// False once the client has closed the connection.
     fn say(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).and_then(|()| self.stream.flush()).is_ok()
     }
@@ -45,7 +46,7 @@ impl Client<'_> {
         self.say(&[&(body.len() as u32).to_le_bytes()[..3], &[sequence], body].concat())
     }
 
-    /// MySQL's greeting, and the login after it.
+    /// Sends MySQL's greeting and reads the login that follows.
     fn greet(&mut self, plugin: &str) {
         let greeting =
             [b"\x0a8.0.0\0\x01\0\0\0abcdefgh\0\xff\xf7\x2d\x02\0\xff\xff\x15", &[0; 10][..], b"ijklmnopqrst\0"];
@@ -53,7 +54,7 @@ impl Client<'_> {
         self.hear();
     }
 
-    /// A message of PostgreSQL.
+    /// Sends a message of PostgreSQL's protocol.
     fn message(&mut self, kind: u8, body: &[u8]) -> bool {
         self.say(&[&[kind], &(body.len() as u32 + 4).to_be_bytes()[..], body].concat())
     }
@@ -64,14 +65,14 @@ impl Client<'_> {
 }
 
 type Script = fn(&mut Client<'_>);
-/// The URL of a database at a port.
+/// Builds the URL of a database at a port.
 type UrlOf = fn(u16) -> String;
 
 fn play(script: Script, mut stream: impl Read + Write, heard: &mut Vec<u8>) {
     script(&mut Client { stream: &mut stream, heard });
 }
 
-/// Plays a script to one client over TCP; what it was told comes at the end.
+/// Plays a script to one client over TCP; the receiver gets all that the client sent.
 fn tcp(script: Script) -> (u16, Receiver<Vec<u8>>) {
     serve_tcp(move |stream, heard| play(script, stream, heard))
 }
@@ -151,7 +152,7 @@ fn a_password_is_not_sent_in_clear_to_who_holds_the_port() {
             assert!(refused.what.contains(words), "{method}, {words}: {}", refused.what);
         }
         let heard = told.recv().expect("what it was told");
-        // After the login, nothing but the beginning of SCRAM.
+        // After the login request, the client sends nothing but the first message of SCRAM.
         assert!(!has_password(&heard), "{method}");
         assert!(!heard.windows(3).any(|w| w == b"md5" || w == b",p="), "{method}");
     }
@@ -186,7 +187,7 @@ fn a_file_of_this_machine_is_not_given_away() {
     let began = Instant::now();
     let refused = trouble(&mysql(port));
     assert!(refused.what.contains("LOCAL INFILE '/etc/passwd'"), "{refused:?}");
-    // It ends at once: an empty file, and the connection is closed; nothing more is asked over it.
+    // The client answers with an empty file and closes the connection; it sends no further query.
     let heard = told.recv().expect("what it was told");
     assert!(heard.ends_with(&[0, 0, 0, 2]) && began.elapsed() < EXCHANGE, "{heard:?}");
 }
@@ -194,7 +195,7 @@ fn a_file_of_this_machine_is_not_given_away() {
 #[test]
 fn who_answers_without_an_end_is_left_in_time() {
     let scripts: [(UrlOf, Script); 6] = [
-        // A byte now and then.
+        // One byte every 50 ms.
         (mysql, |c| {
             while c.say(b"\x4a") {
                 thread::sleep(Duration::from_millis(50))
@@ -205,7 +206,7 @@ fn who_answers_without_an_end_is_left_in_time() {
                 thread::sleep(Duration::from_millis(50))
             }
         }),
-        // Notices, rows, columns, parameters.
+        // Endless notices, parameters, rows, columns.
         (postgres, |c| while c.message(b'N', b"SNOTICE\0C00000\0Mhello\0\0") {}),
         (postgres, |c| while c.message(b'S', b"a\0b\0") {}),
         (mysql, |c| {
@@ -234,13 +235,13 @@ fn who_answers_without_an_end_is_left_in_time() {
     });
     for wait in waits {
         let (trouble, took) = wait.join().expect("it ends");
-        // The login and one question, each with its deadline.
+        // One deadline for the login and one for a query.
         assert!(took < 3 * EXCHANGE, "{took:?}: {trouble:?}");
         assert!(trouble.what.len() < 1000, "{} bytes", trouble.what.len());
     }
 }
 
-/// A server of PostgreSQL with TLS that wants the password itself. Its certificate is for `localhost`.
+/// A PostgreSQL server with TLS that asks for the password in clear. Its certificate is for `localhost`.
 fn with_tls() -> (u16, Receiver<Vec<u8>>, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).expect("a certificate");
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
@@ -278,7 +279,7 @@ fn over_tls_a_password_is_sent_once_the_certificate_is_verified_with_its_name() 
     assert!(!sent && what.contains("certificate is not trusted (it is self-signed"), "{what}");
     let (what, sent) = trouble_at("127.0.0.1", &given);
     assert!(!sent && what.contains("is for localhost, not for 127.0.0.1"), "{what}");
-    // Without TLS nothing is verified, and who wants it so gets nothing.
+    // Without TLS nothing can be verified; a client that requires TLS sends no password.
     let (port, told) = tcp(|c| {
         c.hear();
         c.say(b"N");

@@ -1,10 +1,10 @@
-//! Looks at databases from outside, by their own views: PostgreSQL, MariaDB and MySQL. Changes nothing: its sessions are
-//! read-only, bounded in time, and one for each database that is looked at.
+//! Observes databases from outside, by their own views: PostgreSQL, MariaDB and MySQL. It changes nothing: each
+//! database gets one session, which is read-only and bounded in time.
 //!
-//! What is sent and read is small, so that the client is small, too: blocking sockets with a deadline for each exchange, on a
-//! thread of the [`DatabaseWatcher`] that nobody waits for. Of PostgreSQL's protocol the messages and SCRAM are
-//! `postgres-protocol`'s, without the asynchronous runtime that the client on top of it needs; of MySQL's, three packets of
-//! the text protocol are ours, because the client library would bring sixty crates for them.
+//! Requests and responses are small, so the client is small too: blocking sockets with a deadline for each exchange, on
+//! a thread of the [`DatabaseWatcher`] that blocks no caller. PostgreSQL's messages and SCRAM come from
+//! `postgres-protocol`, without the asynchronous runtime that its client needs. Three packets of MySQL's text protocol
+//! are written here, because the client library would bring sixty crates.
 
 mod access;
 mod failure;

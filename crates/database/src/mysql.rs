@@ -1,5 +1,5 @@
-//! MySQL's protocol as far as a few questions need it: the handshake, the two ways to prove a password that servers have by
-//! default, and answers as text.
+//! The subset of MySQL's protocol that a few queries need: the handshake, the two password methods that servers have by
+//! default, and text results.
 //!
 //! <https://dev.mysql.com/doc/dev/mysql-server/latest/PAGE_PROTOCOL.html>; every length that a server sends is checked.
 
@@ -13,7 +13,7 @@ use crate::access::{Access, Password, TlsChoice, TlsMode};
 use crate::failure::{Ask, Failure, MOST_COLUMNS, MOST_ROWS, Row, beginning};
 use crate::stream::Stream;
 
-/// Larger packets have nothing that is asked for.
+/// No packet that lastdrop asks for is larger.
 const MOST_BYTES: usize = 1 << 20;
 
 const LONG_PASSWORD: u32 = 1;
@@ -25,15 +25,15 @@ const SECURE_CONNECTION: u32 = 0x8000;
 const PLUGIN_AUTH: u32 = 0x8_0000;
 const UTF8MB4: u8 = 45;
 const COM_QUERY: u8 = 3;
-/// Bytes of a challenge.
+/// Bytes of a challenge in the handshake.
 const NONCE: usize = 20;
 
 pub(crate) struct Mysql {
     stream: Stream,
     sequence: u8,
-    /// Why nothing can be asked any more.
+    /// Why the connection can no longer be used.
     ended: Option<Failure>,
-    /// As it says: `10.11.6-MariaDB-0+deb12u1`.
+    /// The server's version string: `10.11.6-MariaDB-0+deb12u1`.
     pub version: String,
 }
 
@@ -52,7 +52,7 @@ impl Mysql {
                 server.send(&login_head(flags))?;
                 server.stream = match server.stream.encrypted(access) {
                     Ok(stream) => stream,
-                    // A server whose TLS is too old for us is asked as one without.
+                    // A server whose TLS is too old for rustls is treated as one without TLS.
                     Err(_) if access.tls.mode == TlsMode::Offered => {
                         let tls = TlsChoice { mode: TlsMode::Never, ca: None };
                         return Mysql::connect(&Access { tls, ..access.clone() });
@@ -79,9 +79,9 @@ impl Mysql {
         Ok(server)
     }
 
-    /// What follows the answer to its greeting, until it lets us in.
+    /// Handles what follows the login request, until the server accepts it.
     fn be_let_in(&mut self, password: Option<&Password>) -> Result<(), Failure> {
-        // A server that goes on asking is none.
+        // No real server asks more often.
         for _ in 0..8 {
             let packet = self.packet()?;
             match packet.split_first() {
@@ -94,7 +94,7 @@ impl Mysql {
                     let proof = self.proof(&plugin, nonce, password)?;
                     self.send(&proof)?;
                 }
-                // caching_sha2_password: 3 is that it knows us, 4 that it wants the password itself.
+                // caching_sha2_password: 3 means success, 4 asks for the password in clear.
                 Some((0x01, [3])) => {}
                 Some((0x01, [4])) => {
                     let whole = self.in_clear("caching_sha2_password's full authentication", password)?;
@@ -109,10 +109,10 @@ impl Mysql {
     fn proof(&self, plugin: &str, nonce: &[u8], password: Option<&Password>) -> Result<Vec<u8>, Failure> {
         let secret = password.map_or(&[][..], Password::bytes);
         match plugin {
-            // The socket tells who asks.
+            // The server takes the user from the socket.
             "auth_socket" | "unix_socket" | "" => Ok(Vec::new()),
             "mysql_native_password" | "caching_sha2_password" if secret.is_empty() => Ok(Vec::new()),
-            // A shorter one would make the answer the same each time.
+            // With a shorter challenge the proof could repeat, and could be replayed.
             "mysql_native_password" | "caching_sha2_password" if nonce.len() != NONCE => {
                 Err(Failure::protocol("a challenge of another length"))
             }
@@ -140,7 +140,7 @@ impl Mysql {
         }
     }
 
-    /// The password itself, for a server that was verified.
+    /// Returns the password in clear, for a server that was verified.
     fn in_clear(&self, method: &str, password: Option<&Password>) -> Result<Vec<u8>, Failure> {
         let secret = password.map_or(&[][..], Password::bytes);
         match self.stream.distrust() {
@@ -171,11 +171,11 @@ impl Mysql {
     }
 }
 
-/// What is said to go instead.
+/// What error messages suggest instead of a password in clear.
 const ADVICE: &str = "ask at its unix socket (mysql://user@localhost/?socket=/run/mysqld/mysqld.sock), over TLS with a \
                       certificate that is verified (--db-ca FILE), or give the user of the look mysql_native_password";
 
-/// What a login begins with, and a request for TLS is.
+/// The first fields of a login request; alone they are the request for TLS.
 fn login_head(flags: u32) -> Vec<u8> {
     let mut head = flags.to_le_bytes().to_vec();
     head.extend((MOST_BYTES as u32).to_le_bytes());
@@ -186,7 +186,7 @@ fn login_head(flags: u32) -> Vec<u8> {
 
 impl Ask for Mysql {
     fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
-        // What is left of an answer that broke off would be taken for the next.
+        // After a failed exchange, its remaining bytes would be taken for the next response.
         if let Some(ended) = &self.ended {
             return Err(ended.clone());
         }
@@ -205,7 +205,8 @@ impl Mysql {
         match packet.split_first() {
             Some((0x00, _)) => return Ok(Vec::new()),
             Some((0xff, rest)) => return Err(refusal(rest)),
-            // LOCAL INFILE: a file of this machine is asked for, which was not offered. Without a file the answer is an empty packet.
+            // LOCAL INFILE: the server asks for a file of this machine, although the client did not offer that. An
+            // empty packet answers "no file".
             Some((0xfb, name)) => {
                 let _ = self.send(&[]);
                 return Err(Failure::new(
@@ -228,7 +229,7 @@ impl Mysql {
         loop {
             let packet = self.packet()?;
             match packet.split_first() {
-                // The end of the columns, that of the rows.
+                // One EOF packet ends the columns, the next ends the rows.
                 Some((0xfe, rest)) if rest.len() < 8 => ends += 1,
                 Some((0xff, rest)) => return Err(refusal(rest)),
                 _ if ends == 1 => {
@@ -248,22 +249,22 @@ impl Mysql {
     }
 }
 
-/// An error packet after its first byte: a number, a mark with the SQL state, the text.
+/// Parses an error packet after its first byte: an error number, `#` with the SQL state, the text.
 fn refusal(rest: &[u8]) -> Failure {
     let code = rest.get(..2).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
     let text = rest.get(2..).unwrap_or_default();
     let text = if text.first() == Some(&b'#') { text.get(6..).unwrap_or_default() } else { text };
     let message = beginning(text);
     match code {
-        // Too many connections: of all, of this user.
+        // Too many connections: of the server, of this user.
         1040 | 1203 | 1226 => Failure::new(TroubleKind::Full, message),
-        // Access denied, to a user, to a database; blocked host, host not allowed, no plugin.
+        // Access denied for the user or the database; host blocked or not allowed; plugin not available.
         1044 | 1045 | 1129 | 1130 | 1251 | 1524 | 1698 => Failure::new(TroubleKind::Denied, message),
         _ => Failure::Query { code: code.to_string(), message },
     }
 }
 
-/// What a server says first.
+/// The server's first packet.
 struct Hello {
     version: String,
     nonce: Vec<u8>,
@@ -287,7 +288,7 @@ impl Hello {
             let version = cursor.until_zero()?;
             cursor.take(4)?;
             let mut nonce = cursor.take(8)?.to_vec();
-            // A filler, flags, a character set, a status, more flags.
+            // A filler, capability flags, a character set, a status, more flags.
             let has_tls = cursor.take(1 + 2)?[2] & (SSL >> 8) as u8 != 0;
             cursor.take(1 + 2 + 2)?;
             let length = usize::from(cursor.take(1)?[0]);
@@ -301,7 +302,7 @@ impl Hello {
     }
 }
 
-/// What is left of a packet.
+/// The rest of a packet, while it is parsed.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -311,7 +312,7 @@ impl<'a> Cursor<'a> {
         Some(taken)
     }
 
-    /// A text that ends with a zero.
+    /// Takes a text that ends with a zero byte.
     fn until_zero(&mut self) -> Option<String> {
         let end = self.0.iter().position(|b| *b == 0)?;
         let text = String::from_utf8_lossy(self.take(end)?).into_owned();
@@ -331,7 +332,7 @@ impl<'a> Cursor<'a> {
         usize::try_from(bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b))).ok()
     }
 
-    /// A cell of a row: None for the end of the packet, Some(None) for NULL.
+    /// Takes a cell of a row: None at the end of the packet, Some(None) for NULL.
     fn cell(&mut self) -> Option<Option<String>> {
         if self.0.first() == Some(&251) {
             self.take(1)?;

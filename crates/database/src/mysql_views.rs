@@ -10,7 +10,7 @@ use crate::mysql::Mysql;
 use crate::postgresql::PASSWORD_ADVICE;
 use crate::views::{Constants, Sample, Session, Totals, Views};
 
-/// https://mariadb.com/kb/en/server-status-variables/; those that one of the two has not are not in its answer.
+/// https://mariadb.com/kb/en/server-status-variables/; a server leaves out the ones that it does not have.
 const COUNTERS: &str = "'Aborted_clients','Aborted_connects','Bytes_sent','Connection_errors_max_connections','Connections',\
     'Created_tmp_disk_tables','Handler_read_key','Handler_read_next','Handler_read_rnd','Handler_read_rnd_next',\
     'Innodb_buffer_pool_reads','Innodb_deadlocks','Innodb_row_lock_time','Innodb_row_lock_waits','Innodb_rows_read',\
@@ -19,7 +19,7 @@ const COUNTERS: &str = "'Aborted_clients','Aborted_connects','Bytes_sent','Conne
 pub(crate) struct MysqlViews {
     server: Mysql,
     is_mariadb: bool,
-    /// PROCESS is granted: the sessions of others can be seen.
+    /// PROCESS is granted, so other users' sessions are visible.
     sees_all: bool,
     constants: Constants,
 }
@@ -33,7 +33,7 @@ impl MysqlViews {
             other => other,
         })?;
         let is_mariadb = server.version.contains("MariaDB");
-        // MariaDB puts a version before its own that old replicas understand.
+        // MariaDB puts a version that old replicas understand before its own.
         let version = server.version.trim_start_matches("5.5.5-");
         let number_only = version.split('-').next().unwrap_or_default();
         let name = if is_mariadb { "MariaDB" } else { "MySQL" };
@@ -70,7 +70,7 @@ impl MysqlViews {
         Ok(views)
     }
 
-    /// Who waits for whom. InnoDB's own tables; MySQL 8 has them in performance_schema.
+    /// Returns which session waits for which. MariaDB has this in InnoDB's own tables, MySQL 8 in performance_schema.
     fn lock_waits(&mut self) -> Result<Vec<LockWait>, Failure> {
         let (waits, lock) = if self.is_mariadb {
             (
@@ -98,7 +98,7 @@ impl MysqlViews {
         Ok(waits)
     }
 
-    /// What a blocker that rests has run last is in performance_schema, where that is on and may be read.
+    /// Fills in the last statement of idle blockers, from performance_schema where that is enabled and readable.
     fn name_resting_blockers(&mut self, waits: &mut [LockWait]) {
         let unknown = waits.iter().filter(|w| w.blocker_statement.is_none()).filter_map(|w| w.blocker);
         let ids: Vec<String> = unknown.map(|id| id.to_string()).collect();
@@ -140,7 +140,7 @@ fn lock_wait(row: &Row) -> Option<LockWait> {
     })
 }
 
-/// The account as which we were let in, as GRANT wants it.
+/// The account that the server accepted us as, quoted for GRANT.
 fn who(server: &mut Mysql, access: &Access) -> String {
     let rows = server.rows("SELECT CURRENT_USER()").unwrap_or_default();
     let account = rows.first().and_then(|row| text(row, 0)?.rsplit_once('@').map(|(u, h)| format!("'{u}'@'{h}'")));
@@ -153,10 +153,10 @@ fn session(row: &Row) -> Option<Session> {
     let state = match command {
         "Sleep" if transaction.is_some() => SessionState::IdleInTransaction,
         "Sleep" => SessionState::Idle,
-        // Threads of the server itself.
+        // Threads of the server itself, not clients.
         "Daemon" | "Binlog Dump" | "Binlog Dump GTID" | "Slave_IO" | "Slave_SQL" | "Slave_worker" => return None,
         "Query" | "Execute" | "Fetch" | "Prepare" | "Init DB" => {
-            // Those of metadata and tables, and GET_LOCK().
+            // Metadata locks, table locks, and GET_LOCK().
             let no_row = doing.starts_with("Waiting for") && doing.ends_with("lock") || doing == "User lock";
             let waits = transaction == Some("LOCK WAIT") || no_row;
             if waits { SessionState::LockWait } else { SessionState::Active }
@@ -168,7 +168,7 @@ fn session(row: &Row) -> Option<Session> {
         state,
         statement: text(row, 3).map(str::to_string),
         running_s: number::<f64>(row, 4).unwrap_or(0.0),
-        // Most plans count only at their end; until then it says nothing.
+        // Most plans set the count only at their end; 0 means "unknown" until then.
         rows_read: number(row, 5).filter(|n| *n > 0),
     })
 }
@@ -194,7 +194,7 @@ impl Views for MysqlViews {
         let waits = sessions.iter().any(|s| s.state == SessionState::LockWait);
         let lock_waits = match waits.then(|| self.lock_waits()) {
             Some(Err(ended @ Failure::Ended { .. })) => return Err(ended),
-            // What may not be read is told once, with what grants it.
+            // `open` has already reported what may not be read, with the missing grant.
             Some(Err(Failure::Query { .. })) | None => Vec::new(),
             Some(Ok(waits)) => waits,
         };

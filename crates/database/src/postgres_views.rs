@@ -7,7 +7,7 @@ use crate::failure::{Ask, Failure, Row, number, text};
 use crate::postgresql::Postgres;
 use crate::views::{Constants, Sample, Session, Totals, Views};
 
-/// Of all databases together.
+/// Counters of pg_stat_database, summed over all databases.
 const COUNTERS: [&str; 10] = [
     "xact_commit",
     "xact_rollback",
@@ -23,11 +23,11 @@ const COUNTERS: [&str; 10] = [
 
 pub(crate) struct PostgresViews {
     server: Postgres,
-    /// The sessions of others can be seen.
+    /// Other users' sessions are visible.
     sees_all: bool,
-    /// Those of `COUNTERS` that this version has.
+    /// The ones of `COUNTERS` that this version has.
     counters: Vec<&'static str>,
-    /// pg_locks tells since when somebody waits (14 and later).
+    /// pg_locks has `waitstart` (version 14 and later).
     has_wait_start: bool,
     constants: Constants,
 }
@@ -73,7 +73,8 @@ impl PostgresViews {
 
     fn lock_waits(&mut self) -> Result<Vec<LockWait>, Failure> {
         let since = if self.has_wait_start { "coalesce(l.waitstart, w.query_start)" } else { "w.query_start" };
-        // Who waits for a row waits for its owner's transaction, and has a lock on the row's place in line: that names the table.
+        // A session that waits for a row waits for the transaction of the row's owner. It also holds a tuple lock on
+        // that row, which names the table.
         let rows = self.server.rows(&format!(
             "SELECT w.pid, left(w.query, 2000), extract(epoch FROM clock_timestamp() - {since}), \
              coalesce((SELECT r.relation::regclass::text FROM pg_locks r WHERE r.pid = w.pid AND r.relation IS NOT NULL \
@@ -139,7 +140,7 @@ impl Views for PostgresViews {
         };
         let waits = sessions.iter().any(|s| s.state == SessionState::LockWait);
         let lock_waits = if waits { self.lock_waits()? } else { Vec::new() };
-        // Of hidden sessions nothing is known.
+        // Rows of hidden sessions contain nothing useful.
         let sessions = if self.sees_all { sessions } else { Vec::new() };
         Ok(Sample { sessions, connections, lock_waits })
     }

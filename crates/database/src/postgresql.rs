@@ -1,4 +1,5 @@
-//! PostgreSQL's protocol as far as a few questions need it: messages and SCRAM by `postgres-protocol`, over our socket.
+//! The subset of PostgreSQL's protocol that a few queries need: messages and SCRAM by `postgres-protocol`, over our
+//! socket.
 
 use std::io::{Read, Write};
 
@@ -14,11 +15,12 @@ use crate::access::{Access, Password, TlsChoice, TlsMode};
 use crate::failure::{Ask, Failure, MOST_COLUMNS, MOST_ROWS, Row, beginning};
 use crate::stream::Stream;
 
-/// A message is not longer.
+/// Longest message that is accepted.
 const MOST_BYTES: usize = 1 << 20;
-/// Rounds of a password's hash; PostgreSQL has 4,096 by default. More would keep a processor busy for whoever asks.
+/// Most hash rounds of a password; PostgreSQL's default is 4,096. More would let a server keep a processor of ours
+/// busy.
 const MOST_ROUNDS: u64 = 1_000_000;
-/// With fewer (RFC 7677 wants as many) a server that is not the database could guess the password from the answer.
+/// RFC 7677 requires at least this many. With fewer, an impostor could guess the password from the response.
 const LEAST_ROUNDS: u64 = 4096;
 
 pub(crate) struct Postgres {
@@ -31,7 +33,7 @@ impl Postgres {
         let mut stream = Stream::connect(access)?;
         if stream.wants_tls(access) {
             stream = match encrypted(stream, access) {
-                // A server whose TLS is too old for us is asked as one without.
+                // A server whose TLS is too old for rustls is treated as one without TLS.
                 Err(_) if access.tls.mode == TlsMode::Offered => {
                     let tls = TlsChoice { mode: TlsMode::Never, ca: None };
                     return Postgres::connect(&Access { tls, ..access.clone() });
@@ -54,7 +56,7 @@ impl Postgres {
         Ok(server)
     }
 
-    /// What follows until it is ready for a question.
+    /// Handles what follows the startup message, until the server is ready for a query.
     fn be_let_in(&mut self, access: &Access) -> Result<(), Failure> {
         let wanted = || {
             access.password.as_ref().map(Password::bytes).ok_or_else(|| {
@@ -108,7 +110,7 @@ impl Postgres {
                         .map_err(|_| Failure::protocol("it does not know the password itself"))?;
                     is_proven = true;
                 }
-                // Who lets us in without a proof of its own does not know the password.
+                // A server that accepts the login without its own proof does not know the password.
                 Message::AuthenticationOk if scram.is_some() && !is_proven => {
                     return Err(Failure::protocol("it has not proven that it knows the password"));
                 }
@@ -138,7 +140,7 @@ impl Postgres {
         }
     }
 
-    /// Before the password is sent in a way that would tell it.
+    /// Refuses to send the password in a form that would reveal it, unless the server is trusted.
     fn trust(&self, method: &str) -> Result<(), Failure> {
         self.stream.distrust().map_or(Ok(()), |why| Err(Failure::not_sent(method, why, ADVICE)))
     }
@@ -171,11 +173,11 @@ impl Postgres {
     }
 }
 
-/// What is said to go instead.
+/// What error messages suggest instead.
 const ADVICE: &str = "ask at its unix socket (postgres:///NAME?host=/run/postgresql), over TLS with a certificate that is \
                       verified (--db-ca FILE), or let pg_hba.conf say scram-sha-256";
 
-/// Agrees on TLS, where the server has it.
+/// Agrees on TLS if the server has it.
 /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>
 fn encrypted(mut stream: Stream, access: &Access) -> Result<Stream, Failure> {
     let mut request = BytesMut::new();
@@ -239,7 +241,7 @@ fn refusal(body: &ErrorResponseBody) -> Failure {
     match code.as_str() {
         "53300" => Failure::new(TroubleKind::Full, message),
         "28P01" | "28000" | "3D000" => Failure::new(TroubleKind::Denied, message),
-        // It is being shut down; the session was ended by somebody.
+        // The server is shutting down, or an administrator ended the session.
         "57P01" | "57P02" | "57P03" => Failure::new(TroubleKind::Unreachable, message),
         _ => Failure::Query { code, message },
     }

@@ -1,5 +1,5 @@
-//! A connection to a database. Each exchange over it has one deadline, however slowly its bytes come, and a bound for what is
-//! read. It also knows whether the other end may be told a password: see [`Stream::distrust`].
+//! A connection to a database. Each exchange has one deadline, however slowly its bytes come, and a limit for the bytes
+//! read. The connection also knows whether a password may be sent over it: see [`Stream::distrust`].
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,9 +21,9 @@ use crate::access::{Access, TlsMode, Way};
 use crate::failure::Failure;
 use crate::tls;
 
-/// How long one exchange may take.
+/// Deadline of one exchange.
 pub(crate) const EXCHANGE: Duration = Duration::from_secs(2);
-/// How much may be read in one exchange. A thousand sessions with statements of 2,000 characters are 2 MB.
+/// Most bytes read in one exchange. A thousand sessions with statements of 2,000 characters are 2 MB.
 const MOST_BYTES: usize = 16 << 20;
 
 enum Socket {
@@ -31,7 +31,7 @@ enum Socket {
     Unix(UnixStream),
 }
 
-/// A socket with a deadline and a bound.
+/// A socket with a deadline and a limit for the bytes read.
 struct Bounded {
     socket: Socket,
     deadline: Instant,
@@ -49,7 +49,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Connects, within the namespaces of the process that is said to have the listener, and as the user that is said to ask.
+    /// Connects within the namespaces of `access.within` and, over a unix socket, as the user `access.as_user`.
     pub fn connect(access: &Access) -> Result<Stream, Failure> {
         let (socket, distrust) = match &access.way {
             Way::Tcp(host, port) => {
@@ -67,12 +67,12 @@ impl Stream {
         Ok(Stream { wire: Wire::Plain(bounded), distrust })
     }
 
-    /// Is TLS to be asked for on this connection?
+    /// True if TLS is to be requested on this connection.
     pub fn wants_tls(&self, access: &Access) -> bool {
         matches!(&self.wire, Wire::Plain(Bounded { socket: Socket::Tcp(_), .. })) && access.tls.mode != TlsMode::Never
     }
 
-    /// The same connection with TLS, after both sides have agreed on it.
+    /// Performs the TLS handshake, after both sides have agreed on TLS.
     pub fn encrypted(self, access: &Access) -> Result<Stream, Failure> {
         let (Wire::Plain(mut bounded), Way::Tcp(host, _)) = (self.wire, &access.way) else {
             return Err(Failure::protocol("TLS within TLS"));
@@ -87,13 +87,13 @@ impl Stream {
         Ok(Stream { wire: Wire::Tls(Box::new(StreamOwned::new(session, bounded))), distrust })
     }
 
-    /// Why the other end may not be told a password: nobody has verified who it is. None for TLS with a verified certificate,
-    /// and for a unix socket of root, of the database's user, or of our own.
+    /// Why no password may be sent over this connection: the identity of the server is not verified. None for TLS with
+    /// a verified certificate, and for a unix socket of root, of the database's user, or of our own user.
     pub fn distrust(&self) -> Option<&str> {
         self.distrust.as_deref()
     }
 
-    /// What is read from now on belongs to a new exchange.
+    /// Begins a new exchange, with its own deadline and limit.
     pub fn begin(&mut self) {
         let bounded = match &mut self.wire {
             Wire::Plain(bounded) => bounded,
@@ -167,7 +167,7 @@ impl Write for Stream {
     }
 }
 
-/// The users as whom databases run by default.
+/// The users that databases run as by default.
 fn users_of(service: DatabaseService) -> &'static [&'static str] {
     match service {
         DatabaseService::Mysql => &["mysql", "mariadb"],
@@ -175,7 +175,7 @@ fn users_of(service: DatabaseService) -> &'static [&'static str] {
     }
 }
 
-/// Why the process at the other end of a unix socket is not trusted. With `requirepeer` nothing is said to any other user.
+/// Why the process at the other end of a unix socket is not trusted. With `requirepeer`, any other user is an error.
 fn distrust_of_peer(unix: &UnixStream, access: &Access) -> Result<Option<String>, Failure> {
     let peer = socket::getsockopt(unix, socket::sockopt::PeerCredentials).map_err(|e| refused(&e.into(), access))?;
     let uid = Uid::from_raw(peer.uid());
@@ -224,12 +224,12 @@ fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The socket's folder is opened by us, so that one within a container is reached, and its path may be long; the rest is done
-/// as the user that asks, because the database sees that one at the other end.
+/// Connects to a unix socket. We open its folder ourselves, so that a socket within a container is reachable and its
+/// path may be long. The rest runs as `access.as_user`, because the database sees that user at the other end.
 fn unix(path: &Path, access: &Access) -> io::Result<UnixStream> {
     let to = |path: PathBuf| -> io::Result<UnixStream> {
         let fd: OwnedFd = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-        // A listener with a full queue lets one wait for ever.
+        // Connecting to a listener with a full queue would block for ever.
         socket::setsockopt(&fd, socket::sockopt::SendTimeout, &TimeVal::seconds(EXCHANGE.as_secs() as i64))?;
         let _as = access.as_user.map(AsUser::new).transpose()?;
         socket::connect(fd.as_raw_fd(), &UnixAddr::new(&path)?)?;
@@ -251,7 +251,7 @@ fn unix(path: &Path, access: &Access) -> io::Result<UnixStream> {
     to(Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
 }
 
-/// As long as it lives, this thread alone acts as another user.
+/// While it lives, this thread, and no other, has another effective user.
 pub(crate) struct AsUser {
     before: u32,
 }
@@ -266,12 +266,12 @@ impl AsUser {
 
 impl Drop for AsUser {
     fn drop(&mut self) {
-        // Back to who it was before: the real user has not changed.
+        // Restores the effective user; the real one has not changed.
         let _ = become_user(self.before);
     }
 }
 
-/// The library's call would do it to all threads.
+/// The C library's setresuid would change all threads.
 fn become_user(user: u32) -> io::Result<()> {
     let keep = u32::MAX;
     // SAFETY: a plain call with three numbers.

@@ -1,5 +1,5 @@
-//! TLS to a database. A certificate that cannot be verified does not end the handshake: such a connection is as good as one
-//! without TLS, for whatever may go over that; but it is never trusted with a password.
+//! TLS to a database. A certificate that cannot be verified does not end the handshake: such a connection counts as one
+//! without TLS. It is never trusted with a password.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -24,7 +24,8 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     pem::certificates(&input::read(path).map_err(|e| wrong(e.to_string()))?).map_err(wrong)
 }
 
-/// The session of TLS, and why the server's certificate is not trusted; None: it was verified, with the host's name.
+/// Returns the TLS session, and why the server's certificate is not trusted; None if it was verified against the host's
+/// name.
 pub(crate) fn handshake(
     host: &str,
     choice: &TlsChoice,
@@ -58,7 +59,7 @@ pub(crate) fn handshake(
     Ok((session, distrust))
 }
 
-/// Those of the system, read once.
+/// The system's root certificates, read once.
 fn system_roots() -> RootCertStore {
     static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
     let read = || {
@@ -69,7 +70,7 @@ fn system_roots() -> RootCertStore {
     ROOTS.get_or_init(read).clone()
 }
 
-/// Verifies a certificate, and notes what is wrong with it.
+/// A verifier that accepts any certificate and records what is wrong with it.
 #[derive(Debug)]
 struct Judge {
     verifier: Option<Verifier>,
@@ -82,7 +83,7 @@ impl Judge {
         *self.distrust.lock().unwrap_or_else(PoisonError::into_inner) = distrust;
     }
 
-    /// Who verifies the handshake's signature: it counts where the certificate was trusted.
+    /// Returns the verifier of the handshake's signature. The signature is checked only if the certificate is trusted.
     fn signatures(&self) -> &dyn ServerCertVerifier {
         let trusted = self.distrust.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         match &self.verifier {

@@ -1,4 +1,4 @@
-//! A database under watch, on a thread of its own: a database that hangs stops no look at anything else.
+//! Watches a database on a thread of its own, so that a database that hangs delays no other sample.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,37 +14,37 @@ use crate::failure::Failure;
 use crate::views::{self, Views};
 use crate::window::Window;
 
-/// Time between two samples. One costs a database of a hundred sessions less than a millisecond of its time.
+/// Time between two samples. One sample costs a database with a hundred sessions less than 1 ms.
 const SAMPLE: Duration = Duration::from_millis(200);
-/// A database that could not be asked is left alone for as long.
+/// Pause before the next attempt to connect to a database.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Asks a database now and then, and tells at each look what was seen since the one before.
+/// Samples a database regularly; each look summarises the samples since the look before.
 #[derive(Debug)]
 pub struct DatabaseWatcher {
     access: Access,
-    /// Dropped with it, which ends the thread after the exchange that it is at.
+    /// Dropped with the watcher, which ends the thread after its present exchange.
     asks: Sender<Sender<DatabaseLook>>,
-    /// What was asked for and has not come yet.
+    /// The look that was requested and has not arrived yet.
     pending: Option<Receiver<DatabaseLook>>,
     last_answer: Instant,
     cost_us: Arc<AtomicU64>,
 }
 
 impl DatabaseWatcher {
-    /// Begins to look. That it cannot be reached is told by the looks.
+    /// Starts the thread. If the database cannot be reached, the looks say so.
     #[must_use]
     pub fn start(access: Access) -> DatabaseWatcher {
         let (asks, asked) = channel();
         let of = access.clone();
         let cost_us = Arc::<AtomicU64>::default();
         let cost = Arc::clone(&cost_us);
-        // Without a thread nobody answers, which is told as any other silence.
+        // If the thread cannot be started, the looks report a silent database.
         let _ = thread::Builder::new().name("database".into()).spawn(move || watch(&of, &asked, &cost));
         DatabaseWatcher { access, asks, pending: None, last_answer: Instant::now(), cost_us }
     }
 
-    /// Processor time that asking has taken; what answering takes is the database's.
+    /// Our processor time for the queries, without the database's.
     #[must_use]
     pub fn cost(&self) -> Duration {
         Duration::from_micros(self.cost_us.load(Ordering::Relaxed))
@@ -55,7 +55,7 @@ impl DatabaseWatcher {
         &self.access
     }
 
-    /// What was seen since the look before. Waits for at most `patience` for an answer.
+    /// Returns what happened since the look before. Waits for `patience` at most.
     pub fn look(&mut self, patience: Duration) -> DatabaseLook {
         let answered = self.pending.take().unwrap_or_else(|| {
             let (answer, answered) = channel();
@@ -82,7 +82,7 @@ impl DatabaseWatcher {
     }
 }
 
-/// A connection, and what was seen over it.
+/// A connection and the window of samples taken over it.
 struct Open {
     views: Box<dyn Views>,
     window: Window,
@@ -149,7 +149,7 @@ fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>, cost_us: &Atom
     }
 }
 
-/// One that does not let us in may count how often it is tried.
+/// A server that denies access may count failed logins, so it is asked less often.
 fn pause_after(e: &Failure) -> Duration {
     let denied = matches!(e, Failure::Ended { kind: TroubleKind::Denied, .. });
     if denied { Duration::from_secs(30) } else { AGAIN }

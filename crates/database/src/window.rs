@@ -1,4 +1,4 @@
-//! What is put together between two looks: samples of who does what, and what was counted at the beginning.
+//! The samples between two looks, with the counters at the beginning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use lastdrop_model::{DatabaseLook, DatabaseService, LockWait, SessionState, Stat
 use crate::fold::folded;
 use crate::views::{Sample, Totals};
 
-/// Of each list only the first are told.
+/// Most entries of each list in a look.
 const MOST: usize = 20;
-/// Statements of a window; a site that folds into more has them generated.
+/// Most different statements in a window. A site with more of them generates its statements.
 const MOST_STATEMENTS: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(crate) struct Window {
     waiting: u64,
     waits: BTreeMap<(u64, Option<u64>), LockWait>,
     statements: HashMap<String, Seen>,
-    /// What each session ran when it was last seen at work: a blocker that rests may not tell.
+    /// The last statement that each session was seen running: an idle blocker may not show it.
     ran: HashMap<u64, String>,
 }
 
@@ -67,7 +67,7 @@ impl Window {
 
     pub fn add(&mut self, sample: Sample, took: Duration) {
         let now = Instant::now();
-        // What runs now stands for the time since the last sample; of a statement that began later, for its own.
+        // A running statement counts for the time since the last sample.
         let span = now.duration_since(self.last_sample).as_secs_f64();
         self.last_sample = now;
         self.samples += 1;
@@ -106,7 +106,7 @@ impl Window {
         }
     }
 
-    /// What there is to tell at its end.
+    /// Summarises the window.
     pub fn look(&self, totals: &Totals) -> DatabaseLook {
         let mean = |sum: u64| (self.samples > 0).then(|| sum as f64 / f64::from(self.samples));
         let all: f64 = self.statements.values().map(|s| s.seconds).sum();
@@ -146,7 +146,7 @@ impl Window {
     }
 }
 
-/// One that went down was set back: nothing is known of it.
+/// Returns the increase of each counter. A counter that decreased was reset and is left out.
 fn differences(before: &Totals, after: &Totals) -> BTreeMap<String, u64> {
     let of = |(name, n): (&String, &u64)| Some((name.clone(), n.checked_sub(*before.counters.get(name)?)?));
     after.counters.iter().filter_map(of).collect()

@@ -1,5 +1,5 @@
-//! What the target is told to do. Four layers: defaults, a TOML file, flags, and an overlay file read last, which is
-//! where a tuner puts its changes.
+//! The target's configuration. Four layers: defaults, a TOML file, flags, and an overlay file that is read last; a
+//! tuner writes its changes there.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub enum Service {
     Cpu(Duration),
 }
 
-/// Factors of the service time by the number of busy workers, straight lines between them: `4:1, 12:3, 20:1.5`.
+/// Factors of the service time by the number of busy workers, interpolated linearly: `4:1, 12:3, 20:1.5`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Slowdown(Vec<(f64, f64)>);
@@ -77,26 +77,27 @@ pub struct Config {
     #[serde(deserialize_with = "service")]
     pub service: Service,
     /// Universal Scalability Law: with b workers busy, service takes (1 + contention·(b−1) + coherency·b·(b−1)) times
-    /// as long, which plants a best pool size (see [`usl_best`]).
+    /// as long, so that one pool size is best (see [`usl_best`]).
     pub contention: f64,
     pub coherency: f64,
-    /// Besides, service takes so many times as long with so many workers busy: any surface can be planted, one with two peaks too.
+    /// A further factor of the service time by the number of busy workers. It can give throughput any shape, such as
+    /// two peaks.
     pub slowdown: Slowdown,
     #[serde(deserialize_with = "bytes")]
     pub body: u64,
     /// Private memory of each worker, touched when it starts.
     #[serde(deserialize_with = "bytes")]
     pub memory: u64,
-    /// Memory that the master touches once and all workers share.
+    /// Memory that the master touches once and shares with all workers.
     #[serde(deserialize_with = "bytes")]
     pub shared_memory: u64,
     /// Private memory that a worker adds with each request.
     #[serde(deserialize_with = "bytes")]
     pub leak: u64,
-    /// How much of the shared memory a worker makes its own with each request, by writing to it.
+    /// How much of the shared memory a worker makes private with each request, by writing to it.
     #[serde(deserialize_with = "bytes")]
     pub unshare: u64,
-    /// Time a new worker needs before it takes connections.
+    /// Time before a new worker takes connections.
     #[serde(deserialize_with = "duration")]
     pub startup: Duration,
     /// A worker is replaced after this many requests; 0 is never.
@@ -107,23 +108,23 @@ pub struct Config {
     /// Requests on one connection; 0 is any number.
     pub max_keepalive_requests: u64,
     pub backlog: i32,
-    /// Nothing is answered from this long after the first request …
+    /// The stall: nothing is answered from this long after the first request …
     #[serde(deserialize_with = "duration")]
     pub stall_at: Duration,
     /// … for this long; 0 is no stall.
     #[serde(deserialize_with = "duration")]
     pub stall_for: Duration,
-    /// Every Nth request is answered 500, closed without an answer, reset, or left hanging; 0 is none. A request that
-    /// several apply to is reset before closed before hung before an error.
+    /// Every Nth request is answered with 500, closed without an answer, reset, or left hanging; 0 is none. If several
+    /// apply, reset wins over close, close over hang, hang over error.
     pub error_every: u64,
     pub close_every: u64,
     pub reset_every: u64,
     pub hang_every: u64,
     pub seed: u64,
-    /// Each answer says when the worker began with its request and how long it took: `X-Request-Received: t=… D=…`, in
-    /// microseconds, as Apache's `%t %D`; and the same time as `Server-Timing: app;dur=…`.
+    /// Each answer tells when the worker began with its request and how long it took: `X-Request-Received: t=… D=…` in
+    /// microseconds, like Apache's `%t %D`, and the duration again as `Server-Timing: app;dur=…`.
     pub server_time: bool,
-    /// A line for each answer: when it was written, in microseconds since 1970, its status and the path.
+    /// Access log, one line for each answer: time of writing in microseconds since 1970, status, path.
     pub log: Option<PathBuf>,
 }
 
@@ -160,10 +161,10 @@ impl Default for Config {
     }
 }
 
-/// Most workers that the scoreboard has room for.
+/// Size of the scoreboard.
 pub const MAX_WORKERS: u32 = WORKERS.most as u32;
 
-/// More than this is no file of settings.
+/// Larger files are not read.
 const MOST_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -176,7 +177,7 @@ pub enum ConfigError {
     Value(String),
 }
 
-/// Where the settings come from; kept so that a reload can read them again.
+/// The sources of the settings, kept so that a reload can read them again.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
     pub file: Option<PathBuf>,
@@ -185,7 +186,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Reads all layers and checks the sum.
+    /// Reads all layers and checks the result.
     ///
     /// # Errors
     /// With the file and what is wrong in it.
@@ -204,19 +205,19 @@ impl Layers {
 
 fn read_table(path: &Path) -> Result<toml::Table, ConfigError> {
     let mut text = String::new();
-    // Not a device without an end.
+    // A device such as /dev/zero never ends.
     let read = input::open_stream(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
     read.map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
     text.parse().map_err(|e: toml::de::Error| ConfigError::Parse { path: path.to_path_buf(), message: e.to_string() })
 }
 
 impl Config {
-    /// The settings in a table, over the defaults.
+    /// Returns the settings in a table, over the defaults.
     ///
     /// # Errors
     /// For an unknown name or a value out of range.
     pub fn from_table(table: toml::Table) -> Result<Config, ConfigError> {
-        // What stands behind the message is the key.
+        // toml puts the key on a line after the message.
         let config: Config = table
             .try_into()
             .map_err(|e: toml::de::Error| ConfigError::Value(e.to_string().trim().replace('\n', " ")))?;
@@ -238,28 +239,28 @@ impl Config {
         Ok(config)
     }
 
-    /// Mean time of a request when `busy` workers are at work, in seconds.
+    /// Returns the mean service time in seconds when `busy` workers are busy.
     #[must_use]
     pub fn service_seconds(&self, busy: u32) -> f64 {
         let (Service::Fixed(d) | Service::Exponential(d) | Service::Cpu(d)) = self.service;
         d.as_secs_f64() * self.stretch(busy)
     }
 
-    /// How many times longer service takes with `busy` workers at work.
+    /// Returns the factor of the service time when `busy` workers are busy.
     #[must_use]
     pub fn stretch(&self, busy: u32) -> f64 {
         let b = f64::from(busy.max(1));
         (1.0 + self.contention * (b - 1.0) + self.coherency * b * (b - 1.0)) * self.slowdown.at(b)
     }
 
-    /// Throughput with `workers` always busy and never recycled, requests per second.
+    /// Throughput in requests/s if `workers` workers are always busy and never recycled.
     #[must_use]
     pub fn planted_rps(&self, workers: u32) -> f64 {
         f64::from(workers) / self.service_seconds(workers)
     }
 }
 
-/// The pool size of highest throughput and that throughput, among 1 to `max` workers: the planted best.
+/// Returns the pool size with the highest throughput among 1 to `max` workers, and that throughput.
 #[must_use]
 pub fn usl_best(config: &Config, max: u32) -> (u32, f64) {
     (1..=max.max(1)).map(|w| (w, config.planted_rps(w))).fold((1, 0.0), |best, x| if x.1 > best.1 { x } else { best })

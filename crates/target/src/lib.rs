@@ -1,12 +1,13 @@
 //! A web server of exactly known behaviour, for the demo and the tests.
 //!
-//! It is built like a prefork server, with real forked processes, so that memory, recycling, scoreboard and reloads
-//! are the real thing and a tuner can be judged on it: a pool of workers on one listener, each serving one connection
-//! at a time and held by a kept-alive one. What it does to which request is planned, and it counts everything.
+//! It works like a prefork server, with real forked processes: memory, recycling, the scoreboard and reloads are real,
+//! so a tuner can be judged on it. A pool of workers shares one listener. Each worker serves one connection at a time,
+//! and a keep-alive connection occupies it. The configuration decides what happens to which request, and every outcome
+//! is counted.
 //!
-//! SIGHUP reads the settings again and replaces the workers gracefully; SIGUSR2 does the same and opens the listener
-//! anew (the backlog needs that); SIGTERM and SIGINT end it. When the master is killed its workers leave by
-//! themselves: each holds a pipe whose other end only the master has.
+//! SIGHUP reads the settings again and replaces the workers gracefully. SIGUSR2 also opens a new listener, which a new
+//! backlog needs. SIGTERM and SIGINT end the server. If the master is killed, its workers end by themselves: each holds
+//! a pipe whose other end only the master has.
 
 mod config;
 mod master;

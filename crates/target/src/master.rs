@@ -1,4 +1,4 @@
-//! The master process: opens the listener, keeps the pool full, obeys signals. It stays single-threaded, because it
+//! The master process: opens the listener, keeps the pool full, handles signals. It stays single-threaded, because it
 //! forks.
 
 use std::cell::RefCell;
@@ -48,7 +48,7 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> MasterError {
     move |e| MasterError::System { what, source: e.into() }
 }
 
-/// Old workers that do not leave by then are ended.
+/// Workers of an older generation are killed after this time.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Master {
@@ -56,21 +56,21 @@ struct Master {
     config: Config,
     shared: &'static Shared,
     listener: TcpListener,
-    /// Closing the first end tells a generation to leave; its workers hold the second.
+    /// Closing the write end tells a generation to leave; its workers hold the read end.
     leave_write: OwnedFd,
     leave_read: OwnedFd,
     /// Slot of each worker of this generation.
     workers: HashMap<Pid, usize>,
-    /// Workers of older generations and when they have to be gone.
+    /// Workers of older generations, and when they are killed.
     leaving: HashMap<Pid, Instant>,
-    /// The master never writes to it again, so that all workers share its pages until they do.
+    /// The master never writes to it again, so all workers share its pages until they write to them.
     shared_memory: RefCell<Vec<u8>>,
 }
 
-/// Runs the target until it is told to end. `ready` is called once with the address it listens on.
+/// Runs the target until a signal ends it. Calls `ready` once, with the address that it listens on.
 ///
 /// # Errors
-/// When the settings are wrong, the address cannot be had, or the system refuses a process.
+/// When the settings are wrong, the address is not available, or the system refuses a process.
 pub fn run(
     layers: Layers,
     pid_file: Option<PathBuf>,
@@ -98,7 +98,7 @@ pub fn run(
         config,
     };
     let address = master.listener.local_addr().unwrap_or(master.config.listen);
-    // A port chosen by the system stays the same over restarts.
+    // A port that the system chose stays the same after reloads.
     master.config.listen = address;
     master.fill()?;
     if let Some(path) = &pid_file {
@@ -114,7 +114,7 @@ pub fn run(
     result
 }
 
-/// Says on stderr what went wrong; where nobody hears it the target goes on.
+/// Prints an error on stderr, and ignores a closed stderr.
 fn complain(what: &str) {
     let text = Printable::from(format!("lastdrop target: {what}\n"));
     #[allow(clippy::disallowed_methods)]
@@ -125,7 +125,7 @@ fn leave_pipe() -> Result<(OwnedFd, OwnedFd), MasterError> {
     pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(system("cannot open a pipe"))
 }
 
-/// std's own listener has a fixed backlog, and the backlog is a setting here.
+/// Opens the listener with the configured backlog; std's own listener has a fixed one.
 fn open_listener(config: &Config) -> Result<TcpListener, MasterError> {
     let open = || -> nix::Result<TcpListener> {
         let family = if config.listen.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -139,7 +139,7 @@ fn open_listener(config: &Config) -> Result<TcpListener, MasterError> {
 }
 
 impl Master {
-    /// Waits for signals and does what they ask, until one asks to end.
+    /// Handles signals until one of them ends the server.
     fn obey(&mut self, signals: &SigSet, address: SocketAddr) -> Result<(), MasterError> {
         loop {
             match wait_signal(signals, Duration::from_secs(1)) {
@@ -156,7 +156,7 @@ impl Master {
                 }
             }
             if let Err(e) = self.fill() {
-                // No process to be had now; the next turn tries again.
+                // The system refuses a process; the next turn tries again.
                 complain(&e.to_string());
             }
         }
@@ -200,14 +200,14 @@ impl Master {
     }
 
     fn become_worker(&self, slot: usize) -> ! {
-        // The end that keeps the generation alive belongs to the master alone.
+        // Only the master may hold the write end: closing it ends the generation.
         // SAFETY: this copy of the descriptor is not used again; the process ends without dropping it.
         unsafe { libc::close(std::os::fd::AsRawFd::as_raw_fd(&self.leave_write)) };
         let _ = sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&SigSet::all()), None);
-        // Ctrl-C on the terminal is for the master; it tells its workers.
+        // Ctrl-C on the terminal reaches all processes; the master ends its workers itself.
         // SAFETY: ignoring a signal installs no handler.
         let _ = unsafe { signal(Signal::SIGINT, SigHandler::SigIgn) };
-        // SAFETY: plain calls. Sleeps shall be exact, and the worker shall be told apart in ps.
+        // SAFETY: plain calls. They make sleeps exact and name the worker in ps.
         unsafe {
             libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize);
             libc::prctl(libc::PR_SET_NAME, c"target-worker".as_ptr());
@@ -229,11 +229,11 @@ impl Master {
             shared_memory: &self.shared_memory,
         };
         let code = i32::from(worker.run().is_err());
-        // SAFETY: ends the child at once, without running the exit handlers of the master's program.
+        // SAFETY: ends the child at once, without the exit handlers of the master's program.
         unsafe { libc::_exit(code) }
     }
 
-    /// New settings and new workers; with `relisten` a new listener too. Wrong settings change nothing.
+    /// Loads the settings and replaces the workers; with `relisten` the listener too. Wrong settings change nothing.
     fn reload(&mut self, address: SocketAddr, relisten: bool) {
         let mut config = match self.layers.load() {
             Ok(config) => config,
@@ -250,7 +250,7 @@ impl Master {
         let deadline = Instant::now() + LEAVE_TIMEOUT;
         self.leaving.extend(self.workers.drain().map(|(pid, _)| (pid, deadline)));
         if relisten {
-            // The old workers hold the old listener: it is closed for good when they have left.
+            // The old workers hold the old listener, so it is closed only when they have left.
             while !self.leaving.is_empty() && Instant::now() < deadline {
                 self.reap();
                 std::thread::sleep(Duration::from_millis(5));
@@ -276,7 +276,7 @@ impl Master {
         self.shared.counters.generation.fetch_add(1, SeqCst);
     }
 
-    /// Ends all workers; those that are at work may finish for a moment.
+    /// Ends all workers. Busy ones may finish within two seconds.
     fn end(&mut self) {
         if let Ok(pipe) = leave_pipe() {
             (self.leave_read, self.leave_write) = pipe;

@@ -1,4 +1,4 @@
-//! What master and workers share: counters and a scoreboard, in memory mapped before the fork.
+//! Memory that master and workers share, mapped before the fork: counters and a scoreboard.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::MAX_WORKERS;
 
-/// Path of the status page; `?auto` as Apache's mod_status prints it, `?json` for programs.
+/// Path of the status page: `?auto` in the format of Apache's mod_status, `?json` for programs.
 pub const STATUS_PATH: &str = "/server-status";
 
 #[derive(Debug, Default)]
 pub struct Counters {
     pub connections: AtomicU64,
     pub requests: AtomicU64,
-    /// Whole answers written, errors among them.
+    /// Complete answers written, errors included.
     pub answered: AtomicU64,
     pub errors: AtomicU64,
     pub closes: AtomicU64,
     pub resets: AtomicU64,
     pub hangs: AtomicU64,
-    /// Requests whose client was gone before the answer.
+    /// Requests whose client closed the connection before the answer.
     pub abandoned: AtomicU64,
     pub bad_requests: AtomicU64,
     pub status_requests: AtomicU64,
     pub forks: AtomicU64,
     pub busy: AtomicU32,
     pub generation: AtomicU32,
-    /// Nanoseconds of the monotonic clock; 0 before the first request.
+    /// Nanoseconds on the monotonic clock; 0 before the first request.
     pub first_request_ns: AtomicU64,
 }
 
-/// The counters as the status page gives them in JSON.
+/// The counters as JSON on the status page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CountersView {
     pub connections: u64,
@@ -47,19 +47,19 @@ pub struct CountersView {
     pub forks: u64,
     pub generation: u32,
     pub scoreboard: String,
-    /// The workers that live.
+    /// The live workers.
     #[serde(default)]
     pub workers: Vec<WorkerView>,
 }
 
-/// A worker as the status page gives it in JSON.
+/// A worker as JSON on the status page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerView {
     pub pid: i32,
     pub state: char,
-    /// Requests of its life.
+    /// Requests served since the worker started.
     pub requests: u64,
-    /// Seconds since its present or last request began.
+    /// Seconds since the present request began, or else the last one.
     pub request_s: f64,
 }
 
@@ -69,7 +69,7 @@ pub struct Slot {
     /// A letter of Apache's scoreboard.
     pub state: AtomicU8,
     pub requests: AtomicU64,
-    /// When its present or last request began, nanoseconds of the monotonic clock.
+    /// When the present request began, or else the last one; nanoseconds on the monotonic clock.
     pub since_ns: AtomicU64,
 }
 
@@ -77,7 +77,7 @@ pub struct Slot {
 pub struct Shared {
     pub counters: Counters,
     slots: [Slot; MAX_WORKERS as usize],
-    /// Slots in use by the present settings.
+    /// Slots that the present settings use.
     pub pool: AtomicU32,
 }
 
@@ -114,7 +114,7 @@ impl Shared {
         self.slots[index].state.store(letter, Ordering::Relaxed);
     }
 
-    /// One letter a slot, as mod_status prints it; `.` is a slot without a process.
+    /// The scoreboard as mod_status prints it: one letter for each slot, `.` for a slot without a process.
     pub fn scoreboard(&self) -> String {
         let pool = (self.pool.load(Ordering::Relaxed) as usize).min(self.slots.len());
         self.slots[..pool]
@@ -162,7 +162,7 @@ impl Shared {
             .collect()
     }
 
-    /// The status page in the form of mod_status `?auto`.
+    /// The status page in the format of mod_status `?auto`.
     pub fn auto_page(&self) -> String {
         let v = self.view();
         let idle = v.scoreboard.chars().filter(|c| *c == '_').count();

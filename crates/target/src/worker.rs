@@ -1,4 +1,4 @@
-//! A worker process: one connection at a time, as a prefork server has it.
+//! A worker process. Like a prefork server's, it serves one connection at a time.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::config::{Config, Service};
 use crate::shared::{STATUS_PATH, Shared, monotonic_ns};
 
-/// A client that has connected and says nothing is let go after this.
+/// A client that connects and sends no request is disconnected after this time.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Worker<'a> {
@@ -27,34 +27,34 @@ pub struct Worker<'a> {
     pub config: &'a Config,
     pub shared: &'static Shared,
     pub listener: &'a TcpListener,
-    /// Hangs up when this generation of workers shall leave, or when the master is gone.
+    /// Hangs up when this generation of workers shall leave, or when the master ends.
     pub leave: BorrowedFd<'a>,
-    /// Readable when this worker alone shall leave: SIGUSR1, as a worker of Apache's prefork takes it.
+    /// Readable when this worker alone shall leave, on SIGUSR1, like a worker of Apache's prefork.
     pub retire: BorrowedFd<'a>,
-    /// This process's copy of what the master shares.
+    /// The worker's copy of the memory that the master shares.
     pub shared_memory: &'a RefCell<Vec<u8>>,
 }
 
-/// What a worker carries from request to request.
+/// The state that a worker keeps from request to request.
 struct Desk {
     served: u64,
     leaked: Vec<Vec<u8>>,
     rng: Xoshiro256PlusPlus,
     log: Option<File>,
-    /// When the request at hand was noticed, nanoseconds on the monotonic clock.
+    /// When the worker became busy with the present request, nanoseconds on the monotonic clock.
     busy_since: u64,
-    /// When it was there to be read, which is later where its connection was accepted first.
+    /// When the present request was ready to be read; later than `busy_since` if its connection was accepted first.
     began: u64,
-    /// By how much requests so far took the worker longer than planned: accepting, reading, writing, waking up late. The
-    /// next one is as much shorter, so that a worker is busy for as long as the plan says, and the pool is the queue
-    /// that a formula is about.
+    /// How much longer than planned the requests so far took, for accepting, reading, writing and late wake-ups. The
+    /// next request is shortened by it. So a worker is busy for exactly the planned time, and the queueing formulas
+    /// hold for the pool.
     debt: u64,
 }
 
-/// A delay beyond this is the machine's and not the worker's own: it is not made up for.
+/// A larger delay is caused by the machine, not by the worker's own work, and is not made up for.
 const MOST_DEBT_NS: u64 = 1_000_000;
 
-/// What is planned for a request.
+/// The planned outcome of a request.
 enum Fate {
     Answer(u16),
     Close,
@@ -62,19 +62,19 @@ enum Fate {
     Hang,
 }
 
-/// What became of a wait.
+/// How a wait ended.
 enum Wake {
     Ready,
     Leave,
     Timeout,
 }
 
-/// What an answer says of its connection.
+/// The `Connection` header of an answer.
 #[derive(Clone, Copy)]
 enum Connection {
     Close,
     Keep,
-    /// HTTP/1.0 has to be told.
+    /// HTTP/1.0 needs an explicit keep-alive.
     SayKeep,
 }
 
@@ -97,7 +97,7 @@ impl Connection {
 }
 
 impl Worker<'_> {
-    /// Serves until told to leave or until its requests are used up.
+    /// Serves until the worker shall leave or has served its maximum of requests.
     pub fn run(&self) -> io::Result<()> {
         let mut memory = vec![1u8; self.config.memory as usize];
         std::hint::black_box(memory.as_mut_slice());
@@ -105,7 +105,7 @@ impl Worker<'_> {
         self.shared.set_state(self.slot, b'S');
         std::thread::sleep(self.config.startup);
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        // Exclusive: a connection wakes one worker and not the whole pool.
+        // Exclusive: a connection wakes one worker, not the whole pool.
         epoll.add(self.listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE, 0))?;
         epoll.add(self.leave, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
         epoll.add(self.retire, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
@@ -136,7 +136,7 @@ impl Worker<'_> {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     self.shared.counters.connections.fetch_add(1, SeqCst);
-                    // A client that misbehaves costs its connection and nothing else.
+                    // An error on a connection ends that connection and nothing else.
                     let _ = self.serve(stream, &mut desk);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -169,7 +169,7 @@ impl Worker<'_> {
                     };
                     self.shared.set_state(self.slot, state);
                     match self.wait_readable(&stream, limit)? {
-                        // In the middle of a request the client is served first.
+                        // After a part of a request has arrived, it is served before the worker leaves.
                         Wake::Leave if state == b'K' => return Ok(()),
                         Wake::Timeout => return Ok(()),
                         Wake::Ready | Wake::Leave => {}
@@ -220,7 +220,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Does what is planned for one request. False: the connection is finished with.
+    /// Carries out the planned outcome of one request. Returns false if the connection is done.
     fn request(&self, stream: &mut TcpStream, head: &RequestHead, close: bool, desk: &mut Desk) -> io::Result<bool> {
         let counters = &self.shared.counters;
         let number = counters.requests.fetch_add(1, SeqCst) + 1;
@@ -261,7 +261,7 @@ impl Worker<'_> {
                 }
                 let body = vec![b'x'; self.config.body as usize];
                 let times = if self.config.server_time { times_since(began) } else { String::new() };
-                // Counted before it is written: a client that has the answer must find it counted.
+                // Counted before it is written, so that a client never has an answer that is not counted yet.
                 counters.answered.fetch_add(1, SeqCst);
                 let written = self.answer_with(
                     stream,
@@ -278,7 +278,7 @@ impl Worker<'_> {
                 }
                 if let (Ok(()), Some(log)) = (&written, &mut desk.log) {
                     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros());
-                    // One write a line: lines of several workers do not mix.
+                    // One write for each line keeps lines of several workers apart.
                     let _ = log.write_all(format!("{at},{status},{}\n", head.path).as_bytes());
                 }
                 if let Some(planned) = planned {
@@ -306,8 +306,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes as long as a request takes while `busy` workers are at work. Comes back with the planned time in nanoseconds
-    /// where it is one that is slept.
+    /// Takes the service time of a request while `busy` workers are busy. Returns the planned nanoseconds if the time
+    /// was slept.
     fn work(&self, busy: u32, desk: &mut Desk) -> Option<u64> {
         let stretch = self.config.stretch(busy);
         let planned = match self.config.service {
@@ -330,7 +330,7 @@ impl Worker<'_> {
         Some(planned)
     }
 
-    /// Waits for the end of the planned stall, if it is now; says for how long, in nanoseconds.
+    /// Sleeps until the end of the planned stall, if it is now. Returns the nanoseconds slept.
     fn stall(&self) -> u64 {
         if self.config.stall_for.is_zero() {
             return 0;
@@ -366,7 +366,7 @@ impl Worker<'_> {
         self.answer_with(stream, "", status, kind, body, connection, head_only)
     }
 
-    /// An answer with more fields, each with its end of line.
+    /// Writes an answer with further header fields, each with its line end.
     #[allow(clippy::too_many_arguments)]
     fn answer_with(
         &self,
@@ -418,8 +418,8 @@ impl Worker<'_> {
     }
 }
 
-/// What an answer says of its request, which a worker noticed at `began` on the monotonic clock: when that was by the
-/// clock of the day, and how long it has taken.
+/// Header fields with the times of a request. `began` is on the monotonic clock; the fields have the wall-clock time
+/// and the duration.
 fn times_since(began: u64) -> String {
     let took_us = monotonic_ns().saturating_sub(began) / 1000;
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
@@ -428,7 +428,7 @@ fn times_since(began: u64) -> String {
     format!("X-Request-Received: t={at} D={took_us}\r\nServer-Timing: app;dur={ms}.{us:03}\r\n")
 }
 
-/// Sleeps end when they are to, not up to 50 µs later.
+/// Sets the timer slack to 1 ns, so that sleeps do not end up to 50 µs late.
 fn precise_timers() {
     // SAFETY: sets the timer slack of this thread, nanoseconds; no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
@@ -440,7 +440,7 @@ fn sleep(d: Duration) {
     }
 }
 
-/// Uses CPU time, not wall time: a busy machine makes it slower, as it would real work.
+/// Burns CPU time, not wall time: a busy machine makes it slower, like real work.
 fn burn(d: Duration) {
     let cpu = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |t| t.num_nanoseconds() as u64);
     let end = cpu() + d.as_nanos() as u64;
