@@ -1,17 +1,17 @@
-//! An answer as it came, taken apart once more for those who show it.
+//! Splits a recorded answer into its parts for display.
 
 use lastdrop_http::ResponseParser;
 
-/// The head of an answer with its empty line, and its body without its framing, in the pieces in which it is framed.
+/// An answer's head with its empty line, and its body without framing, in the pieces in which it was framed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AnswerParts {
     pub head: Vec<u8>,
     pub pieces: Vec<Vec<u8>>,
-    /// The empty line that ends a body in chunks.
+    /// Bytes of the empty line that ends a chunked body.
     pub footer_bytes: usize,
 }
 
-/// Takes an answer apart; all of it is head where it is not HTTP.
+/// Splits an answer into its parts; if it is not HTTP, all of it is head.
 #[must_use]
 pub fn answer_parts(raw: &[u8]) -> AnswerParts {
     let mut parser = ResponseParser::default();

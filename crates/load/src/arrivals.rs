@@ -13,7 +13,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::share::Shard;
 
-/// A rate over time: straight lines, one after the other; after the last nothing arrives.
+/// A rate over time: consecutive straight lines. After the last one nothing arrives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     segments: Vec<Segment>,
@@ -22,11 +22,11 @@ pub struct Profile {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Segment {
     start_us: f64,
-    /// Infinite where a constant rate has no end.
+    /// Infinite if a constant rate has no end.
     len_us: f64,
     from_rps: f64,
     to_rps: f64,
-    /// Arrivals before it, and up to its end.
+    /// Arrivals before the segment, and up to its end.
     before: f64,
     until: f64,
 }
@@ -38,7 +38,7 @@ impl Profile {
         Profile::of(&[(f64::INFINITY, rate_rps, rate_rps)])
     }
 
-    /// A straight line from one rate to another.
+    /// A rate that changes linearly.
     #[must_use]
     pub fn linear(from_rps: f64, to_rps: f64, len_us: Micros) -> Profile {
         Profile::of(&[(len_us as f64, from_rps, to_rps)])
@@ -68,8 +68,8 @@ impl Profile {
         Profile { segments }
     }
 
-    /// When the integral of the rate reaches `count`; None where it never does. `at` is the segment to begin with, and
-    /// moves on.
+    /// Returns when the integral of the rate reaches `count`; `None` if it never does. `at` is the segment to begin
+    /// with, and advances.
     fn time_of(&self, count: f64, at: &mut usize) -> Option<Micros> {
         loop {
             let s = self.segments.get(*at)?;
@@ -77,7 +77,7 @@ impl Profile {
             if count < s.until {
                 let n = count - s.before;
                 let slope = if s.len_us.is_finite() { (s.to_rps - s.from_rps) / s.len_us * 1e6 } else { 0.0 };
-                // The root of slope/2·t² + from·t = n that also holds for slope 0.
+                // This form of the root of slope/2·t² + from·t = n also holds for slope 0.
                 let root = (s.from_rps * s.from_rps + 2.0 * slope * n).max(0.0).sqrt();
                 let t_us = if n == 0.0 { 0.0 } else { 2.0 * n * 1e6 / (s.from_rps + root) };
                 return Some((s.start_us + t_us.min(s.len_us)) as Micros);
@@ -87,8 +87,8 @@ impl Profile {
     }
 }
 
-/// Exponential gaps that are added up with one logarithm, that of the product of their random numbers: the smallest such product is
-/// (2⁻⁵³)¹⁶, far above the smallest number there is.
+/// Number of exponential gaps summed with one logarithm, that of the product of their random numbers. The smallest such
+/// product is (2⁻⁵³)¹⁶, far above the smallest positive `f64`.
 const GROUP: u32 = 16;
 
 #[derive(Debug, Clone)]
@@ -96,9 +96,9 @@ pub struct Arrivals {
     kind: Kind,
     profile: std::sync::Arc<Profile>,
     segment: usize,
-    /// So many arrive together.
+    /// Number of requests that arrive together.
     burst: u64,
-    /// Which of the arrivals are this thread's, and how many of those have been.
+    /// Which arrivals are this thread's, and how many of those have passed.
     shard: Shard,
     taken: u64,
     next_us: Micros,
@@ -106,7 +106,7 @@ pub struct Arrivals {
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Where the integral of the rate is a whole number.
+    /// An arrival wherever the integral of the rate is a whole number.
     Uniform,
     /// Gaps of 1 ± `spread`.
     Jitter { spread: f64, walk: Walk },
@@ -114,14 +114,14 @@ enum Kind {
     Poisson { walk: Walk },
 }
 
-/// A way through all gaps of a run, of which a thread needs the sums at its own arrivals: that costs some nanoseconds for each
-/// arrival of somebody else, and the schedule is the same to the last bit however many there are.
+/// Walks through all gaps of a run, of which a thread needs the sums at its own arrivals. That costs some nanoseconds
+/// for each arrival of another thread. In return the schedule is identical to the last bit for any number of threads.
 #[derive(Debug, Clone)]
 struct Walk {
     rng: Box<Xoshiro256PlusPlus>,
-    /// Gaps passed so far and their sum, up to the last whole group of them.
+    /// Sum of the gaps passed so far, up to the last full group.
     at: f64,
-    /// How many gaps are in `product`, whose logarithm is to be taken off.
+    /// Number of gaps passed; those of the current group are in `product`, whose logarithm is not in the sum yet.
     gaps: u64,
     in_group: u32,
     product: f64,
@@ -132,7 +132,7 @@ impl Walk {
         Walk { rng: Box::new(Xoshiro256PlusPlus::seed_from_u64(seed)), at: 0.0, gaps: 0, in_group: 0, product: 1.0 }
     }
 
-    /// The sum of the first `gaps` exponential gaps; never fewer than the last time.
+    /// Returns the sum of the first `gaps` exponential gaps; `gaps` must not decrease between calls.
     fn exponential(&mut self, gaps: u64) -> f64 {
         while self.gaps < gaps {
             // 53 random bits, in (0, 1]: the logarithm is finite.
@@ -147,7 +147,7 @@ impl Walk {
         self.at - self.product.ln()
     }
 
-    /// The same of gaps evenly spread over 1 ± `spread`.
+    /// Like `exponential`, for gaps evenly distributed over 1 ± `spread`.
     fn even(&mut self, gaps: u64, spread: f64) -> f64 {
         while self.gaps < gaps {
             let u = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
@@ -175,21 +175,21 @@ impl Arrivals {
         arrivals
     }
 
-    /// When the next request is due, since the start of the phase; `Micros::MAX` where nothing more comes.
+    /// When the next request is due, since the start of the phase; `Micros::MAX` if nothing more arrives.
     #[inline]
     #[must_use]
     pub fn next_due(&self) -> Micros {
         self.next_us
     }
 
-    /// Goes on to the request after the next.
+    /// Advances by one request.
     #[inline]
     pub fn advance(&mut self) {
         self.taken += 1;
         self.next_us = self.compute();
     }
 
-    /// Goes on until nothing is due before `end_us`; says how many requests that were.
+    /// Advances until nothing is due before `end_us`. Returns how many requests that were.
     pub fn advance_to(&mut self, end_us: Micros) -> u64 {
         let mut count = 0;
         while self.next_us < end_us {
@@ -205,7 +205,7 @@ impl Arrivals {
         let count = match &mut self.kind {
             Kind::Uniform => (burst * self.burst) as f64,
             Kind::Jitter { spread, walk } => each * walk.even(burst, *spread),
-            // The first comes after a gap of its own.
+            // The first arrival follows a gap of its own.
             Kind::Poisson { walk } => each * walk.exponential(burst + 1),
         };
         self.profile.time_of(count, &mut self.segment).unwrap_or(Micros::MAX)
@@ -243,7 +243,7 @@ mod tests {
             assert_eq!(uniform(&Profile::linear(100.0, 0.0, 10_000_000), 1, shards, 10_000_000), 500);
             assert_eq!(uniform(&Profile::steps(10.0, 50.0, 5, 10_000_000), 1, shards, 10_000_000), 300);
         }
-        // Half of the time of a ramp from 0 brings a quarter of its arrivals.
+        // A ramp from 0 has a quarter of its arrivals in the first half of its time.
         assert_eq!(uniform(&Profile::linear(0.0, 100.0, 10_000_000), 1, 1, 5_000_000), 125);
     }
 

@@ -1,10 +1,10 @@
-//! The classes that requests have: of those that go out, and of those that never did.
+//! The classes of requests, sent and unsent.
 
 use crate::prepare::{Choice, Prepared};
 use crate::stream::Errand;
 
 impl Prepared {
-    /// The class of a request that goes out.
+    /// The class of a request that is sent.
     #[inline]
     pub(crate) fn class_of(&self, request: u32, errand: Option<&Errand>) -> u16 {
         if self.classes == 0 {
@@ -16,7 +16,7 @@ impl Prepared {
         }
     }
 
-    /// So many requests of an open loop, each class with its share of the plan's mix. The shares add up.
+    /// Divides `total` open-loop requests among the classes by the plan's weights. The shares add up.
     pub(crate) fn mixed(&self, total: u64) -> Vec<u64> {
         let weights: Vec<(u16, f64)> = match &self.choice {
             Choice::Only | Choice::Session => vec![(self.requests[0].class, 1.0)],

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::Micros;
 
-/// Microseconds since the run began, monotonic. Copies share the same beginning, so load, probes and events of a run
-/// are on one time axis.
+/// Microseconds since the run began, monotonic. Copies share the same start, so load, probes and events of a run are on
+/// one time axis.
 #[derive(Debug, Clone, Copy)]
 pub struct RunClock {
     start: Instant,
@@ -25,13 +25,13 @@ impl RunClock {
         self.start.elapsed().as_micros() as Micros
     }
 
-    /// A moment on this clock; 0 for one before it began.
+    /// Converts a moment to this clock; 0 if it is before the start.
     #[must_use]
     pub fn at(&self, moment: Instant) -> Micros {
         moment.saturating_duration_since(self.start).as_micros() as Micros
     }
 
-    /// The moment that is so far on this clock.
+    /// Converts a time of this clock to a moment.
     #[must_use]
     pub fn moment(&self, at: Micros) -> Instant {
         self.start + Duration::from_micros(at)

@@ -1,4 +1,4 @@
-//! Where connections go: names resolved (again from time to time), unix sockets, proxies, our own addresses.
+//! Where connections go: names (resolved again from time to time), unix sockets, proxies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use lastdrop_model::plan::Network;
 use crate::LoadError;
 use crate::part::Allow;
 
-/// Something that a socket connects to.
+/// An address that a socket can connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -33,7 +33,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// One server that is loaded: an origin and the addresses behind it.
+/// A server under load: an origin and the addresses behind it.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     pub tls: bool,
@@ -46,20 +46,20 @@ pub struct Endpoint {
     pub addresses: Vec<Address>,
     /// The name behind `addresses` that is resolved again: the host's, or the proxy's.
     pub name: Option<(String, u16)>,
-    /// Sent first, and answered 2xx, where there is a tunnel through a proxy.
+    /// The CONNECT request that opens a tunnel through a proxy; it has to be answered 2xx.
     pub connect_request: Option<Arc<[u8]>>,
     /// Requests carry the whole URL, for a proxy.
     pub absolute: bool,
-    /// What the proxy wants to see, where it has to know who asks. For its eyes alone: with `absolute` it is in each
-    /// request, and the proxy takes it out; else it is in `connect_request`.
+    /// The Proxy-Authorization value, if the proxy needs one. It is for the proxy alone. With `absolute` it is in each
+    /// request, and the proxy removes it; otherwise it is in `connect_request`.
     pub proxy_authorization: Option<Arc<str>>,
-    /// Of the next address in turn.
+    /// Index of the next address to use.
     pub turn: usize,
 }
 
 impl Endpoint {
     /// # Errors
-    /// When the name behind it does not resolve, or leads to where connections may not go.
+    /// The name does not resolve, or leads to where connections may not go.
     pub fn new(url: &Url, network: &Network, allow: Option<&Allow>) -> Result<Endpoint, LoadError> {
         let (name, addresses) = if let Some(path) = &network.unix_socket {
             let address = Address::Unix(path.as_path().into());
@@ -90,7 +90,7 @@ impl Endpoint {
         })
     }
 
-    /// Another origin on the same host: same addresses, another port, or TLS where there was none. For redirects.
+    /// Another origin on the same host, for redirects: same addresses, another port, or TLS where there was none.
     #[must_use]
     pub fn sibling(&self, url: &Url, network: &Network) -> Endpoint {
         let mut other = self.clone();
@@ -118,7 +118,7 @@ impl Endpoint {
         other
     }
 
-    /// The next address to connect to.
+    /// Returns the next address to connect to, in turn.
     pub fn next_address(&mut self) -> Address {
         let address = self.addresses[self.turn % self.addresses.len()].clone();
         self.turn = self.turn.wrapping_add(1);
@@ -145,9 +145,9 @@ pub fn basic(credentials: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(credentials))
 }
 
-/// The addresses of a name. Where it has some of both families (localhost often is ::1 and 127.0.0.1), those of the
-/// family of the first that takes a connection; a name with one family is not tried, so that the server sees nothing
-/// but the load.
+/// Returns the addresses of a name. If it has both families (localhost often is ::1 and 127.0.0.1), only those of the
+/// family that first accepts a connection. A name with one family is not tried, so that the server sees nothing but the
+/// load.
 fn resolve_name(
     host: &str,
     port: u16,
@@ -163,7 +163,7 @@ fn resolve_name(
     }
     let none = || error(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
     let first = *all.first().ok_or_else(none)?;
-    // Before any of them is tried.
+    // Check before any of them is tried.
     all.iter().try_for_each(|a| check_allowed(allow, host, &Address::Tcp(*a)))?;
     if all.iter().any(|a| a.is_ipv4() != first.is_ipv4()) && try_them {
         let v4 = answers_by_ipv4(host, port, &all).unwrap_or(first.is_ipv4());
@@ -181,8 +181,8 @@ fn check_allowed(allow: Option<&Allow>, what: &str, address: &Address) -> Result
     }
 }
 
-/// What the system knows a name by. `localhost` is loopback also where nobody says so (a root without /etc/hosts and name
-/// server), as RFC 6761, 6.3 has it.
+/// Resolves a name through the system. `localhost` is loopback even if nothing defines it (a root without /etc/hosts
+/// and name server), as RFC 6761, 6.3 requires.
 fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     match (host, port).to_socket_addrs() {
         Ok(found) => Ok(found.collect()),
@@ -194,8 +194,8 @@ fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// Is it IPv4 by which a name with both families takes a connection? None: nobody answers. Each try is a stranger to the
-/// server, so what was found out holds for as long as this process lives.
+/// Whether IPv4 is the family by which a name with both accepts a connection; `None` if nothing answers. Each try looks
+/// like a foreign client to the server, so the result holds for the life of this process.
 fn answers_by_ipv4(host: &str, port: u16, all: &[SocketAddr]) -> Option<bool> {
     static KNOWN: Mutex<BTreeMap<(String, u16), bool>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,15 +207,15 @@ fn answers_by_ipv4(host: &str, port: u16, all: &[SocketAddr]) -> Option<bool> {
     Some(answering.is_ipv4())
 }
 
-/// The first address that load on a URL goes to.
+/// Returns the first address that load on a URL goes to.
 ///
 /// # Errors
-/// When the name does not resolve.
+/// The name does not resolve.
 pub fn resolve(url: &Url) -> Result<SocketAddr, LoadError> {
     Ok(resolve_name(&url.host, url.port, None, true, None)?[0])
 }
 
-/// Addresses as they are now, for all threads of a run.
+/// The current addresses, shared by all threads of a run.
 #[derive(Debug, Default)]
 pub struct Directory {
     version: AtomicU64,
@@ -223,13 +223,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Resolves every name of `endpoints` again and tells those who ask [`Directory::news`].
+    /// Resolves every name of `endpoints` again for [`Directory::news`].
     pub fn refresh(&self, endpoints: &[Endpoint], family: Option<u8>) {
         let mut fresh = Vec::new();
         for endpoint in endpoints {
             let Some((host, port)) = &endpoint.name else { continue };
             let v4 = endpoint.addresses.iter().any(|a| matches!(a, Address::Tcp(SocketAddr::V4(_))));
-            // A name that does not resolve now keeps the addresses that it had.
+            // A name that does not resolve now keeps its old addresses.
             if let Ok(mut found) = resolve_name(host, *port, family, false, None) {
                 found.retain(|a| a.is_ipv4() == v4);
                 if !found.is_empty() {
@@ -241,7 +241,7 @@ impl Directory {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes what is new since `seen` into `endpoints`.
+    /// Updates `endpoints` with everything new since version `seen`.
     pub fn news(&self, seen: &mut u64, endpoints: &mut [Endpoint]) {
         let version = self.version.load(Ordering::Acquire);
         if version == *seen {

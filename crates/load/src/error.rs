@@ -2,7 +2,7 @@
 
 use lastdrop_model::plan::PlanError;
 
-/// Why no load could be put on a server at all. What happens to single requests is data, not an error.
+/// Why a load could not start at all. What happens to single requests is data, not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("the host '{host}' cannot be resolved: {source}; check the spelling, or write an address")]
@@ -18,7 +18,7 @@ pub enum LoadError {
     Request { index: usize, what: String },
     #[error("{0}")]
     Tls(String),
-    /// Whoever runs this machine's part does not want it to connect there.
+    /// The owner of this agent does not allow connections there.
     #[error("{what} is at {address}, where this agent may not connect; start it with --allow for that address")]
     NotAllowed { what: String, address: String },
     #[error("{what}: {source}")]

@@ -1,4 +1,4 @@
-//! Values that are taken from answers, for later requests.
+//! Values that are extracted from answers for later requests.
 
 use lastdrop_model::request::{Extract, Place};
 use regex::bytes::Regex;
@@ -22,7 +22,7 @@ pub struct Extraction {
 
 impl Extraction {
     /// # Errors
-    /// When the rule cannot be understood.
+    /// The rule is not valid.
     pub fn new(extract: &Extract, value: usize) -> Result<Extraction, String> {
         let regex = |pattern: &str| {
             let built = regex::bytes::RegexBuilder::new(pattern).size_limit(1 << 20).build();
@@ -40,7 +40,7 @@ impl Extraction {
         Ok(Extraction { value, rule })
     }
 
-    /// The value, where the answer has it; `url` is where it leads to or came from.
+    /// Returns the value if the answer has it; `url` is the redirect's target or the requested URL.
     #[must_use]
     pub fn take(&self, headers: &[(String, Vec<u8>)], body: &[u8], url: &[u8]) -> Option<Vec<u8>> {
         let first = |regex: &Regex, text: &[u8]| {

@@ -10,18 +10,18 @@ pub use lastdrop_files::input::{MOST_BYTES, read, read_text};
 /// Where the files of a plan are.
 #[derive(Debug, Clone, Default)]
 pub enum Files {
-    /// Where the plan says.
+    /// On disk, where the plan says.
     #[default]
     Disk,
-    /// They came along with the plan, each under the name that it has there. Nothing else is read.
+    /// Sent along with the plan, each under the name that it has there. Nothing else is read.
     Sent(Arc<BTreeMap<PathBuf, Vec<u8>>>),
 }
 
 impl Files {
-    /// The bytes of one.
+    /// Reads a file.
     ///
     /// # Errors
-    /// As [`read`]; and where it did not come along.
+    /// As [`read`], or the file was not sent along.
     pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         match self {
             Files::Disk => read(path),

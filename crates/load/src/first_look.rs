@@ -1,8 +1,9 @@
-//! A look at a few answers of requests of which nobody has said what to expect: did the server do the work that was asked of it?
+//! Checks a few answers to requests without expectations: did the server do the work that was asked of it?
 //!
-//! A page behind a login answers 302, or 200 with the login's form; a form whose token is missing comes back with 200. Nothing of that
-//! is an error status, and all of it is faster than the work. Looked at are the first answer of a class, the 2nd, the 4th, the 7th, the 12th
-//! and so on, so that looks cost nothing where many requests are sent; of a body, its beginning.
+//! A page behind a login answers 302, or 200 with the login form; a form with a missing token comes back with 200. None
+//! of these is an error status, and all are faster than the work. Checked are the first answer of a class, the 2nd, the
+//! 4th, the 7th, the 12th and so on, so that the checks cost nothing at many requests. Only the beginning of a body is
+//! kept.
 
 use lastdrop_model::class::fold;
 use lastdrop_model::request::{Body, RequestSpec};
@@ -11,27 +12,27 @@ use memchr::memmem;
 
 use crate::logged::redirect_target;
 
-/// Answers that a thread looks at, at most.
+/// Most answers that a thread checks.
 const MOST_LOOKS: u32 = 200;
 
-/// Of a title or a redirect's target.
+/// Longest title or redirect target shown.
 const MOST_SHOWN_CHARS: usize = 80;
 
-/// When the next look at an answer of each class is due.
+/// When the next check of an answer of each class is due.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
-    /// Requests that were sent, and the number of the next that is looked at.
+    /// Requests sent, and the number of the next one to check.
     classes: Vec<(u32, u32)>,
     left: u32,
 }
 
 impl Looks {
-    /// `classes` is 0 where all requests are of one.
+    /// `classes` is 0 if all requests are of one class.
     pub fn new(classes: usize) -> Looks {
         Looks { classes: vec![(0, 1); classes.max(1)], left: MOST_LOOKS }
     }
 
-    /// A request of a class is about to be sent: is its answer to be looked at?
+    /// Whether to check the answer to the next request of a class.
     #[inline]
     pub fn is_due(&mut self, class: u16) -> bool {
         let Some((sent, next)) = self.classes.get_mut(usize::from(class)) else { return false };
@@ -39,29 +40,29 @@ impl Looks {
         if *sent < *next || self.left == 0 {
             return false;
         }
-        // Neither all odd nor all even: with redirects a request and what follows from it take turns.
+        // Neither all odd nor all even: with redirects, a request and its follow-up alternate.
         *next = next.saturating_add(*next / 3 * 2 + *next % 3 * 2 / 3 + 1);
         self.left -= 1;
         true
     }
 }
 
-/// An answer, and what it answers.
+/// An answer to check, with its request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Looked<'a> {
     pub spec: &'a RequestSpec,
     pub method: &'a str,
-    /// The URL that it was asked for, with the path as it was sent.
+    /// The requested URL, with the path as sent.
     pub here: &'a Url,
     pub status: u16,
     pub location: Option<&'a [u8]>,
-    /// The run follows redirects of it.
+    /// The run follows its redirects.
     pub is_followed: bool,
-    /// The beginning of it.
+    /// The beginning of the body.
     pub body: &'a [u8],
 }
 
-/// Words with which the title of a page begins that only asks for a login.
+/// Beginnings of the title of a page that only asks for a login.
 const LOGIN_TITLES: [&str; 18] = [
     "log in",
     "login",
@@ -82,7 +83,7 @@ const LOGIN_TITLES: [&str; 18] = [
     "inloggen",
     "accedi",
 ];
-/// Parts of a path that leads to one.
+/// Parts of a path that leads to a login page.
 const LOGIN_PATHS: [&str; 9] =
     ["login", "log-in", "log_in", "logon", "signin", "sign-in", "sign_in", "authenticate", "/sso"];
 
@@ -96,17 +97,17 @@ fn leads_to_login(path: &str) -> bool {
 }
 
 impl Looked<'_> {
-    /// What the request is called: its method, and its path as classes have it.
+    /// The request's name: its method, and its path as in classes.
     pub fn name(&self) -> String {
         format!("{} {}", self.spec.method, fold(&self.spec.url.path))
     }
 
-    /// Is it a redirect that is followed? It says nothing yet.
+    /// Whether it is a redirect that is followed. It proves nothing yet.
     pub fn leads_on(&self) -> bool {
         self.is_followed && is_redirect(self.status) && self.location.is_some()
     }
 
-    /// Why the answer looks as if the work was not done; it goes on where the name ends.
+    /// Why the answer looks as if the work was not done; the text continues after the name.
     pub fn doubt(&self) -> Option<String> {
         if is_redirect(self.status) {
             return self.redirect();
@@ -122,7 +123,7 @@ impl Looked<'_> {
         let asks_for_login = LOGIN_TITLES.iter().any(|word| small.starts_with(word))
             || (LOGIN_TITLES.iter().any(|word| small.contains(word)) && has_input(&lower, "password"));
         let changes = matches!(self.spec.method.as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
-        // A login's own page is what is wanted where that is asked for; whoever posts there wants another.
+        // A login page is the right answer to a request for it; a POST there expects another.
         if asks_for_login && (self.method != "GET" || !leads_to_login(&self.spec.url.path)) {
             return Some(page());
         }
@@ -149,7 +150,7 @@ impl Looked<'_> {
         Some(format!("redirects to {}", shown(&format!("{origin}{path}"))))
     }
 
-    /// Does the page have a form with all fields that were sent, and with one that a page for reading has not?
+    /// Whether the page has a form with all fields that were sent, and a field that a page for reading does not have.
     fn is_form_again(&self, lower: &str) -> bool {
         let names: Vec<String> = match &self.spec.body {
             Body::Form(fields) => fields.iter().map(|(name, _)| name.to_ascii_lowercase()).collect(),
@@ -167,18 +168,18 @@ impl Looked<'_> {
     }
 }
 
-/// What a server said, as it is shown: its beginning, control characters visible.
+/// Text of a server for display: its beginning, control characters visible.
 fn shown(text: &str) -> String {
     let beginning: String = text.chars().take(MOST_SHOWN_CHARS).collect();
     printable::line(&beginning)
 }
 
-/// Has a page an input of a type? The page is in small letters.
+/// Whether a page, given in lower case, has an input of a type.
 fn has_input(lower: &str, kind: &str) -> bool {
     ['"', '\''].iter().any(|q| lower.contains(&format!("type={q}{kind}{q}")))
 }
 
-/// The title of a page, with single blanks.
+/// The title of a page, with single spaces.
 fn title(html: &str, lower: &str) -> String {
     let inside = || {
         let start = memmem::find(lower.as_bytes(), b"<title")?;

@@ -1,7 +1,7 @@
-//! Numbers of connections and of requests in flight: each a type of its own, so that none is taken for the other. Only `protocol`
-//! makes one out of the other.
+//! Numbers of connections and of requests in flight, as separate types so that they cannot be confused. Only `protocol`
+//! converts one into the other.
 
-/// The number of a place for a connection in its thread.
+/// The number of a connection slot in its thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(pub u32);
 
@@ -12,7 +12,7 @@ impl Slot {
     }
 }
 
-/// The number of a request that may be in flight in its thread; each user has some of its own.
+/// The number of a possible request in flight in its thread; each user has some of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamId(pub u32);
 

@@ -1,7 +1,7 @@
-//! Looks at answers: expectations, values for later requests, cookies, redirects, challenges.
+//! Inspects answers: expectations, values for later requests, cookies, redirects, challenges.
 //!
-//! Only answers to requests that ask for it are looked at; all others are counted and forgotten. What is kept of a body
-//! is bounded, so that a hostile server cannot fill our memory.
+//! Only answers to requests that need it are inspected; all others are counted and forgotten. The part of a body that
+//! is kept is bounded, so that a hostile server cannot fill our memory.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -19,12 +19,12 @@ use sha2::{Digest, Sha256};
 
 use crate::extract::{Extraction, Rule};
 
-/// Of a longer body only this much is looked at for texts, values and links.
+/// Largest part of a body that is searched for texts, values and links.
 pub const MOST_KEPT_BYTES: usize = 4 << 20;
-/// Of a body that is only looked at, so much.
+/// Largest part of a body that is kept only to look for signs of failure.
 const PEEKED_BYTES: usize = 64 << 10;
-/// All bodies that come on the connections of a thread at once have so much memory. A hundred pages of the size above fit;
-/// of what comes when it is used up only the length is known.
+/// Memory for all bodies that arrive on a thread's connections at once. A hundred pages of the size above fit. When it
+/// is used up, only the length of further data is recorded.
 const MOST_HELD_BYTES: usize = 256 << 20;
 
 /// What has to be kept of an answer.
@@ -45,11 +45,11 @@ pub struct Wanted {
 }
 
 thread_local! {
-    /// Bytes that this thread has for bodies: what is kept of them, and windows of decoders.
+    /// Bytes that this thread uses for bodies: kept data and decoder windows.
     static HELD_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A part of the memory that a thread has for bodies.
+/// Accounts for a part of the memory that a thread has for bodies.
 #[derive(Debug, Default)]
 struct Held(usize);
 
@@ -75,9 +75,9 @@ fn is_full() -> bool {
 struct Kept {
     bytes: Vec<u8>,
     held: Held,
-    /// More of it is not kept.
+    /// Most bytes to keep.
     most: usize,
-    /// There was more.
+    /// The body had more.
     cut: bool,
 }
 
@@ -149,23 +149,23 @@ enum Content {
     Coded {
         decoder: Box<Decoder<Body>>,
         window: Held,
-        /// There was no memory to decode the rest.
+        /// The rest was not decoded for lack of memory.
         cut: bool,
     },
 }
 
-/// What is seen of one answer while it comes.
+/// What is collected from one answer while it arrives.
 pub struct Capture {
     wanted: Wanted,
     pub headers: Vec<(String, Vec<u8>)>,
     pub cookies: Vec<Vec<u8>>,
     pub location: Option<Vec<u8>>,
     pub challenges: Vec<Vec<u8>>,
-    /// The answer must be asked for again each time.
+    /// A cache may not reuse the answer without asking again.
     pub no_store: bool,
     /// The body does not decode.
     pub damaged: bool,
-    /// Bytes of body that came in a coding that is being undone.
+    /// Bytes of the body before decoding.
     coded_bytes: u64,
     content: Content,
 }
@@ -192,7 +192,7 @@ impl Capture {
         }
     }
 
-    /// For something that a page embeds: expectations and values are about the page.
+    /// For a resource that a page embeds: expectations and values are about the page.
     #[must_use]
     pub fn of_part(wanted: &Wanted) -> Capture {
         let Wanted { cookies, location, challenge, caching, decode, .. } = *wanted;
@@ -206,9 +206,9 @@ impl Capture {
         }
     }
 
-    /// The answer is whole.
+    /// Ends the answer.
     pub fn finish(&mut self) {
-        // Answers to HEAD, 204 and 304 say how a body would be coded, and have none; an empty body has nothing to undo.
+        // Answers to HEAD, 204 and 304 name a coding but have no body; an empty body has nothing to decode.
         if self.coded_bytes == 0 {
             return;
         }
@@ -217,13 +217,13 @@ impl Capture {
         }
     }
 
-    /// Bytes of body, decoded where that was asked for.
+    /// Bytes of the body, decoded if the plan asks for it.
     #[must_use]
     pub fn body_bytes(&self) -> u64 {
         self.seen().bytes
     }
 
-    /// Bytes that went into a decoder and came out of it; None where there was none.
+    /// Bytes before and after decoding; `None` if there was no decoder.
     #[must_use]
     pub fn decoded_bytes(&self) -> Option<(u64, u64)> {
         matches!(self.content, Content::Coded { .. }).then(|| (self.coded_bytes, self.seen().bytes))
@@ -234,7 +234,7 @@ impl Capture {
         self.seen().kept.as_ref().map_or(&[][..], |kept| &kept.bytes)
     }
 
-    /// Was more of the body wanted than there is memory for?
+    /// Whether more of the body was wanted than the memory allows.
     #[must_use]
     pub fn left_out(&self) -> bool {
         (self.wanted.body && self.seen().kept.as_ref().is_some_and(|kept| kept.cut))
@@ -246,7 +246,8 @@ impl Capture {
         self.seen().crc32.clone().map(Crc32::finalize)
     }
 
-    /// Is the answer to a request for `target` what was expected? `first` is the CRC-32 of the first answer to the same request.
+    /// Whether the answer to a request for `target` meets an expectation. `first` is the CRC-32 of the first answer to
+    /// the same request.
     #[must_use]
     pub fn meets(&self, expectation: &Expectation, status: u16, target: &[u8], first: &OnceLock<u32>) -> bool {
         let body = self.seen();

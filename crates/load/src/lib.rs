@@ -1,12 +1,12 @@
 //! Puts load on a server and accounts for every request.
 //!
-//! One thread, one epoll loop, nothing shared on the hot path: a thread owns its connections, its arrivals and its
-//! recorder, and hands over one [`Slice`](lastdrop_model::Slice) a second through a channel. Chosen over an async
-//! runtime because the generator must not be the bottleneck nor the source of latency: a bare epoll client costs
-//! about 7.5 µs CPU a request on loopback, hyper/tokio clients 14 to 15; io_uring gave no gain at this size.
+//! One thread, one epoll loop, nothing shared on the hot path. A thread owns its connections, its arrivals and its
+//! recorder, and hands over one [`Slice`](lastdrop_model::Slice) per second through a channel. This was chosen over an
+//! async runtime because the generator must be neither the bottleneck nor a source of latency. A bare epoll client
+//! costs about 7.5 µs of CPU per request on loopback, hyper/tokio clients 14 to 15; io_uring gave no gain at this size.
 //!
-//! Every request has a *due* time that travels with it, so that time spent waiting for a stalled server is in its
-//! response latency by construction and nothing has to be corrected afterwards.
+//! Every request has a *due* time that travels with it. So time spent waiting for a stalled server is in its response
+//! latency by construction, and nothing has to be corrected afterwards.
 
 mod answer;
 pub mod arrivals;

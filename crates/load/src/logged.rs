@@ -1,8 +1,8 @@
-//! What a log says of the answer to a request that is replayed, and whether the answer now is of the same kind.
+//! The logged answer to a replayed request, and whether the answer now is of the same kind.
 //!
-//! Compared are the status class (2xx, 3xx, 4xx, 5xx) and, where the log has it, the redirect's target. A 304 answers a conditional
-//! request, and a replay sends none: 304 and 2xx count as the same. A 499 is nginx's note that the client went away, so it says
-//! nothing about the answer.
+//! The comparison covers the status class (2xx, 3xx, 4xx, 5xx) and the redirect's target, if the log has it. A 304
+//! answers a conditional request, and a replay sends none: 304 and 2xx count as the same. A 499 is nginx's note that
+//! the client closed the connection, so it says nothing about the answer.
 
 use lastdrop_model::Url;
 use lastdrop_model::class::fold;
@@ -15,19 +15,19 @@ const CLIENT_WENT_AWAY: u16 = 499;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedAnswer {
     pub status: u16,
-    /// The redirect's target as [`redirect_target`] makes it, where the log has one.
+    /// The redirect's target as [`redirect_target`] makes it, if the log has one.
     pub target: Option<String>,
 }
 
 impl LoggedAnswer {
-    /// Returns what a log line says of its answer; None where it says nothing that can be compared.
+    /// Returns the answer in a log line; `None` if the line has nothing to compare.
     #[must_use]
     pub fn new(status: u16, target: Option<String>) -> Option<LoggedAnswer> {
         let says = (100..600).contains(&status) && status != CLIENT_WENT_AWAY;
         says.then(|| LoggedAnswer { status, target: target.filter(|_| is_redirect(status)) })
     }
 
-    /// Returns whether an answer is of another kind. `location` is its Location field, `here` the URL that was asked for.
+    /// Whether an answer is of another kind. `location` is its Location field, `here` the requested URL.
     #[must_use]
     pub fn differs(&self, status: u16, location: Option<&[u8]>, here: &Url) -> bool {
         if class(self.status) != class(status) {
@@ -48,8 +48,8 @@ fn is_redirect(status: u16) -> bool {
     class(status) == 3
 }
 
-/// Returns a redirect's path with numbers and ids folded, and the names of its query's fields: ids differ from run to run. The
-/// host is left out, because the log's server may have another name.
+/// Returns a redirect's path with numbers and ids folded, and the names of its query's fields: ids differ from run to
+/// run. The host is left out, because the log's server may have another name.
 #[must_use]
 pub fn redirect_target(here: &Url, location: &[u8]) -> Option<String> {
     here.join(location).ok().map(|there| fold(&there.path))

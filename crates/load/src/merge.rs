@@ -1,11 +1,11 @@
-//! Seconds of several parts of a run, put together to those of the run: of threads to those of a machine, of machines to those of a
-//! fleet. Histograms are added up, never averaged.
+//! Merges the seconds of several parts of a run: of threads into those of a machine, of machines into those of a fleet.
+//! Histograms are added up, never averaged.
 
 use std::collections::BTreeMap;
 
 use lastdrop_model::{Micros, Slice};
 
-/// What has become known of the whole run.
+/// A merged result that is complete.
 #[derive(Debug)]
 pub enum Merged {
     /// A second of all parts together; those of a phase come in order.
@@ -25,11 +25,11 @@ struct PhaseState {
     merged: BTreeMap<u32, Box<Slice>>,
     duration_us: Micros,
     peak: u64,
-    /// Its end has been told.
+    /// Its end has been reported.
     over: bool,
 }
 
-/// Puts seconds together: one is complete when every part is past it.
+/// Merges seconds: one is complete when every part is past it.
 #[derive(Debug)]
 pub struct Merge {
     phases: Vec<PhaseState>,
@@ -43,14 +43,14 @@ impl Merge {
         Merge { phases: vec![fresh; phases] }
     }
 
-    /// A part has told a second of its own; its seconds of a phase come in order.
+    /// Adds a second of one part; a part's seconds of a phase come in order.
     pub fn second(&mut self, part: usize, slice: &Slice) {
         self.add(slice);
         let reached = &mut self.phases[usize::from(slice.phase)].reached[part];
         *reached = (*reached).max(slice.second.saturating_add(1));
     }
 
-    /// Adds to a second that has not been told yet, without saying that a part is past it.
+    /// Adds to a second that has not been returned yet, without marking a part as past it.
     pub fn add(&mut self, slice: &Slice) {
         let merged = &mut self.phases[usize::from(slice.phase)].merged;
         match merged.get_mut(&slice.second) {
@@ -59,7 +59,7 @@ impl Merge {
         }
     }
 
-    /// A part is done with a phase, which lasted so long for it and had so many connections open at most.
+    /// Marks a part as done with a phase, with its duration and its most open connections.
     pub fn phase_end(&mut self, part: usize, phase: usize, duration_us: Micros, peak: u64) {
         let phase = &mut self.phases[phase];
         phase.reached[part] = u32::MAX;
@@ -67,18 +67,18 @@ impl Merge {
         phase.peak += peak;
     }
 
-    /// Nothing more comes from a part: nobody waits for it.
+    /// Stops waiting for a part from which nothing more comes.
     pub fn leave(&mut self, part: usize) {
         self.phases.iter_mut().for_each(|p| p.reached[part] = u32::MAX);
     }
 
-    /// Seconds of a phase that a part has told; None where it is done with the phase.
+    /// Seconds of a phase that a part has handed over; `None` if it is done with the phase.
     #[must_use]
     pub fn reached(&self, part: usize, phase: usize) -> Option<u32> {
         Some(self.phases[phase].reached[part]).filter(|r| *r != u32::MAX)
     }
 
-    /// The next that all parts are past.
+    /// Returns the next second or phase end that all parts are past.
     pub fn pop(&mut self) -> Option<Merged> {
         for (index, phase) in self.phases.iter_mut().enumerate().filter(|(_, p)| !p.over) {
             let complete = phase.reached.iter().copied().min().unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ impl Merge {
             }
             if complete == u32::MAX {
                 phase.over = true;
-                // One that nobody took part in never began.
+                // A phase without any part never began.
                 if phase.duration_us > 0 || phase.peak > 0 {
                     let (duration_us, peak) = (phase.duration_us, phase.peak);
                     return Some(Merged::PhaseEnd { phase: index, duration_us, peak });
@@ -97,7 +97,7 @@ impl Merge {
         None
     }
 
-    /// What is left of seconds that not every part has come past.
+    /// Returns the seconds that not every part is past.
     pub fn rest(&mut self) -> Vec<Box<Slice>> {
         self.phases.iter_mut().flat_map(|p| std::mem::take(&mut p.merged).into_values()).collect()
     }
@@ -115,7 +115,7 @@ mod tests {
         slice
     }
 
-    /// What has been told: answers a second, or the end of a phase.
+    /// The results so far: answers per second, or the end of a phase.
     fn told(merge: &mut Merge) -> Vec<String> {
         std::iter::from_fn(|| merge.pop())
             .map(|m| match m {
@@ -134,7 +134,7 @@ mod tests {
         merge.second(1, &slice(0, 0, &[20, 20]));
         assert_eq!(told(&mut merge), ["0.0: 3"]);
         merge.phase_end(0, 0, 2_000_000, 5);
-        // The slower one goes on, over a second of which it has nothing to tell.
+        // The slower part goes on, past a second in which it has nothing to report.
         merge.second(1, &slice(0, 2, &[20]));
         assert_eq!(told(&mut merge), ["0.1: 1", "0.2: 1"]);
         merge.second(0, &slice(1, 0, &[1]));

@@ -1,8 +1,8 @@
-//! What a page embeds, as a browser fetches it: style sheets, scripts, images, frames.
+//! Finds what a page embeds, as a browser fetches it: style sheets, scripts, images, frames.
 //!
-//! The page comes from a server that may mean no good, and is looked at between the events of thousands of connections.
-//! So nothing of it is kept but the references; each is compared with those before it as it stands, and only then made a
-//! URL; and their number and length have a bound. What is beyond it is counted.
+//! The page may come from a hostile server, and it is parsed between the events of thousands of connections. So only
+//! its references are kept. Each is compared with earlier ones as written, and only then made a URL. Their number and
+//! length are bounded; those beyond the bounds are counted.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -12,27 +12,28 @@ use html5gum::{Error, State, Tokenizer};
 use lastdrop_model::Url;
 use lastdrop_model::url::is_of_other_scheme;
 
-/// Of a longer page only the beginning is looked at: it takes this thread up to 30 ms (measured with pages of tags alone).
+/// Only the beginning of a longer page is parsed. That takes this thread up to 30 ms (measured with pages of tags
+/// alone).
 const MOST_PAGE_BYTES: usize = 2 << 20;
-/// More than this on one page is a page that nobody waits for.
+/// More references than any real page has.
 const MOST_REFERENCES: usize = 1000;
-/// Longer request lines are refused by every server.
+/// Every server refuses longer request lines.
 const LONGEST_REFERENCE: usize = 8192;
-/// The URLs of one page have no more together: a long `<base>` goes into each of them.
+/// Total size of the URLs of one page: a long `<base>` goes into each of them.
 const MOST_URL_BYTES: usize = 1 << 20;
 
-/// What a page makes a browser fetch.
+/// The resources that a page makes a browser fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Embedded {
-    /// In the order of the page, each once.
+    /// In page order, without duplicates.
     pub urls: Vec<Url>,
-    /// References that are no URL that can be loaded.
+    /// References that are not loadable URLs.
     pub unusable: u64,
-    /// References beyond the bounds: too many, too long.
+    /// References beyond the bounds: too many or too long.
     pub left_out: u64,
 }
 
-/// URLs that a page at `page` makes a browser fetch.
+/// Returns the URLs that a page at `page` makes a browser fetch.
 #[must_use]
 pub fn embedded(html: &[u8], page: &Url) -> Embedded {
     let mut links = Links {
@@ -49,12 +50,12 @@ pub fn embedded(html: &[u8], page: &Url) -> Embedded {
     links.found
 }
 
-/// The references of a page so far.
+/// The references of a page found so far.
 struct Links {
     base: Url,
     /// Only the first `<base>` counts.
     base_is_said: bool,
-    /// As they stand in the page, and as URLs.
+    /// The references as written, and as URLs.
     seen: HashSet<Vec<u8>>,
     urls: HashSet<Url>,
     url_bytes: usize,
@@ -92,7 +93,7 @@ impl Links {
             self.found.left_out += 1;
         } else if let Ok(base) = self.base.join(href) {
             self.base = base;
-            // What was said before the base meant something else.
+            // References before the base had another meaning.
             self.seen.clear();
         }
     }
@@ -119,7 +120,7 @@ impl Links {
     }
 }
 
-/// Does a `<link>` of this `rel` make a browser fetch something?
+/// Whether a `<link>` with this `rel` makes a browser fetch something.
 fn is_fetched(rel: &[u8]) -> bool {
     let fetched: [&[u8]; 4] = [b"stylesheet", b"icon", b"preload", b"modulepreload"];
     rel.split(u8::is_ascii_whitespace).any(|word| fetched.iter().any(|f| word.eq_ignore_ascii_case(f)))
@@ -144,18 +145,18 @@ const ATTRIBUTES: [(&[u8], Attribute); 6] = [
     (b"data", Attribute::Data),
 ];
 
-/// Longer than any name that is looked for.
+/// Longer than any tag or attribute name of interest.
 const LONGEST_NAME: usize = 16;
 
-/// A tag while it is read. Its memory serves for the next one.
+/// The tag being read. Its memory is reused for the next one.
 #[derive(Debug, Default)]
 struct Tag {
     name: Vec<u8>,
     is_end: bool,
     attribute: Vec<u8>,
-    /// What the value that is read belongs to; None where nobody asks for it.
+    /// The attribute that the current value belongs to; `None` if it is of no interest.
     current: Option<Attribute>,
-    /// The first of each; the flag says whether there is one.
+    /// The first value of each attribute; the flag says whether there is one.
     values: [(bool, Vec<u8>); ATTRIBUTES.len()],
 }
 
@@ -176,13 +177,13 @@ impl Tag {
         is_there.then_some(value.as_slice())
     }
 
-    /// The name of an attribute is over.
+    /// Handles the end of an attribute's name.
     fn named(&mut self) {
         if self.attribute.is_empty() {
             return;
         }
         let known = ATTRIBUTES.iter().find(|(name, _)| *name == self.attribute.as_slice());
-        // Of two with the same name the first counts.
+        // Of two attributes with the same name the first counts.
         self.current = known.map(|(_, a)| *a).filter(|a| !self.values[*a as usize].0);
         if let Some(attribute) = self.current {
             self.values[attribute as usize].0 = true;
@@ -191,7 +192,7 @@ impl Tag {
     }
 }
 
-/// Appends what fits into `most` bytes.
+/// Appends bytes up to a total of `most`.
 fn push(to: &mut Vec<u8>, bytes: &[u8], most: usize) {
     to.extend_from_slice(&bytes[..bytes.len().min(most - to.len().min(most))]);
 }
@@ -243,7 +244,7 @@ impl Emitter for TagReader<'_> {
     fn push_attribute_value(&mut self, s: &[u8]) {
         self.tag.named();
         if let Some(attribute) = self.tag.current {
-            // A byte more than is allowed tells that it is too long.
+            // One byte more than allowed marks the value as too long.
             push(&mut self.tag.values[attribute as usize].1, s, LONGEST_REFERENCE + 1);
         }
     }
@@ -256,7 +257,7 @@ impl Emitter for TagReader<'_> {
         }
         self.last_start.clone_from(&self.tag.name);
         self.links.take(&self.tag);
-        // What stands in a script is no tag.
+        // The content of a script has no tags.
         naive_next_state(&self.tag.name)
     }
 

@@ -1,4 +1,5 @@
-//! What of a run this process carries out: all of it, or an agent's part, within the bounds that whoever runs the agent has set.
+//! The part of a run that this process does: all of it, or an agent's share, within the limits set by the agent's
+//! owner.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,13 +11,13 @@ use crate::endpoint::Address;
 use crate::files::Files;
 use crate::share::Share;
 
-/// What of a run this process carries out.
+/// The part of a run that this process does.
 #[derive(Debug, Clone)]
 pub struct Part {
     pub share: Share,
-    /// When the first phase begins, the same moment for all agents; None: as soon as all threads are there.
+    /// When the first phase begins, the same moment for all agents; `None` means as soon as all threads are ready.
     pub start: Option<Instant>,
-    /// Where it may connect to; None: anywhere.
+    /// Where it may connect to; `None` means anywhere.
     pub allow: Option<Allow>,
     /// Where the files of the plan are.
     pub files: Files,
@@ -28,11 +29,11 @@ impl Default for Part {
     }
 }
 
-/// Where connections may go to, whatever a plan or an answer says: it is checked on the address of each connection.
+/// Where connections may go, whatever a plan or an answer says. It is checked for the address of each connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allow(Arc<[Network]>);
 
-/// Addresses that begin alike: `10.1.0.0/16`, or one of them.
+/// Addresses with a common prefix, such as `10.1.0.0/16`, or a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     first: IpAddr,
@@ -40,13 +41,13 @@ pub struct Network {
 }
 
 impl Allow {
-    /// Only these.
+    /// Allows only these networks.
     #[must_use]
     pub fn only(networks: impl IntoIterator<Item = Network>) -> Allow {
         Allow(networks.into_iter().collect())
     }
 
-    /// This machine alone.
+    /// Allows this machine alone.
     #[must_use]
     pub fn loopback() -> Allow {
         Allow::only([
@@ -55,7 +56,8 @@ impl Allow {
         ])
     }
 
-    /// May a connection go there? Never to a path: it is of this machine's own, and no plan of somebody else's knows of it.
+    /// Whether a connection may go there. Never to a path: it belongs to this machine, and a plan from elsewhere cannot
+    /// know it.
     #[must_use]
     pub fn allows(&self, address: &Address) -> bool {
         match address {

@@ -1,4 +1,4 @@
-//! Where a run is: which phase, until when, what makes requests come due in it and how many still may.
+//! The state of a run: the current phase and its end, what makes requests come due, and how many still may.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::arrivals::Arrivals;
 /// What makes requests come due in a phase.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// This many users at the beginning and at the end.
+    /// Closed loop: the number of users at the beginning and at the end.
     Closed {
         from: f64,
         to: f64,
@@ -39,10 +39,10 @@ impl Queue {
     }
 }
 
-/// Where a run is.
+/// The state of a run.
 #[derive(Debug)]
 pub(crate) struct Phases {
-    /// The phase that the clock is in.
+    /// The current phase.
     pub phase: u16,
     pub phase_start: Micros,
     pub phase_end: Option<Micros>,
@@ -51,11 +51,11 @@ pub(crate) struct Phases {
     pub remaining: u64,
     /// Nothing comes due any more.
     pub over: bool,
-    /// It is because of `-n`: what follows from answers still comes due, until the time is up.
+    /// The end is due to `-n`: follow-up requests still come due until the time is up.
     pub used_up: bool,
-    /// It is because of what the plan gives up at, of which there were so many.
+    /// The end is due to the plan's limit of bad results.
     pub given_up: bool,
-    /// Open loop: what has come due is counted up to here; what is to be sent.
+    /// Open loop: up to where due requests are counted, and the requests to be sent.
     pub due_cursor: Option<Queue>,
     pub queues: VecDeque<Queue>,
 }
@@ -76,12 +76,12 @@ impl Phases {
         }
     }
 
-    /// May what follows from an answer still be sent: a redirect, the rest of a page?
+    /// Whether follow-up requests may still be sent: a redirect, the rest of a page.
     pub fn may_follow(&self, now: Micros) -> bool {
         !self.over || self.used_up && self.phase_end.is_none_or(|end| now < end)
     }
 
-    /// Open loop: the phase, and how many requests of it have come due since it was asked last.
+    /// Open loop: returns the phase, and how many of its requests have come due since the last call.
     pub fn come_due(&mut self, now: Micros) -> Option<(u16, u64)> {
         let cursor = self.due_cursor.as_mut()?;
         let until = cursor.end.map_or(now, |end| end.min(now)).saturating_sub(cursor.start);
@@ -98,7 +98,7 @@ mod tests {
     use crate::share::Shard;
     use lastdrop_model::Arrival;
 
-    /// One request a millisecond from `start` on.
+    /// One request per millisecond from `start` on.
     fn queue(start: Micros, end: Option<Micros>, budget: u64) -> Queue {
         let arrivals = Arrivals::new(Arrival::Uniform, Profile::constant(1000.0), 1, 1, Shard::whole());
         Queue { phase: 0, start, end, arrivals, budget }

@@ -1,10 +1,10 @@
-//! From which local port a connection comes.
+//! Chooses the local port of each connection.
 //!
-//! Left alone, the kernel looks for a free port from a random place on, through all even ports and then all odd ones. Once
-//! the even half of the range is taken by connections to one server, each connect() walks through all of it in vain: 1.3 ms
-//! instead of 30 µs (measured with 16,000 connections on Linux 6.18), and a generator of 16,000 users does nothing else
-//! for 20 s. So each connection asks for a port out of a small window, and the windows take turns: the walk has an end
-//! after [`WINDOW`] ports, and a port that TIME_WAIT holds has had the longest time possible to become free.
+//! Left alone, the kernel searches for a free port from a random position, first all even ports, then all odd ones.
+//! Connections to one server may use up the even half of the range. Then each connect() searches all of it in vain: 1.3
+//! ms instead of 30 µs (measured with 16,000 connections on Linux 6.18). A generator of 16,000 users does nothing else
+//! for 20 s. So each connection asks for a port from a small window, and the windows take turns. The search ends after
+//! [`WINDOW`] ports, and a port in TIME_WAIT has had the longest possible time to become free.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use crate::endpoint::Address;
 use crate::sys::{self, SocketOptions};
 use crate::world::NoConnection;
 
-/// Ports in a window. With all but one in a hundred of the range taken, every third window still has a free one.
+/// Ports per window. With 99 % of the range taken, every third window still has a free one.
 const WINDOW: u32 = 32;
-/// Windows, or single ports, that are tried before the kernel looks through the whole range.
+/// Windows, or single ports, to try before the kernel searches the whole range.
 const TRIES: u32 = 8;
 
-/// What this kernel lets us say about local ports.
+/// How to choose a local port, by what the kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// A range for a socket (IP_LOCAL_PORT_RANGE, Linux 6.3).
+    /// A port range per socket (IP_LOCAL_PORT_RANGE, Linux 6.3).
     Windows,
-    /// Only a certain port: worth its cost once the kernel's own search is slow.
+    /// Binding to a single port: worth its cost once the kernel's own search is slow.
     SinglePorts,
     /// The range of local ports cannot be read.
     KernelsChoice,
@@ -35,24 +35,24 @@ enum Way {
 pub struct LocalPorts {
     first: u32,
     count: u32,
-    /// Of the next window, or port, in turn.
+    /// Number of the next window, or port.
     turn: u32,
     way: Way,
 }
 
 impl LocalPorts {
-    /// The ports of this network namespace, for thread `thread` of `threads`, each of which begins elsewhere.
+    /// The ports of this network namespace, for thread `thread` of `threads`; each thread starts at another port.
     pub fn new(thread: usize, threads: usize) -> LocalPorts {
         let (first, last) = range().unwrap_or((0, 0));
         let count = (last + 1).saturating_sub(first);
         let way = if count >= WINDOW { Way::Windows } else { Way::KernelsChoice };
-        // Two generators on one machine should not go through the ports in step.
+        // Two generators on one machine should not try the same ports in step.
         let start = std::process::id().wrapping_mul(2_654_435_761) >> 8;
         let turn = start.wrapping_add((u64::from(count) * thread as u64 / threads.max(1) as u64) as u32 / WINDOW);
         LocalPorts { first, count, turn, way }
     }
 
-    /// A socket that connects to `address`, or is connected. `open` is how many this thread has open already.
+    /// Returns a socket that is connecting or connected to `address`. `open` is how many this thread already has open.
     pub fn connect(
         &mut self,
         address: &Address,
@@ -90,7 +90,7 @@ impl LocalPorts {
                 Ok(()) => return Ok(socket),
             }
         }
-        // 0 to 0 is no limit.
+        // The range 0 to 0 removes the limit.
         let _ = sys::local_port_range(socket.as_raw_fd(), 0, 0);
         finish(socket, address)
     }
@@ -105,7 +105,7 @@ impl LocalPorts {
         for _ in 0..TRIES * WINDOW {
             self.turn = self.turn.wrapping_add(1);
             let port = self.first + self.turn % self.count;
-            // In use by somebody: another port may be asked for on the same socket.
+            // In use; the same socket may try another port.
             if sys::bind_port(socket.as_raw_fd(), source, port as u16).is_err() {
                 continue;
             }
@@ -175,7 +175,7 @@ mod tests {
         let address = Address::Tcp(listener.local_addr().expect("its address"));
         let sockets: Vec<OwnedFd> =
             (0..20).map(|_| ports.connect(&address, &SocketOptions::default(), None, 0).expect("connects")).collect();
-        // A kernel before 6.3 has shown by now that it knows no windows.
+        // A kernel before 6.3 has rejected windows by now.
         if ports.way == Way::Windows {
             let window = |s: &OwnedFd| (u32::from(local_port(s)) - ports.first) / WINDOW;
             let windows: HashSet<u32> = sockets.iter().map(window).collect();

@@ -1,4 +1,4 @@
-//! The world that is this machine: its clock, its sockets by epoll.
+//! The world of this machine: its clock, and its sockets through epoll.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub struct Real {
     poller: Poller,
     ports: LocalPorts,
     options: SocketOptions,
-    /// Where it may connect to; None: anywhere.
+    /// Where it may connect to; `None` means anywhere.
     allow: Option<Allow>,
 }
 
@@ -29,14 +29,14 @@ impl Real {
     /// The world of thread `thread` of `threads`.
     ///
     /// # Errors
-    /// The system gives no epoll.
+    /// The system cannot create an epoll instance.
     pub fn new(clock: RunClock, network: &Network, thread: usize, threads: usize) -> io::Result<Real> {
         let mut options = SocketOptions {
             receive_buffer_bytes: network.receive_buffer_bytes,
             send_buffer_bytes: network.send_buffer_bytes,
         };
         if let Some(bandwidth) = network.bandwidth_bytes {
-            // With the kernel's buffers of megabytes a slow reader would not slow anybody down.
+            // With the kernel's buffers of megabytes a slow reader would not slow the server down.
             let buffer = (bandwidth / 4).clamp(2048, 1 << 20) as u32;
             options.receive_buffer_bytes.get_or_insert(buffer);
             options.send_buffer_bytes.get_or_insert(buffer);
@@ -45,7 +45,7 @@ impl Real {
         Ok(Real { clock, poller: Poller::new(EVENTS_A_LOOK)?, ports, options, allow: None })
     }
 
-    /// One in which connections are made only to what is allowed.
+    /// Restricts connections to what is allowed.
     #[must_use]
     pub fn within(self, allow: Option<Allow>) -> Real {
         Real { allow, ..self }
@@ -66,7 +66,7 @@ impl World for Real {
 
     fn connect(&mut self, to: &Address, from: Option<IpAddr>, open: u64) -> Result<OwnedFd, NoConnection<OwnedFd>> {
         if self.allow.as_ref().is_some_and(|allow| !allow.allows(to)) {
-            // The same as a firewall would say.
+            // Fail as a firewall would make it fail.
             let socket = sys::socket(to, &self.options).map_err(NoConnection::Socket)?;
             return Err(NoConnection::Connect(socket, io::Error::other("this agent may not connect there (--allow)")));
         }

@@ -1,4 +1,4 @@
-//! What a thread tells of its requests: slices a second, errors by their words, what the first answer says of its server.
+//! What a thread records of its requests: one slice per second, errors by text, facts from the first answer.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
@@ -12,45 +12,45 @@ use crate::server_time::ClockOffset;
 use crate::stream::Stream;
 use crate::wiring::Outcome;
 
-/// Different error texts that are kept.
+/// Most different error texts that are kept.
 const MOST_ERRORS: usize = 64;
 
-/// Characters of a URL in an error.
+/// Characters of a URL shown in an error.
 const LONGEST_URL_SHOWN: usize = 300;
 
-/// A phase that has begun and of which not every request has ended.
+/// A phase that has begun and has requests that have not ended.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub slice: Box<Slice>,
     pub start: Micros,
     pub next_flush: Micros,
-    /// Requests of it in flight.
+    /// Its requests in flight.
     pub in_flight: u64,
-    /// When nothing more came due, once that is known.
+    /// When arrivals stopped, once that is known.
     pub duration: Option<Micros>,
     pub peak: u64,
 }
 
-/// What is known so far.
+/// Everything recorded so far.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Each phase with requests in flight, or that the clock is in.
+    /// Each phase with requests in flight, and the current one.
     pub live: Vec<Option<Live>>,
     pub outcome: Outcome,
-    /// Ends at which the plan gives up, so far.
+    /// Ends counted so far towards the number at which the plan gives up.
     pub ends_counted: u64,
-    /// When a request ended last.
+    /// When the last request ended.
     pub last_end: Micros,
-    /// Connections that could not be made.
+    /// Failed connection attempts.
     pub refused: u64,
-    /// Each request, where somebody wants them.
+    /// Each request, if the caller wants them.
     pub exchanges: Option<Vec<Exchange>>,
-    /// Why the connection failed that is about to be noted.
+    /// Why the connection failed that is about to be recorded.
     pub connect_error: Option<Box<str>>,
-    /// The `Server` field of the first answer, until that is complete.
+    /// The `Server` field of the first answer, until that answer is complete.
     pub server: Option<String>,
     pub clock_offset: ClockOffset,
-    /// Of requests that are to be found in the server's log.
+    /// Ids of requests that must be found in the server's log.
     pub ids: Option<RequestIds>,
     pub looks: Looks,
 }
@@ -72,7 +72,7 @@ impl Record {
         }
     }
 
-    /// The slice of a phase that has requests in flight, or that the clock is in.
+    /// The slice of the current phase, or of one with requests in flight.
     #[inline]
     pub fn slice(&mut self, phase: u16) -> &mut Slice {
         &mut self.live(phase).slice
@@ -83,8 +83,8 @@ impl Record {
         self.live[phase as usize].as_mut().expect("a phase is live until its last request has ended")
     }
 
-    /// A request of a class is sent `waited` after it was due; for some of that nobody was free or no connection, where that is
-    /// told apart.
+    /// Records that a request of a class was sent `waited` after it was due. `blocked` is how much of that it waited
+    /// for a free user or connection, if that is measured.
     #[inline]
     pub fn sent(&mut self, phase: u16, class: u16, waited: Micros, blocked: Option<Micros>) {
         let live = self.live(phase);
@@ -96,7 +96,7 @@ impl Record {
         live.in_flight += 1;
     }
 
-    /// It is answered.
+    /// Records an answer.
     #[inline]
     pub fn answered(&mut self, s: &Stream, status: u16, now: Micros) {
         let live = self.live(s.phase);
@@ -113,14 +113,14 @@ impl Record {
         slice.record_class(ClassAnswer::new(s.class, status, response, service, first));
     }
 
-    /// It failed.
+    /// Records a failure.
     pub fn failed(&mut self, phase: u16, class: u16, failure: Failure) {
         let live = self.live(phase);
         live.in_flight -= 1;
         live.slice.count(class, |c| c.failed.count(failure));
     }
 
-    /// It has waited long enough, `waited` since it was due.
+    /// Records a timeout, `waited` after the request was due.
     pub fn timed_out(&mut self, phase: u16, class: u16, waited: Micros) {
         let live = self.live(phase);
         live.in_flight -= 1;
@@ -140,13 +140,13 @@ impl Record {
         count(&mut self.outcome.protocol_errors, what);
     }
 
-    /// A part of a page got no good answer.
+    /// Records that a page or a resource of it got no good answer.
     pub fn note_page_error(&mut self, why: &str, url: &Url) {
         let shown: String = url.to_string().chars().take(LONGEST_URL_SHOWN).collect();
         count(&mut self.outcome.page_errors, &format!("{why} {shown}"));
     }
 
-    /// One of the answers that are looked at because nobody has said what to expect of them.
+    /// Records an answer that is checked for signs of failure because nothing is expected of it.
     pub fn note_look(&mut self, looked: &Looked<'_>) {
         let name = looked.name();
         if let Some(doubt) = looked.doubt() {
@@ -160,7 +160,7 @@ impl Record {
     }
 }
 
-/// Notes the `Server` field, and hands everything on.
+/// Notes the `Server` field, and passes everything on.
 pub(crate) struct ServerField<'a> {
     pub server: &'a mut Option<String>,
     pub next: &'a mut dyn Sink,

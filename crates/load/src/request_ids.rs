@@ -1,16 +1,16 @@
-//! Ids that requests carry, by which their lines in the server's log are found again: what is the run's, then a number of sixteen
-//! hexadecimal digits that no other request of the run has, whichever thread sent it.
+//! Ids that requests carry, so that their lines in the server's log can be found. An id is the run's prefix and a
+//! number of sixteen hexadecimal digits. No other request of the run has it, whichever thread sent it.
 
 use lastdrop_http::request::write_field;
 use lastdrop_model::plan::REQUEST_ID;
 
-/// Requests of one thread, more than a run of years has.
+/// Bits for the requests of one thread: more than a run of years sends.
 const THREAD_SHIFT: u32 = 48;
 
 /// The ids of one thread's requests.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
-    /// All of the id, its number overwritten each time.
+    /// The whole id; its number is overwritten each time.
     text: Vec<u8>,
     next: u64,
 }
@@ -21,14 +21,14 @@ impl RequestIds {
         RequestIds { text, next: (thread as u64) << THREAD_SHIFT }
     }
 
-    /// The number of a new request, before `more` others.
+    /// Returns the number of a new request, and reserves `more` after it.
     pub fn take(&mut self, more: usize) -> u64 {
         let number = self.next;
         self.next += 1 + more as u64;
         number
     }
 
-    /// The id with a number.
+    /// The id with this number.
     pub fn text(&mut self, number: u64) -> &[u8] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut rest = number;
@@ -39,7 +39,7 @@ impl RequestIds {
         &self.text
     }
 
-    /// Appends a request whose bytes are known, with the field of its id after the first line.
+    /// Appends a prepared request, with the field of its id after the first line.
     pub fn write(&mut self, number: u64, request: &[u8], out: &mut Vec<u8>) {
         let line = request.windows(2).position(|w| w == b"\r\n").map_or(request.len(), |at| at + 2);
         out.extend_from_slice(&request[..line]);

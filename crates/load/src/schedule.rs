@@ -1,4 +1,5 @@
-//! What comes due in a phase, known before anything is sent: for the event loop, and for whoever has to say what was not.
+//! The requests that come due in a phase, known before any is sent: for the event loop, and to count those that were
+//! not sent.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use lastdrop_model::{Micros, Plan};
 use crate::arrivals::{Arrivals, Profile};
 use crate::share::{Shard, Share};
 
-/// The arrivals of a phase that are a thread's; None in a closed loop.
+/// The arrivals of one thread in a phase; `None` in a closed loop.
 #[must_use]
 pub fn arrivals(plan: &Plan, phase: usize, shard: Shard) -> Option<Arrivals> {
     let Phase { load: Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. }, duration, .. } =
@@ -24,7 +25,7 @@ pub fn arrivals(plan: &Plan, phase: usize, shard: Shard) -> Option<Arrivals> {
     Some(Arrivals::new(*arrivals, profile, *burst, plan.seed.wrapping_add(phase as u64), shard))
 }
 
-/// How many requests of a share come due in a phase, counted as time goes on.
+/// Counts the requests of a share that come due in a phase as time goes on.
 #[derive(Debug)]
 pub struct Due {
     from: From,
@@ -32,11 +33,11 @@ pub struct Due {
     left: u64,
 }
 
-/// Where times come from.
+/// Where due times come from.
 #[derive(Debug)]
 enum From {
     Arrivals(Arrivals),
-    /// A tape: when each of its requests is due, which of them are ours, and how many of ours are behind.
+    /// A tape: when each of its requests is due, which of them are ours, and how many of ours have passed.
     Tape {
         dues: Arc<[Micros]>,
         own: Shard,
@@ -44,12 +45,12 @@ enum From {
     },
     /// All at once.
     Once(Micros),
-    /// In a closed loop nothing is due before it is asked for.
+    /// In a closed loop nothing is due before it is sent.
     Nowhere,
 }
 
 impl From {
-    /// When the next one is due.
+    /// When the next request is due.
     fn next_due(&self) -> Option<Micros> {
         match self {
             From::Arrivals(arrivals) => Some(arrivals.next_due()),
@@ -69,7 +70,7 @@ impl From {
 }
 
 impl Due {
-    /// Of a share of a phase. In a closed loop nothing is due before it is asked for: 0.
+    /// The requests of a share of a phase. In a closed loop nothing is due before it is sent: 0.
     #[must_use]
     pub fn of(plan: &Plan, phase: usize, share: &Share) -> Due {
         let p = plan.phases.get(phase);
@@ -80,20 +81,20 @@ impl Due {
         }
     }
 
-    /// The same of a phase that plays a tape, of which it is known when each request is due.
+    /// Like `of`, for a phase that plays a tape with these due times.
     #[must_use]
     pub fn of_tape(plan: &Plan, phase: usize, share: &Share, dues: Arc<[Micros]>) -> Due {
         let from = From::Tape { dues, own: share.of_thread(0, 1), behind: 0 };
         Due { from, ..Due::of(plan, phase, share) }
     }
 
-    /// So many, of which it is only known that they were due by then.
+    /// This many requests, of which only the latest due time is known.
     #[must_use]
     pub fn by(requests: u64, at: Micros) -> Due {
         Due { from: From::Once(at.saturating_sub(1)), end_us: Micros::MAX, left: requests }
     }
 
-    /// How many more come due up to `until` microseconds after the phase began.
+    /// Returns how many more come due up to `until` microseconds after the phase began.
     pub fn up_to(&mut self, until: Micros) -> u64 {
         let until = until.min(self.end_us);
         let mut due = 0;

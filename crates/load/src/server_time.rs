@@ -1,15 +1,15 @@
-//! Where the time of an answer went, each part measured by itself: the link by the kernel, the server's own time and what it
-//! waited for others by its word, the queue before it by when it says that it began.
+//! Divides the time of an answer into parts measured separately. The kernel reports the link's. The server reports its
+//! own time and its wait for others. Its reported start gives the wait in its queue.
 //!
-//! When the server began is told by its own clock. On one machine that is ours. Otherwise each answer bounds by how much it may
-//! differ: the server cannot have begun before the request was there, nor have ended after the answer was. While no
-//! difference at all is possible none is assumed; once it is impossible, the middle of what is.
+//! The server's start is a time of its own clock, which on one machine is ours. Otherwise each answer bounds the
+//! difference: the server cannot have begun before the request arrived, nor ended after the answer was sent. As long as
+//! no difference is possible, none is assumed; otherwise the middle of the possible range is.
 
 use lastdrop_http::Sink;
 use lastdrop_http::server_time::{ServerTime, Unit};
 use lastdrop_model::plan::{ServerTimeFrom, TimeUnit};
 
-/// Hears what an answer says of the server's time, and hands everything on.
+/// Reads the server's time from an answer's fields, and passes everything on.
 pub(crate) struct Hearing<'a> {
     pub from: &'a ServerTimeFrom,
     pub said: &'a mut ServerTime,
@@ -39,7 +39,7 @@ impl Sink for Hearing<'_> {
     }
 }
 
-/// By how much the server's clock may be ahead of ours, microseconds.
+/// Bounds of how far the server's clock may be ahead of ours, in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClockOffset {
     least: i64,
@@ -53,10 +53,11 @@ impl Default for ClockOffset {
 }
 
 impl ClockOffset {
-    /// The server began at `began` and ended at `ended` by its clock, between `arrived` and `left` by ours.
+    /// Adds one answer: the server began at `began` and ended at `ended` by its clock, between `arrived` and `left` by
+    /// ours.
     pub fn learn(&mut self, began: i64, ended: i64, arrived: i64, left: i64) {
         let (least, most) = (ended - left, began - arrived);
-        // Clocks drift: what contradicts the bounds so far replaces them.
+        // Clocks drift: a contradicting measurement replaces the bounds.
         if least > self.most || most < self.least {
             *self = ClockOffset { least, most };
         }
@@ -64,12 +65,12 @@ impl ClockOffset {
     }
 
     pub fn ahead(self) -> i64 {
-        // Timestamps are cut to microseconds, and the way there is taken as half of the way there and back.
+        // Timestamps are truncated to microseconds, and one way is taken as half of the round trip.
         if self.least <= SLACK_US && self.most >= -SLACK_US { 0 } else { self.least.midpoint(self.most) }
     }
 }
 
-/// What the bounds of a clock that is ours may miss by.
+/// Error allowed in the bounds of a clock that is our own.
 const SLACK_US: i64 = 1000;
 
 #[cfg(test)]
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn a_clock_that_may_be_ours_is() {
         let mut offset = ClockOffset::default();
-        // It waited for 40 ms in a queue: what might be an offset of up to 40 ms is none.
+        // It waited 40 ms in a queue: a possible offset of up to 40 ms counts as none.
         offset.learn(1_040_000, 1_060_000, 1_000_000, 1_060_000);
         assert_eq!(offset.ahead(), 0);
     }

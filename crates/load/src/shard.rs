@@ -1,4 +1,4 @@
-//! Starts the threads of a run and puts their seconds together.
+//! Starts the threads of a run and merges their seconds.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -25,40 +25,40 @@ use crate::share::Share;
 use crate::sys;
 use crate::wiring::{FirstAnswer, Job, Message, Wiring};
 
-/// Names are resolved again this often, unless the plan says otherwise.
+/// How often names are resolved again, unless the plan says otherwise.
 const DNS_REFRESH: Duration = Duration::from_secs(30);
 
-/// How often who waits for the beginning looks whether it will come.
+/// How often a thread that waits for the start checks whether it is told to stop.
 const LOOK_FOR_STOP: Duration = Duration::from_millis(20);
 
-/// Files that are open besides connections.
+/// Descriptors needed besides connections.
 const SPARE_DESCRIPTORS: u64 = 500;
 
 /// What is known once all threads have ended.
 #[derive(Debug, Clone, Default)]
 pub struct Finished {
-    /// CPU time of each load thread and the time it lived, microseconds.
+    /// CPU time and lifetime of each load thread, in microseconds.
     pub threads: Vec<(u64, u64)>,
-    /// Why connections failed, what was wrong with answers, and which parts of pages got no good one.
+    /// Why connections failed, protocol errors in answers, and parts of pages without a good answer.
     pub connect_errors: BTreeMap<String, u64>,
     pub protocol_errors: BTreeMap<String, u64>,
     pub page_errors: BTreeMap<String, u64>,
-    /// Requests that nothing is expected of, and how many of their answers were looked at.
+    /// Requests without expectations, and how many of their answers were checked for signs of failure.
     pub looked_at: BTreeMap<String, u64>,
-    /// Why some of those looked as if the work was not done.
+    /// Those signs: why some answers look as if the server did not do the work.
     pub doubts: BTreeMap<String, u64>,
     pub shortage: Shortage,
-    /// What is weak about a certificate that was taken unverified; None where each was verified, or there was none.
+    /// Weaknesses of a certificate that was accepted unverified; `None` if all were verified, or there was none.
     pub unverified: Option<Vec<String>>,
-    /// Nothing could be connected at all, and the run was given up.
+    /// No connection succeeded at all, and the run gave up.
     pub unreachable: bool,
     /// The run was told to stop.
     pub stopped: bool,
-    /// Where connections went first.
+    /// The addresses that connections used first.
     pub peers: Vec<SocketAddr>,
     /// Files that this process may have open.
     pub descriptor_limit: u64,
-    /// Of the thread that had one first, where requests were asked for.
+    /// From the thread that had it first, if requests are handed over.
     pub first_answer: Option<FirstAnswer>,
 }
 
@@ -70,22 +70,22 @@ fn most_users(plan: &Plan) -> u32 {
     plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1)
 }
 
-/// Threads that a share of a plan is carried out by.
+/// Number of threads for a share of a plan.
 #[must_use]
 pub fn threads(plan: &Plan, share: &Share) -> usize {
     // Without a connection of its own a thread could not serve its users.
     let connections = plan.phases.iter().filter_map(|p| p.load.shared_connections());
     let least_connections = connections.map(|n| share.count(n.into())).min().unwrap_or(u64::MAX);
-    // A thread more than there are users or connections would have nothing to do.
+    // More threads than users or connections would have nothing to do.
     let most_users = share.count(most_users(plan).into());
     u64::from(plan.threads).min(least_connections).clamp(1, most_users.max(1)) as usize
 }
 
-/// Carries a plan out, which is `prepared`, and reports each second as it passes. Blocks until the run is over; `stop` (of the user) and
-/// `halt` (of whoever needs no more of it) end it early, with everything accounted for.
+/// Runs a prepared plan and reports each second as it passes. Blocks until the run is over. `stop` (by the user) and
+/// `halt` (by a caller who needs no more) end it early, with everything accounted for.
 ///
 /// # Errors
-/// When no load can be put on at all: a certificate cannot be used, or the system gives no epoll or thread.
+/// The load cannot start: a certificate cannot be used, or the system cannot create an epoll instance or a thread.
 pub fn run(
     plan: &Plan,
     prepared: &Prepared,
@@ -116,7 +116,7 @@ pub fn run(
                     sys::precise_timers();
                     let Some(start) = line.wait(clock) else { return };
                     if let Some(begins) = prepared.begins.as_ref().filter(|_| thread == 0) {
-                        // Nobody may listen any more.
+                        // The receiver may be gone.
                         let _ = begins.send(clock.moment(start));
                     }
                     let end = caught(|| {
@@ -159,19 +159,19 @@ pub fn run(
     })
 }
 
-/// Holds threads until all of them are there, so that the schedule of all begins at the same moment.
+/// Holds threads until all of them are ready, so that their schedules begin at the same moment.
 struct StartingLine {
     state: Mutex<Starting>,
     changed: Condvar,
-    /// On the run's clock: when it begins, where somebody else has said so.
+    /// When the run begins on its clock, if the start is given.
     start: Option<Micros>,
 }
 
 enum Starting {
-    /// So many are not there yet.
+    /// Number of threads that are not ready yet.
     Missing(usize),
     Go(Micros),
-    /// One of them will never come.
+    /// One of them will never start.
     Cancelled,
 }
 
@@ -180,7 +180,7 @@ impl StartingLine {
         StartingLine { state: Mutex::new(Starting::Missing(threads)), changed: Condvar::new(), start }
     }
 
-    /// Waits for the others. None: there will be no start.
+    /// Waits for the other threads; `None` if there will be no start.
     fn wait(&self, clock: RunClock) -> Option<Micros> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Starting::Missing(n) = &mut *state {
@@ -204,8 +204,8 @@ impl StartingLine {
     }
 }
 
-/// Waits for the moment at which a run begins; false where it is told to stop before. Who is late begins at once, and what has come due
-/// meanwhile is late, too.
+/// Waits until the run begins; returns false if it is stopped before. A thread that is late begins at once, and what
+/// has come due meanwhile counts as late.
 fn wait_until(start: Micros, clock: RunClock, wiring: &Wiring<'_>) -> bool {
     loop {
         let left = start.saturating_sub(clock.now_us());
@@ -219,7 +219,7 @@ fn wait_until(start: Micros, clock: RunClock, wiring: &Wiring<'_>) -> bool {
     }
 }
 
-/// What a thread comes to; a panic of it is an error of the run, at once.
+/// Returns the result of a thread; a panic becomes an error of the run at once.
 fn caught<T>(work: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
     let words = |panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -228,22 +228,22 @@ fn caught<T>(work: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(LoadError::Thread(words(panic))))
 }
 
-/// Puts the seconds of the threads together: a second is complete when every thread is past it.
+/// Merges the seconds of the threads: a second is complete when every thread is past it.
 #[derive(Debug)]
 pub struct Collector<'a> {
     pub plan: &'a Plan,
     pub prepared: &'a Prepared,
     pub directory: &'a Directory,
     pub messages: &'a Receiver<Message>,
-    /// Where emptied slices go back to, a thread each.
+    /// Where emptied slices go back to, one sender per thread.
     pub returns: &'a [Sender<Box<Slice>>],
 }
 
 impl Collector<'_> {
-    /// Reports each second, until all threads have ended.
+    /// Reports each second until all threads have ended.
     ///
     /// # Errors
-    /// That of a thread.
+    /// The error of a thread.
     pub fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(&Event<'_>)) -> Result<Finished, LoadError> {
         let threads = self.returns.len();
         let mut finished = Finished::default();
@@ -272,7 +272,7 @@ impl Collector<'_> {
             };
             match message {
                 Message::Slice { thread, mut slice } => {
-                    // Nobody has to pay for a copy where there is nothing to add.
+                    // With one thread there is nothing to add, so no copy is needed.
                     if threads == 1 {
                         report(&second(&slice));
                     } else {
@@ -308,7 +308,7 @@ impl Collector<'_> {
                     }
                     if outcome.unreachable {
                         finished.unreachable = true;
-                        // The other threads find nothing either.
+                        // The other threads will not succeed either.
                         halt.store(true, Ordering::Relaxed);
                     }
                 }

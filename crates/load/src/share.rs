@@ -1,32 +1,34 @@
-//! Who has which part of a run: it is dealt out to agents by their weight, and what an agent has to its threads in turn.
+//! Divides a run: among agents by their weights, and an agent's share among its threads.
 //!
-//! Arrivals, users, rows of data, requests in turn and counted ends are all numbered from 0 on and dealt out the same way. So number `i`
-//! belongs to exactly one thread of one agent, whatever it is, and all of them together have what one thread on one machine would have.
-//! Agents take turns as smoothly as their weights allow (`a*2,b`: a b a a b a …), so that each has its share of every second.
+//! Arrivals, users, rows of data, requests in order and counted ends are all numbered from 0 and divided the same way.
+//! So number `i` of each kind belongs to exactly one thread of one agent. All of them together do what one thread on
+//! one machine would do. Agents take turns as smoothly as their weights allow (`a*2,b`: a b a a b a …), so that each
+//! has its share of every second.
 
 use std::sync::Arc;
 
-/// An agent's part of a run.
+/// An agent's share of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// The agent's number, for what is random and has to differ.
+    /// The agent's number, which seeds its random numbers.
     agent: u32,
-    /// Of `of` numbers in a row these are the agent's, in order; at least one.
+    /// The agent's numbers out of every `of` consecutive ones, in order; at least one.
     own: Arc<[u32]>,
     of: u32,
 }
 
-/// The sum of weights that a fleet may have: more would be a table of turns that no cache holds.
+/// Largest sum of weights in a fleet: a larger table of turns would fit into no cache.
 pub const MOST_WEIGHT: u32 = 100_000;
 
 impl Share {
-    /// All of a run, for one machine.
+    /// A whole run, for one machine.
     #[must_use]
     pub fn whole() -> Share {
         Share { agent: 0, own: Arc::new([0]), of: 1 }
     }
 
-    /// The share of each agent, by their weights. None where there are no agents, a weight is 0, or their sum is above [`MOST_WEIGHT`].
+    /// The share of each agent, by their weights. `None` without agents, if a weight is 0, or if their sum is above
+    /// [`MOST_WEIGHT`].
     #[must_use]
     pub fn by_weight(weights: &[u32]) -> Option<Vec<Share>> {
         let divisor = weights.iter().copied().reduce(common_divisor)?;
@@ -37,7 +39,7 @@ impl Share {
         let weights: Vec<i64> = weights.iter().map(|w| i64::from(w / divisor)).collect();
         let of: i64 = weights.iter().sum();
         let mut own = vec![Vec::new(); weights.len()];
-        // Whoever is furthest behind its weight is next (smooth weighted round robin, as balancers have it).
+        // The agent furthest behind its weight is next (smooth weighted round robin, as in load balancers).
         let mut ahead = vec![0i64; weights.len()];
         for turn in 0..of as u32 {
             ahead.iter_mut().zip(&weights).for_each(|(a, w)| *a += w);
@@ -49,13 +51,13 @@ impl Share {
         Some(own.into_iter().enumerate().map(share).collect())
     }
 
-    /// What one of the agent's threads has of it.
+    /// The part of one of the agent's threads.
     #[must_use]
     pub fn of_thread(&self, thread: usize, threads: usize) -> Shard {
         Shard { share: self.clone(), thread: thread as u64, threads: threads.max(1) as u64 }
     }
 
-    /// Is this number the agent's?
+    /// Whether this number is the agent's.
     #[must_use]
     pub fn has(&self, number: u64) -> bool {
         self.own.binary_search(&((number % u64::from(self.of)) as u32)).is_ok()
@@ -83,13 +85,13 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// All of a run.
+    /// A whole run.
     #[must_use]
     pub fn whole() -> Shard {
         Share::whole().of_thread(0, 1)
     }
 
-    /// The number of the `k`-th (from 0) of those that are this thread's.
+    /// The `k`-th (from 0) of this thread's numbers.
     #[inline]
     #[must_use]
     pub fn nth(&self, k: u64) -> u64 {
@@ -109,21 +111,22 @@ impl Shard {
         of_agent / self.threads + u64::from(self.thread < of_agent % self.threads)
     }
 
-    /// What all have, where each has as much for its share as this thread: `own`, scaled up.
+    /// Total over all threads if each has as much for its share as this one: `own`, scaled up.
     #[must_use]
     pub fn scale(&self, own: u64) -> u64 {
         own * self.threads * u64::from(self.share.of) / self.share.own.len() as u64
     }
 
-    /// This thread's part of `total` requests that `users` make: each has its part of them, and some have none. All users together make
-    /// `total`; who has no user makes none.
+    /// This thread's part of `total` requests by `users` users, who each send an equal part; some may send none. All
+    /// threads together send `total`; a thread without users sends none.
     #[must_use]
     pub fn requests_of(&self, total: u64, users: u64) -> u64 {
         let users = users.max(1);
         total / users * self.count(users) + self.count(total % users)
     }
 
-    /// How often a generator of random numbers jumps for each thread to have numbers of its own: as agent, and as thread.
+    /// How often a random number generator has to jump so that each thread has its own numbers: for the agent, and for
+    /// the thread.
     #[must_use]
     pub fn jumps(&self) -> (u32, u32) {
         (self.share.agent, self.thread as u32)
@@ -134,7 +137,7 @@ impl Shard {
 mod tests {
     use super::*;
 
-    /// Every thread of a fleet with these weights, of which each agent has some threads.
+    /// Every thread of a fleet with these weights, with a number of threads per agent.
     pub fn shards(weights: &[u32], threads: &[usize]) -> Vec<Shard> {
         let shares = Share::by_weight(weights).expect("weights");
         let of_agent = |(share, n): (&Share, &usize)| (0..*n).map(|t| share.of_thread(t, *n)).collect::<Vec<_>>();

@@ -16,7 +16,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// How sockets are made.
+/// Options of new sockets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SocketOptions {
     pub receive_buffer_bytes: Option<u32>,
@@ -50,9 +50,9 @@ pub fn socket(address: &Address, options: &SocketOptions) -> io::Result<OwnedFd>
     Ok(fd)
 }
 
-/// The least time that something took there and back on this connection, by the kernel; None where it does not know (a unix
-/// socket, nothing sent yet). The least: of later samples many have the other side's delayed acknowledgement in them, or its
-/// whole work where the acknowledgement comes with the answer.
+/// The shortest round trip of this connection, by the kernel; `None` if it does not know (a unix socket, nothing sent
+/// yet). Later samples are no better: many include the peer's delayed acknowledgement, or all its work if the
+/// acknowledgement comes with the answer.
 pub fn round_trip_us(fd: RawFd) -> Option<u64> {
     /// `tcpi_min_rtt` of `struct tcp_info` (linux/tcp.h), as a 32-bit word.
     const MIN_RTT: usize = 37;
@@ -63,11 +63,11 @@ pub fn round_trip_us(fd: RawFd) -> Option<u64> {
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, ptr::from_mut(&mut info).cast(), &raw mut len)
     };
     let whole = got == 0 && len as usize == mem::size_of_val(&info);
-    // The kernel's word for not known.
+    // The kernel's values for "not known".
     (whole && info[MIN_RTT] != u32::MAX && info[MIN_RTT] != 0).then(|| u64::from(info[MIN_RTT]))
 }
 
-/// What is refused here is only missing; a socket works without.
+/// Sets an option. A failure is ignored: the socket works without it.
 fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
     let _ = set_raw_option(fd.as_raw_fd(), level, option, value);
 }
@@ -78,7 +78,7 @@ fn set_raw_option(fd: RawFd, level: libc::c_int, option: libc::c_int, value: lib
     check(unsafe { libc::setsockopt(fd, level, option, ptr::from_ref(&value).cast(), len) }).map(|_| ())
 }
 
-/// An address as the kernel wants it.
+/// An address in the kernel's format.
 struct RawAddress {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
@@ -132,14 +132,14 @@ impl RawAddress {
     }
 }
 
-/// Sets the address that a connection comes from; the kernel chooses the port when it connects, so that the same port
-/// can be used to other destinations.
+/// Sets the source address of a connection. The kernel chooses the port when it connects, so that the same port can
+/// serve other destinations.
 pub fn bind(fd: RawFd, source: IpAddr) -> io::Result<()> {
     set_raw_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
     bind_port(fd, source, 0)
 }
 
-/// Sets address and port that a connection comes from. The port may be shared with connections to elsewhere.
+/// Sets the source address and port of a connection. Connections to other destinations may share the port.
 pub fn bind_port(fd: RawFd, source: IpAddr, port: u16) -> io::Result<()> {
     if port != 0 {
         set_raw_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
@@ -149,17 +149,17 @@ pub fn bind_port(fd: RawFd, source: IpAddr, port: u16) -> io::Result<()> {
     check(unsafe { libc::bind(fd, raw.pointer(), raw.len) }).map(|_| ())
 }
 
-/// Bounds the local ports from which a socket that is not connected may choose; 0 to 0 lifts the bounds.
+/// Limits the local ports that an unconnected socket may get; 0 to 0 removes the limit.
 ///
 /// # Errors
-/// Before Linux 6.3 there is no such option.
+/// The option does not exist before Linux 6.3.
 pub fn local_port_range(fd: RawFd, low: u16, high: u16) -> io::Result<()> {
     // Not in the libc crate yet (linux/in.h).
     const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
     set_raw_option(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, (u32::from(high) << 16 | u32::from(low)) as libc::c_int)
 }
 
-/// Starts connecting; `Ok` also when it is under way.
+/// Starts connecting; `Ok` also while it is in progress.
 pub fn connect(fd: RawFd, address: &Address) -> io::Result<()> {
     let raw = match address {
         Address::Tcp(a) => RawAddress::tcp(a),
@@ -172,7 +172,7 @@ pub fn connect(fd: RawFd, address: &Address) -> io::Result<()> {
     }
 }
 
-/// Writes without a signal on a closed connection.
+/// Writes, without a signal if the connection is closed.
 #[inline]
 pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `bytes`.
@@ -180,7 +180,7 @@ pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
-/// Reads what is there; 0 is the end of the stream.
+/// Reads what has arrived; 0 is the end of the stream.
 #[inline]
 pub fn recv(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `buffer`.
@@ -196,7 +196,7 @@ pub const PEER_CLOSED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR
 pub struct Poller {
     epoll: OwnedFd,
     events: Vec<libc::epoll_event>,
-    /// Does the kernel have epoll_pwait2 (5.11)? Without it timeouts are whole milliseconds.
+    /// Whether the kernel has epoll_pwait2 (5.11). Without it timeouts are whole milliseconds.
     fine: bool,
 }
 
@@ -213,12 +213,12 @@ impl Poller {
         Ok(Poller { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; capacity], fine: true })
     }
 
-    /// Watches a connection for everything, edge-triggered: one system call for its whole life.
+    /// Watches a connection for all events, edge-triggered: one system call for its whole life.
     pub fn watch(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token)
     }
 
-    /// Watches a connection under another token. What has come meanwhile is told once more.
+    /// Watches a connection under another token. Anything already pending is reported once more.
     pub fn watch_as(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token)
     }
@@ -231,7 +231,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits until something happens or `timeout_us` has passed; says how many events there are.
+    /// Waits for events or until `timeout_us` has passed. Returns the number of events.
     pub fn wait(&mut self, timeout_us: u64) -> io::Result<usize> {
         let max = self.events.len() as libc::c_int;
         let fd = self.epoll.as_raw_fd();
@@ -284,8 +284,8 @@ pub fn thread_cpu_us() -> u64 {
     ts.tv_sec as u64 * 1_000_000 + ts.tv_nsec as u64 / 1_000
 }
 
-/// As many open files as the hard limit allows (the soft one is 1024 on most machines), and more where `wanted` needs
-/// them and we are allowed to.
+/// Raises the limit of open files to the hard limit (the soft one is 1024 on most machines), or to `wanted` if that is
+/// higher and permitted.
 pub fn raise_descriptor_limit(wanted: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure lives for all calls.
@@ -313,7 +313,7 @@ pub fn descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Timers of this thread fire when they are due and not up to 50 µs later.
+/// Makes the timers of this thread fire when they are due and not up to 50 µs later.
 pub fn precise_timers() {
     // SAFETY: plain call.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };

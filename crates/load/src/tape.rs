@@ -1,8 +1,8 @@
-//! Requests that somebody else made, played again: each comes with its time (or its user), its method and its target.
+//! Plays recorded requests: each has its time (or its user), its method and its target.
 //!
-//! They come through a channel from whoever reads them, some at a time, and are taken as they come due: memory depends neither
-//! on how many there are nor on how long the server stalls. What came due is counted when it is taken; what the end of the run
-//! leaves is read on, to count it, and not kept.
+//! They arrive in batches through a channel from a reader and are taken as they come due. So memory depends neither on
+//! their number nor on how long the server stalls. A request counts as due when it is taken. At the end of the run the
+//! remaining ones are read only to count them.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -16,47 +16,47 @@ use lastdrop_model::Micros;
 use crate::logged::LoggedAnswer;
 use crate::tape_file::Progress;
 
-/// A closed loop looks so far ahead for a request of each user.
+/// Most requests that a closed loop reads ahead to find the next one of each user.
 const MOST_AHEAD: usize = 50_000;
-/// A reader that is behind is asked again after this.
+/// Wait before a reader that is late is asked again.
 pub(crate) const BEHIND_US: Micros = 500;
-/// A user of a closed loop who has nothing to do yet looks again after this.
+/// Wait of a closed-loop user who has nothing to do yet.
 pub(crate) const NOTHING_YET_US: Micros = 2_000;
-/// Whether the run is over is asked so often while a reader says nothing.
+/// While the reader sends nothing, how often to check whether the run is over.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// A request to play.
+/// A recorded request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Played {
-    /// Since the beginning of the phase; nothing to a closed loop.
+    /// Since the start of the phase; unused in a closed loop.
     pub due: Micros,
-    /// Which request of the plan it is one of: its class, its header fields, its server.
+    /// Index of the plan's request that it belongs to, which gives its class, header fields and server.
     pub request: u32,
     pub method: String,
-    /// Path and query, as they are sent.
+    /// Path and query as sent.
     pub target: String,
-    /// The Host field, where it is another than the server's.
+    /// Value of the Host field if it is not the server's own.
     pub host: Option<String>,
-    /// Closed loop: whoever made it, as a number; requests of one are sent by one user, one after the other.
+    /// Closed loop: number of the recorded client. One user sends all requests of a client, one after the other.
     pub who: u64,
-    /// Its place where it is from, from 1.
+    /// Position in the recording, from 1.
     pub number: u64,
-    /// What the answer was then, where that is known.
+    /// The recorded answer, if known.
     pub logged: Option<LoggedAnswer>,
 }
 
-/// Where requests come from.
+/// A source of recorded requests.
 #[derive(Debug)]
 pub struct Tape {
     played: Mutex<Option<Receiver<Vec<Played>>>>,
     behind: Arc<AtomicU64>,
-    /// How far it was played, where its end is known.
+    /// How far it was played, if its length is known.
     pub(crate) progress: Option<Progress>,
 }
 
 impl Tape {
-    /// `behind` is told, when the run is over, how many requests of the tape are behind it: all up to the first one that was
-    /// not sent.
+    /// At the end of the run `behind` receives the number of requests played: all before the first one that was not
+    /// sent.
     #[must_use]
     pub fn new(played: Receiver<Vec<Played>>, behind: Arc<AtomicU64>) -> Tape {
         Tape { played: Mutex::new(Some(played)), behind, progress: None }
@@ -66,7 +66,7 @@ impl Tape {
         Tape { progress: Some(progress), ..self }
     }
 
-    /// The one thread that plays it.
+    /// Hands the tape to the one thread that plays it.
     pub(crate) fn take(&self) -> Option<Reader> {
         Some(Reader {
             played: self.played.lock().ok()?.take()?,
@@ -81,23 +81,23 @@ impl Tape {
     }
 }
 
-/// The end of a tape at which it is played.
+/// The playing end of a tape.
 #[derive(Debug)]
 pub(crate) struct Reader {
     played: Receiver<Vec<Played>>,
     next: VecDeque<Played>,
-    /// Closed loop: what lies ahead, by user.
+    /// Closed loop: requests read ahead, by user.
     of_users: Vec<VecDeque<Played>>,
     ahead: usize,
     ended: bool,
     hash: RandomState,
-    /// The number of the last one that was taken.
+    /// Number of the last request taken.
     last: u64,
     behind: Arc<AtomicU64>,
 }
 
 impl Reader {
-    /// Tells how many are behind.
+    /// Stores how many requests have been played.
     pub fn tell(&mut self) {
         self.fill();
         let ahead = self.next.front().into_iter().chain(self.of_users.iter().filter_map(VecDeque::front));
@@ -105,7 +105,7 @@ impl Reader {
         self.behind.store(first.map_or(self.last, |first| first - 1), Ordering::Relaxed);
     }
 
-    /// Has what is next at hand, if it has come.
+    /// Fetches the next batch if it has arrived and none is left.
     fn fill(&mut self) {
         while self.next.is_empty() && !self.ended {
             match self.played.try_recv() {
@@ -116,25 +116,25 @@ impl Reader {
         }
     }
 
-    /// When the next one is due; None where none is at hand.
+    /// When the next request is due; `None` if none has arrived.
     pub fn next_due(&mut self) -> Option<Micros> {
         self.fill();
         self.next.front().map(|p| p.due)
     }
 
-    /// The next one, which is at hand.
+    /// Takes the next request, if it has arrived.
     pub fn take(&mut self) -> Option<Played> {
         let played = self.next.pop_front()?;
         self.last = played.number;
         Some(played)
     }
 
-    /// Nothing is left.
+    /// Whether all requests have been taken.
     pub fn over(&self) -> bool {
         self.ended && self.next.is_empty() && self.ahead == 0
     }
 
-    /// Closed loop: the next request of a user of so many.
+    /// Closed loop: takes the next request of user `user` of `users`.
     pub fn of_user(&mut self, user: usize, users: usize) -> Option<Played> {
         self.of_users.resize_with(self.of_users.len().max(users), VecDeque::new);
         loop {
@@ -154,7 +154,7 @@ impl Reader {
         }
     }
 
-    /// Those that are due before `until` and will not be sent, one after the other.
+    /// Passes each request due before `until` to `count`; none of them will be sent.
     pub fn rest(&mut self, until: Micros, stop: impl Fn() -> bool, mut count: impl FnMut(&Played)) {
         loop {
             while let Some(played) = self.next.front() {

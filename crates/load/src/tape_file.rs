@@ -1,8 +1,8 @@
-//! A tape as a file, so that it can go to other machines: a line of JSON for each request, in the order in which they are played.
+//! A tape as a file that can go to other machines: one line of JSON per request, in playing order.
 //!
-//! Whoever plays it has a share of it: requests that have times are dealt out by their place on the tape, those of sessions by their
-//! session, which stays whole. What comes from elsewhere is believed only as far as it is a request and no more: a method, a target and a
-//! host in which nothing ends the line.
+//! Each agent plays its share. Requests with times are divided by their position on the tape, those of sessions by
+//! session, which stays whole. A tape from elsewhere is accepted only as plain requests: a method, a target and a host
+//! without line breaks.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::logged::LoggedAnswer;
 use crate::share::Share;
 use crate::tape::{Played, Tape};
 
-/// Requests that are handed over together, and how many of these wait at most.
+/// Requests per batch, and most batches that wait.
 const TOGETHER: usize = 256;
 const WAITING: usize = 32;
 
-/// Who has which request of a tape.
+/// How the requests of a tape are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dealt {
-    /// Each goes at its own time: by its place.
+    /// By position: each request goes at its own time.
     ByPlace,
-    /// By the number of the session, from 0 on, that it belongs to (`Played::who`).
+    /// By the number of its session, from 0 (`Played::who`).
     BySession,
 }
 
-/// Writes a request down.
+/// Writes one request.
 ///
 /// # Errors
-/// Those of the writing.
+/// The error of the writer.
 pub fn write(played: &Played, out: &mut impl Write) -> io::Result<()> {
     let Played { due, request, method, target, host, who, number, logged } = played;
     serde_json::to_writer(&mut *out, &(due, request, method, target, host, who, number, logged))?;
@@ -44,7 +44,7 @@ pub fn write(played: &Played, out: &mut impl Write) -> io::Result<()> {
 #[derive(Deserialize)]
 struct Line(u64, u32, String, String, Option<String>, u64, u64, Option<LoggedAnswer>);
 
-/// Reads a line of a tape of a plan with so many requests.
+/// Reads one line of a tape for a plan with this many requests.
 fn read(line: &[u8], requests: usize) -> Result<Played, String> {
     let Line(due, request, method, target, host, who, number, logged) =
         serde_json::from_slice(line).map_err(|e| e.to_string())?;
@@ -63,7 +63,7 @@ fn lines(tape: &[u8]) -> impl Iterator<Item = &[u8]> {
     tape.split(|b| *b == b'\n').filter(|line| !line.is_empty())
 }
 
-/// A tape that was read whole, and found to be one.
+/// A tape that has been read and checked.
 #[derive(Debug, Clone)]
 pub struct TapeFile {
     bytes: Arc<Vec<u8>>,
@@ -72,10 +72,10 @@ pub struct TapeFile {
 }
 
 impl TapeFile {
-    /// A tape of a plan with so many requests.
+    /// Reads a tape for a plan with this many requests.
     ///
     /// # Errors
-    /// The first line that is no request, and why.
+    /// The first line that is not a request, and why.
     pub fn new(bytes: Vec<u8>, requests: usize, dealt: Dealt) -> Result<TapeFile, String> {
         let mut before = 0;
         for (place, line) in lines(&bytes).enumerate() {
@@ -88,13 +88,13 @@ impl TapeFile {
         Ok(TapeFile { bytes: Arc::new(bytes), requests, dealt })
     }
 
-    /// How it is dealt out.
+    /// How the tape is divided.
     #[must_use]
     pub fn is_dealt(&self) -> Dealt {
         self.dealt
     }
 
-    /// What a share has of it.
+    /// The requests of one share.
     pub fn of(&self, share: &Share) -> impl Iterator<Item = Played> + use<> {
         let (tape, share) = (self.clone(), share.clone());
         let mut at = 0;
@@ -104,7 +104,7 @@ impl TapeFile {
                 let rest = &tape.bytes[at..];
                 let line = &rest[..rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len())];
                 at += line.len() + 1;
-                // It was read once.
+                // It was checked by `new`.
                 let Ok(played) = read(line, tape.requests) else { continue };
                 place += 1;
                 let number = match tape.dealt {
@@ -119,7 +119,7 @@ impl TapeFile {
         })
     }
 
-    /// When its requests are due, in their order; nothing for sessions, which have no times.
+    /// When its requests are due, in order; empty for sessions, which have no times.
     #[must_use]
     pub fn dues(&self) -> Arc<[Micros]> {
         match self.dealt {
@@ -128,10 +128,10 @@ impl TapeFile {
         }
     }
 
-    /// Plays a share of it, which a thread of its own reads as it is played.
+    /// Plays a share of the tape, which a separate thread reads as it is played.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system cannot start a thread.
     pub fn play(&self, share: &Share) -> io::Result<Tape> {
         let (out, played) = sync_channel(WAITING);
         let behind = Arc::new(AtomicU64::new(0));
@@ -140,7 +140,7 @@ impl TapeFile {
         thread::Builder::new().name("tape".into()).spawn(move || {
             loop {
                 let some: Vec<Played> = own.by_ref().take(TOGETHER).collect();
-                // Nobody may play it any more.
+                // The receiver may be gone.
                 if some.is_empty() || out.send(some).is_err() {
                     return;
                 }
@@ -154,12 +154,12 @@ impl TapeFile {
 #[derive(Debug, Clone)]
 pub struct Progress {
     behind: Arc<AtomicU64>,
-    /// The number of its last request.
+    /// Number of its last request.
     last: u64,
 }
 
 impl Progress {
-    /// When the run is over: all requests up to this number were sent, and the one after it was not. None: all of them were.
+    /// At the end of the run: the last request before the first that was not sent; `None` if all were sent.
     #[must_use]
     pub fn behind(&self) -> Option<u64> {
         Some(self.behind.load(Ordering::Relaxed)).filter(|behind| *behind < self.last)

@@ -1,21 +1,20 @@
-//! Text with changing parts: `{{name}}`. Four braces, `{{{{`, are two that are meant as they stand.
+//! Text with variables: `{{name}}`. Four braces, `{{{{`, stand for two literal ones.
 
 use std::collections::HashMap;
 
 use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// How a value is made safe for the place that it goes to: what a server or a file says must not be able to add a line
-/// to a request head.
+/// How a value is encoded for its place, so that text from a server or a file cannot add a line to a request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encode {
-    /// In a request target: what may not stand in one is percent-encoded.
+    /// In a request target: characters that are not allowed there are percent-encoded.
     Target,
-    /// In a header field: control characters are left out.
+    /// In a header field: control characters are removed.
     Field,
     /// In a form: everything but letters, digits and `-._~` is percent-encoded.
     Form,
-    /// In a body: as it is.
+    /// In a body: unchanged.
     Raw,
 }
 
@@ -37,7 +36,7 @@ enum Part {
     Variable(Variable, Encode),
 }
 
-/// Names of values that the plan gives, each with its index.
+/// Names of the plan's values, each with its index.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     list: Vec<String>,
@@ -45,7 +44,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Adds a name that is not there yet; gives its index.
+    /// Adds a name unless it exists. Returns its index.
     pub fn add(&mut self, name: &str) -> usize {
         *self.at.entry(name.to_string()).or_insert_with(|| {
             self.list.push(name.to_string());
@@ -58,7 +57,7 @@ impl Names {
         self.at.get(name).copied()
     }
 
-    /// In the order of their indices.
+    /// The names in the order of their indices.
     #[must_use]
     pub fn list(&self) -> &[String] {
         &self.list
@@ -80,7 +79,7 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
-/// What templates are filled from.
+/// The values that templates are filled with.
 #[derive(Debug)]
 pub struct Values<'a> {
     pub user: u64,
@@ -90,15 +89,15 @@ pub struct Values<'a> {
 }
 
 impl Template {
-    /// Takes a text apart.
+    /// Parses a text.
     ///
     /// # Errors
-    /// For a name that nothing gives a value to, and for braces that do not close.
+    /// A name has no value, or braces do not close.
     pub fn parse(text: &str, names: &Names, encode: Encode) -> Result<Template, String> {
         Template::parse_with(text, names, encode, |fixed, out| out.extend_from_slice(fixed.as_bytes()))
     }
 
-    /// The same where what stands in the text is encoded like what is put into it: the value of a field of a form.
+    /// Like `parse`, but also encodes the literal text: for the value of a form field.
     ///
     /// # Errors
     /// As [`Template::parse`].
@@ -136,7 +135,7 @@ impl Template {
         Ok(Template { parts })
     }
 
-    /// Bytes that never change.
+    /// A template of bytes that never change.
     #[must_use]
     pub fn literal(bytes: Vec<u8>) -> Template {
         Template { parts: if bytes.is_empty() { Vec::new() } else { vec![Part::Literal(bytes)] } }
@@ -146,7 +145,7 @@ impl Template {
         self.parts.extend(other.parts);
     }
 
-    /// How long it is; None where that changes.
+    /// Its length; `None` if that changes.
     #[must_use]
     pub fn literal_bytes(&self) -> Option<usize> {
         let length = |part: &Part| match part {
@@ -160,7 +159,7 @@ impl Template {
         self.parts.iter().all(|p| matches!(p, Part::Literal(_)))
     }
 
-    /// Appends the text with its values put in.
+    /// Appends the text with its values.
     pub fn render(&self, values: &mut Values<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -180,7 +179,7 @@ impl Template {
     }
 }
 
-/// What a name stands for. A column or a value of the plan's own goes before the built-in of the same name.
+/// Finds the variable of a name. A column or value of the plan overrides the built-in of the same name.
 fn variable(name: &str, names: &Names) -> Result<Variable, String> {
     if let Some(at) = names.index(name) {
         return Ok(Variable::Value(at));
@@ -200,7 +199,7 @@ fn variable(name: &str, names: &Names) -> Result<Variable, String> {
     }
 }
 
-/// Appends bytes, made safe for their place.
+/// Appends bytes, encoded for their place.
 pub fn encode_into(bytes: &[u8], encode: Encode, out: &mut Vec<u8>) {
     let percent = |b: u8, out: &mut Vec<u8>| out.extend_from_slice(format!("%{b:02X}").as_bytes());
     for &b in bytes {

@@ -1,4 +1,4 @@
-//! What TLS is set up with: certificates, authorities, keys, and the sessions that a thread remembers.
+//! The TLS configuration: certificates, authorities, keys, and the sessions that a thread remembers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::error::LoadError;
 use crate::files::Files;
 use crate::protocol::offered;
 
-/// Sessions that a thread remembers for resumption, a server each.
+/// Sessions that a thread remembers for resumption, one per server.
 const SESSIONS: usize = 64;
 
-/// Makes the configurations of some threads. Each has its own sessions to resume, so that they share no lock.
+/// Creates one configuration per thread. Each has its own sessions to resume, so that threads share no lock.
 ///
 /// # Errors
-/// When a file cannot be read or does not hold what it should.
+/// A file cannot be read or does not hold what it should.
 pub fn configs(
     options: &TlsOptions,
     http: &HttpOptions,
@@ -54,7 +54,7 @@ fn config(options: &TlsOptions, files: &Files) -> Result<ClientConfig, LoadError
     } else {
         let given = options.ca.as_deref().map(|path| certificates(path, files)).transpose()?.unwrap_or_default();
         let mut roots = RootCertStore::empty();
-        // A machine without certificates is no error where --ca names one.
+        // A machine without certificates is no error if --ca names one.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let of = options.ca.as_deref().map_or(String::new(), |path| format!("{}: ", path.display()));
         let verifier = Verifier::new(roots, given, provider).map_err(|e| {
@@ -86,7 +86,7 @@ fn certificates(path: &Path, files: &Files) -> Result<Vec<CertificateDer<'static
     pem::certificates(&files.read(path).map_err(|e| wrong(e.to_string()))?).map_err(wrong)
 }
 
-/// What went wrong with TLS, and the option that helps.
+/// Describes a TLS error, with the option that helps.
 #[must_use]
 pub fn failure(e: &rustls::Error) -> String {
     let help = match e {
@@ -102,10 +102,10 @@ pub fn failure(e: &rustls::Error) -> String {
     format!("TLS: {}{help}", verify::why(e))
 }
 
-/// The name to ask for and to verify.
+/// The name to request and to verify.
 ///
 /// # Errors
-/// When it is neither a host name nor an address.
+/// It is neither a host name nor an address.
 pub fn server_name(host: &str, options: &TlsOptions) -> Result<ServerName<'static>, LoadError> {
     let name = options.server_name.as_deref().unwrap_or(host);
     ServerName::try_from(name.to_string()).map_err(|_| {

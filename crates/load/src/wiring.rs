@@ -1,4 +1,4 @@
-//! What a thread is given to do, how it is told to stop, and what it says meanwhile and at the end.
+//! A thread's task, how it is told to stop, and what it reports during the run and at its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::prepare::Prepared;
 use crate::share::Shard;
 use crate::transport::tls::TlsFacts;
 
-/// What one thread is given.
+/// The task of one thread.
 #[derive(Debug)]
 pub struct Job<'a> {
     pub plan: &'a Plan,
@@ -23,41 +23,42 @@ pub struct Job<'a> {
     pub directory: &'a Directory,
     pub tls: Option<Arc<ClientConfig>>,
     pub thread: usize,
-    /// What of the run is this thread's.
+    /// This thread's part of the run.
     pub shard: Shard,
-    /// On the run's clock: when the first phase begins, the same for all threads.
+    /// When the first phase begins on the run's clock, the same for all threads.
     pub start: Micros,
     pub wish: Wish,
 }
 
-/// How a run went for one thread.
+/// How the run went for one thread.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     pub unreachable: bool,
     /// Why connections failed.
     pub connect_errors: BTreeMap<String, u64>,
-    /// What was wrong with answers.
+    /// Protocol errors in answers.
     pub protocol_errors: BTreeMap<String, u64>,
     /// Parts of measured pages that got no good answer.
     pub page_errors: BTreeMap<String, u64>,
-    /// Requests that nothing is expected of, and how many of their answers were looked at.
+    /// Requests without expectations, and how many of their answers were checked for signs of failure.
     pub looked_at: BTreeMap<String, u64>,
-    /// Why some of those looked as if the work was not done.
+    /// Those signs: why some answers look as if the server did not do the work.
     pub doubts: BTreeMap<String, u64>,
     pub shortage: Shortage,
-    /// What is weak about the first certificate that was taken unverified.
+    /// Weaknesses of the first certificate that was accepted unverified.
     pub unverified: Option<Vec<String>>,
-    /// What the first answer says of its server, where each request is handed over.
+    /// What the first answer tells about its server, if each request is handed over.
     pub first_answer: Option<FirstAnswer>,
 }
 
-/// Where a thread's results go and how it is told to stop.
+/// Where a thread's results go, and the flags that stop it.
 #[derive(Debug)]
 pub struct Wiring<'a> {
     pub thread: usize,
-    /// Told to stop by the user.
+    /// Set when the user stops the run.
     pub stop: &'a AtomicBool,
-    /// Given up by the run itself (another thread failed, or nothing can be reached), or by whoever needs no more of it.
+    /// Set when the run gives up (another thread failed, or nothing is reachable), or when the caller needs no more of
+    /// it.
     pub halt: &'a AtomicBool,
     pub out: &'a Sender<Message>,
     /// Slices come back emptied, so that the hot path neither allocates nor clears.
@@ -70,7 +71,7 @@ impl Wiring<'_> {
     }
 }
 
-/// What a thread says to the collector.
+/// A message from a thread to the collector.
 #[derive(Debug)]
 pub enum Message {
     Slice { thread: usize, slice: Box<Slice> },
@@ -80,7 +81,7 @@ pub enum Message {
     Failed(LoadError),
 }
 
-/// What the first answer of a run says of its server.
+/// What the first answer of a run tells about its server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FirstAnswer {
     /// The `Server` field.

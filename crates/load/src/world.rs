@@ -1,9 +1,9 @@
-//! What a shard knows of the world outside: a clock, sockets, and when something happens on them.
+//! What a shard needs from its environment: a clock, sockets, and their events.
 //!
-//! A shard is generic over its world and compiled for each, so that the real one costs what direct calls cost. The other
-//! one is `crates/simulate`, where a seed makes a whole run: hours of servers that misbehave in milliseconds, each of which
-//! can be had again. Randomness of a shard comes from the seed of its plan; only the real world has other: the local port
-//! with which it begins, and the keys of TLS.
+//! A shard is generic over its world and compiled for each, so the real one costs no more than direct calls. The other
+//! one is `crates/simulate`, where a seed determines a whole run: hours of misbehaving servers in milliseconds, each
+//! reproducible. Randomness of a shard comes from the seed of its plan. Only the real world has more: the first local
+//! port, and the keys of TLS.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,19 +14,19 @@ use lastdrop_model::Micros;
 pub use crate::endpoint::Address;
 pub use crate::sys::{PEER_CLOSED, READABLE, WRITABLE};
 
-/// Events that one look at the sockets gives at most.
+/// Most events that one poll of the sockets returns.
 pub const EVENTS_A_LOOK: usize = 128;
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug)]
 pub enum NoConnection<S> {
     /// This process or machine has no descriptor or memory for another socket.
     Socket(io::Error),
-    /// There is a socket, and connect() failed at once.
+    /// The socket exists, and connect() failed at once.
     Connect(S, io::Error),
 }
 
-/// A clock and sockets. Sockets never block, and are told of by their edges: each change once.
+/// A clock and sockets. Sockets never block and report edges: each change once.
 pub trait World {
     type Socket: fmt::Debug;
 
@@ -36,10 +36,10 @@ pub trait World {
     /// Microseconds since 1970 (UTC) when it began.
     fn unix_us(&self) -> u64;
 
-    /// A socket that connects to `to`, or is connected; `open` is how many this shard has open already.
+    /// Returns a socket that is connecting or connected to `to`; `open` is how many this shard already has open.
     ///
     /// # Errors
-    /// There can be no socket, or connecting failed at once.
+    /// No socket could be created, or connecting failed at once.
     fn connect(
         &mut self,
         to: &Address,
@@ -47,52 +47,52 @@ pub trait World {
         open: u64,
     ) -> Result<Self::Socket, NoConnection<Self::Socket>>;
 
-    /// Tells of everything that happens on a socket, under a token.
+    /// Reports every event of a socket from now on, under a token.
     ///
     /// # Errors
-    /// The system has no room to watch another one.
+    /// The system cannot watch another socket.
     fn watch(&mut self, socket: &Self::Socket, token: u64) -> io::Result<()>;
 
-    /// From now on under another token. What has come meanwhile is told once more.
+    /// Changes the token of a watched socket. Anything already pending is reported once more.
     ///
     /// # Errors
-    /// It is not watched.
+    /// The socket is not watched.
     fn watch_as(&mut self, socket: &Self::Socket, token: u64) -> io::Result<()>;
 
-    /// Writes what there is room for.
+    /// Writes as much as the socket accepts.
     ///
     /// # Errors
-    /// `WouldBlock` for none; what ended the connection.
+    /// `WouldBlock` if it accepts nothing, or the error that ended the connection.
     fn send(&mut self, socket: &Self::Socket, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Reads what is there; 0 is the end of the stream.
+    /// Reads what has arrived; 0 is the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` for nothing; what ended the connection.
+    /// `WouldBlock` if nothing has, or the error that ended the connection.
     fn recv(&mut self, socket: &Self::Socket, buffer: &mut [u8]) -> io::Result<usize>;
 
     fn close(&mut self, socket: Self::Socket);
 
-    /// The shortest way there and back that the connection has seen, microseconds, where somebody measures it.
+    /// The connection's shortest round trip so far, in microseconds, if it is measured.
     fn round_trip_us(&self, socket: &Self::Socket) -> Option<u64>;
 
-    /// Waits until something happens or `timeout_us` has passed; says how many events there are, at most [`EVENTS_A_LOOK`].
+    /// Waits for events or until `timeout_us` has passed. Returns the number of events, at most [`EVENTS_A_LOOK`].
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// The system call that waits failed.
     fn wait(&mut self, timeout_us: Micros) -> io::Result<usize>;
 
     /// Token and flags of event `i` of the last wait.
     fn event(&self, i: usize) -> (u64, u32);
 }
 
-/// A socket as something that TLS writes to.
+/// A socket that TLS can write to.
 pub(crate) struct Outgoing<'w, W: World> {
     world: &'w mut W,
     socket: &'w W::Socket,
-    /// Bytes that the socket has taken.
+    /// Bytes that the socket has accepted.
     pub sent: usize,
-    /// It may be written so many times more; then it says that it would block.
+    /// Number of writes left; after them writing reports `WouldBlock`.
     pub left: usize,
 }
 

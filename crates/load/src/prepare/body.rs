@@ -11,10 +11,10 @@ use crate::template::{Encode, Template, encode_into};
 /// Boundary of multipart bodies; fixed, so that a run can be repeated byte by byte.
 const BOUNDARY: &str = "----lastdrop-7f83b1657ff1fc53b92dc18148a1d65d";
 
-/// Most bytes of files that are sent: they are kept in memory, once as they are and once in their request.
+/// Most bytes of files to send: they are kept in memory twice, as read and in their request.
 const MOST_BODY_BYTES: u64 = 512 << 20;
 
-/// What files that are sent have together.
+/// The files to send, with their total size.
 #[derive(Debug)]
 pub(super) struct Bodies<'a> {
     files: &'a Files,
@@ -26,7 +26,7 @@ impl<'a> Bodies<'a> {
         Bodies { files, bytes: 0 }
     }
 
-    /// Reads a file that is sent.
+    /// Reads a file to send.
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         let bytes = self.files.read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         self.bytes += bytes.len() as u64;

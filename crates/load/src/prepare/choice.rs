@@ -1,4 +1,4 @@
-//! Which request is next, with which values, and after how long.
+//! Which request is next, with which values, and after which think time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Rows {
     pub rows: Vec<Vec<Vec<u8>>>,
     pub per: Per,
     pub random: bool,
-    /// Columns; they are the first of a user's values.
+    /// Number of columns; they are the first of a user's values.
     pub columns: usize,
 }
 
@@ -28,12 +28,12 @@ pub enum Choice {
     Weighted(Vec<f64>),
     Order,
     Session,
-    /// Several sessions: where each begins.
+    /// Several sessions: the index of each one's first request.
     Sessions(Vec<usize>),
 }
 
 impl Choice {
-    /// Index of a request by weight. The list is of running sums.
+    /// Chooses a request by weight; `sums` are running sums of the weights.
     pub fn by_weight(sums: &[f64], rng: &mut Xoshiro256PlusPlus) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * total;
@@ -66,7 +66,7 @@ pub(super) fn read_rows(path: &Path, files: &Files) -> Result<Table, LoadError> 
     Ok((rows, names))
 }
 
-/// A think time, drawn.
+/// Draws a think time.
 #[must_use]
 pub fn draw(think: Option<Think>, rng: &mut Xoshiro256PlusPlus) -> Duration {
     let mut uniform = || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;

@@ -1,27 +1,27 @@
-//! Header fields of a plan that say something about the connection or about the length of the body: lastdrop does what they
-//! say, or refuses them. Sent without being done they would put one request's bytes into another's.
+//! Header fields of a plan that concern the connection or the length of the body. lastdrop does what they ask or
+//! refuses them. Sent unheeded, they would mix the bytes of one request with those of another.
 
 use lastdrop_http::has_token;
 use lastdrop_model::plan::HttpOptions;
 
 use crate::template::Template;
 
-/// Bytes of a chunk where only a header field asks for chunks.
+/// Chunk size if only a header field asks for chunks.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// What the fields of a request ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Framing {
-    /// Nothing follows on the connection (RFC 9112 section 9.6).
+    /// No request follows on the connection (RFC 9112 section 9.6).
     pub closes: bool,
-    /// The body goes in chunks of so many bytes.
+    /// The body is sent in chunks of this size.
     pub chunk_bytes: Option<usize>,
     /// The body waits for `100 Continue`.
     pub expects_continue: bool,
 }
 
 impl Framing {
-    /// Takes the fields out that are written anew with each body.
+    /// Removes the fields that are written anew with each body.
     pub fn take(
         headers: &mut Vec<(String, String)>,
         body: Option<&Template>,
@@ -56,7 +56,7 @@ impl Framing {
         if has("content-length") && has("transfer-encoding") {
             return Err("Content-Length and Transfer-Encoding exclude each other; leave one of them out".into());
         }
-        // Without a body there is nothing to wait for, and its length is as the user says.
+        // Without a body there is nothing to wait for, and its length is what the user wrote.
         let is_written = |name: &str, value: &str| {
             name.eq_ignore_ascii_case("transfer-encoding")
                 || name.eq_ignore_ascii_case("content-length") && body.is_some()
@@ -66,7 +66,7 @@ impl Framing {
         Ok(framing)
     }
 
-    /// Of fields that are sent as they were written.
+    /// The framing of fields that are sent as written.
     pub fn of_lines(lines: &str, http: &HttpOptions) -> Framing {
         let fields = lines.lines().filter_map(|line| line.split_once(':'));
         Framing {
@@ -77,7 +77,8 @@ impl Framing {
     }
 }
 
-/// HTTP/1.0 closes unless it is asked not to, which is done where no field of the user is about the connection.
+/// Whether the fields end the connection. HTTP/1.0 closes unless asked not to; lastdrop asks if the user wrote no
+/// Connection field.
 fn closes<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>, http10: bool) -> bool {
     let mut own = fields.filter(|(name, _)| name.eq_ignore_ascii_case("connection")).peekable();
     if own.peek().is_none() {
@@ -102,7 +103,7 @@ fn check_length(value: &str, body: Option<&Template>) -> Result<(), String> {
             let of = if body.is_some() { format!("the body has {length} bytes") } else { "there is no body".into() };
             Err(format!("Content-Length says {says} and {of}; leave the header out, lastdrop writes it"))
         }
-        // Of a body that changes it is written anew each time.
+        // The length of a body that changes is written anew each time.
         _ => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! From a plan to what the event loops need: files read, names resolved, templates and expressions compiled, request
-//! bytes built once where they never change. Every mistake that can be found before the first request is found here.
+//! Turns a plan into what the event loops need: files read, names resolved, templates and expressions compiled. Request
+//! bytes that never change are built once. Every mistake that can be found before the first request is found here.
 
 mod body;
 mod choice;
@@ -31,35 +31,35 @@ use request::prepare;
 pub use choice::{Choice, Rows, draw};
 pub use request::{Detour, Filling, Request};
 
-/// A plan, ready to be carried out.
+/// A plan, ready to run.
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) requests: Vec<Request>,
     pub(crate) choice: Choice,
     pub(crate) rows: Option<Rows>,
-    /// How many values a user has: columns, then extracted ones.
+    /// Number of values of a user: columns, then extracted ones.
     pub(crate) values: usize,
-    /// Do users have anything of their own: values, cookies, a session?
+    /// Whether users have state of their own: values, cookies, a session.
     pub(crate) personal: bool,
     /// Connections that a user may have open.
     pub(crate) connections_per_user: u32,
-    /// Classes of requests; 0 where there is one, which is the whole run. That of what pages embed.
+    /// Number of request classes, 0 if there is only one; and the class of page resources.
     pub(crate) classes: usize,
     pub(crate) class_of_parts: u16,
-    /// Requests that somebody else made, instead of the plan's own.
+    /// Recorded requests to play instead of the plan's own.
     pub(crate) tape: Option<Tape>,
-    /// What of the run is carried out here: all of it, but in a fleet.
+    /// The part of the run that this process does: all of it, except in a fleet.
     pub(crate) part: Part,
-    /// Who is told the moment at which the first phase begins, as soon as it is known.
+    /// Receives the moment at which the first phase begins, as soon as it is known.
     pub(crate) begins: Option<Sender<Instant>>,
-    /// What the ids of requests begin with, where they carry them.
+    /// Prefix of the request ids, if requests carry them.
     pub(crate) id_prefix: Option<String>,
     names: Names,
     tls: Tls,
 }
 
-/// Will there be TLS?
+/// Whether the run needs TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tls {
     No,
@@ -72,15 +72,15 @@ impl Prepared {
     /// Checks a plan, resolves its names and reads its files.
     ///
     /// # Errors
-    /// When the plan contradicts itself, a file cannot be used, or a host does not resolve.
+    /// The plan contradicts itself, a file cannot be used, or a host does not resolve.
     pub fn new(plan: &Plan) -> Result<Prepared, LoadError> {
         Prepared::part(plan, Part::default())
     }
 
-    /// The same of a part of the run, which is all that is carried out.
+    /// Like `new`, for a part of the run.
     ///
     /// # Errors
-    /// As [`Prepared::new`], and when the plan leads to where the part may not connect.
+    /// As [`Prepared::new`], or the plan leads to where the part may not connect.
     pub fn part(plan: &Plan, part: Part) -> Result<Prepared, LoadError> {
         plan.check()?;
         let specs: Vec<RequestSpec> =
@@ -184,47 +184,47 @@ impl Prepared {
         })
     }
 
-    /// Columns of the data file, which are the first of a user's values.
+    /// Number of columns of the data file, which are the first of a user's values.
     pub(crate) fn columns(&self) -> usize {
         self.rows.as_ref().map_or(0, |r| r.columns)
     }
 
-    /// Plays what is on a tape, as its requests come due, instead of the plan's own; those say what header fields they have and
-    /// of which class they are. One thread plays it.
+    /// Plays the requests of a tape as they come due, instead of the plan's own. The plan's requests define their
+    /// header fields and classes. One thread plays the tape.
     #[must_use]
     pub fn playing(self, tape: Tape) -> Prepared {
         Prepared { tape: Some(tape), personal: true, ..self }
     }
 
-    /// How far a tape was played, once the run is over; of one whose end is not known before, None.
+    /// How far a tape was played, once the run is over; `None` if the tape's length is not known.
     #[must_use]
     pub fn progress(&self) -> Option<Progress> {
         self.tape.as_ref()?.progress.clone()
     }
 
-    /// Begins at this moment, not as soon as everything is there.
+    /// Begins at this moment, not as soon as all threads are ready.
     #[must_use]
     pub fn starting(mut self, at: Instant) -> Prepared {
         self.part.start = Some(at);
         self
     }
 
-    /// Tells the moment at which the first phase begins, as soon as all threads are there.
+    /// Sends the moment at which the first phase begins, as soon as all threads are ready.
     #[must_use]
     pub fn telling(self, begins: Sender<Instant>) -> Prepared {
         Prepared { begins: Some(begins), ..self }
     }
 
-    /// Gives each request an id in a field of its own, which begins so and goes on with a number.
+    /// Gives each request an id in a separate field: this prefix and a number.
     #[must_use]
     pub fn identified(self, prefix: String) -> Prepared {
         Prepared { id_prefix: Some(prefix), ..self }
     }
 
-    /// What a plan would send.
+    /// Returns what a plan would send.
     ///
     /// # Errors
-    /// When a certificate or key cannot be used.
+    /// A certificate or key cannot be used.
     pub fn preview(&self, plan: &Plan) -> Result<Preview, LoadError> {
         self.tls_configs(plan, 1)?;
         let servers = self
@@ -232,7 +232,7 @@ impl Prepared {
             .iter()
             .map(|e| (e.origin.clone(), e.addresses.iter().map(ToString::to_string).collect()))
             .collect();
-        // Values that answers will give stand there by their names.
+        // Values from answers are shown by their names.
         let mut values: Vec<Vec<u8>> = self.names.list().iter().map(|n| format!("({n})").into_bytes()).collect();
         if let Some(row) = self.rows.as_ref().and_then(|r| r.rows.first()) {
             values[..row.len()].clone_from_slice(row);
@@ -258,10 +258,10 @@ impl Prepared {
         Ok(Preview { servers, requests })
     }
 
-    /// The TLS of each thread, where the plan has any.
+    /// The TLS configuration of each thread, if the plan needs TLS.
     ///
     /// # Errors
-    /// When a certificate or key cannot be used.
+    /// A certificate or key cannot be used.
     pub fn tls_configs(&self, plan: &Plan, threads: usize) -> Result<Vec<Option<Arc<ClientConfig>>>, LoadError> {
         let configs = match self.tls {
             Tls::No => return Ok(vec![None; threads]),
@@ -276,17 +276,17 @@ impl Prepared {
     }
 }
 
-/// What would be sent: the servers with their addresses, and the bytes of each request with its first values.
+/// What a plan would send: the servers with their addresses, and the bytes of each request with its first values.
 #[derive(Debug)]
 pub struct Preview {
     pub servers: Vec<(String, Vec<String>)>,
     pub requests: Vec<Vec<u8>>,
 }
 
-/// Prepares a plan and sends nothing.
+/// Prepares a plan without sending anything.
 ///
 /// # Errors
-/// When the plan cannot be carried out.
+/// The plan cannot run.
 pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
     Prepared::new(plan)?.preview(plan)
 }
@@ -324,11 +324,12 @@ mod tests {
         };
         let line = "Proxy-Authorization: Basic bWU6cHc=\r\n";
         for request in [0, 1] {
-            // http carries it to the proxy, also after a redirect from https; a tunnel has it in its CONNECT.
+            // With http each request carries it to the proxy, even after a redirect from https; a tunnel has it in its
+            // CONNECT.
             assert_eq!(sent(&plan, request, 0).matches(line).count(), 1, "{request}");
             assert!(!sent(&plan, request, 1).contains("Proxy-Authorization"), "{request}");
         }
-        // One that the user wrote as a header.
+        // The header that the user wrote.
         plan.network.proxy = Some("http://127.0.0.1:3".parse().expect("valid"));
         for request in &mut plan.requests {
             request.headers.push(("Proxy-Authorization".into(), "Own".into()));

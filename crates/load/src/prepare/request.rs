@@ -1,4 +1,4 @@
-//! One request: what it is written from, and what is looked for in its answers.
+//! One request: what it is rendered from, and what is checked in its answers.
 
 use std::sync::OnceLock;
 
@@ -21,46 +21,46 @@ pub struct Credentials {
     pub password: String,
 }
 
-/// One request, ready to be sent.
+/// One request, ready to send.
 #[derive(Debug)]
 pub struct Request {
     /// Index into the endpoints.
     pub endpoint: usize,
-    /// Its class, an index into the plan's.
+    /// Its class, an index into the plan's classes.
     pub class: u16,
     pub method: String,
-    /// All bytes, where they never change.
+    /// All bytes, if they never change.
     pub wire: Option<Box<[u8]>>,
     text: Text,
     pub digest: Option<Credentials>,
     pub answer: Expected,
     pub think: Option<Think>,
     pub once: bool,
-    /// A session ends with it.
+    /// The session ends with this request.
     pub last: bool,
-    /// It asks for the end of its connection.
+    /// The request asks to close its connection.
     pub closes: bool,
     /// Its body waits for `100 Continue`.
     pub expects_continue: bool,
 }
 
-/// What a request is written from.
+/// What a request is rendered from.
 #[derive(Debug)]
 struct Text {
     target: Template,
     fields: Fields,
-    /// The plan's own Proxy-Authorization, where there is a proxy.
+    /// The plan's own Proxy-Authorization, if there is a proxy.
     for_proxy: Option<Template>,
     own_host: bool,
-    /// The plan says how long the body is, in lines of its own.
+    /// The plan states the length of the body in its own header lines.
     own_length: bool,
-    /// The body goes in chunks of so many bytes.
+    /// The body is sent in chunks of this size.
     chunk_bytes: Option<usize>,
     body: Option<Template>,
 }
 
 impl Text {
-    /// Is it the same each time?
+    /// Whether the request is the same each time.
     fn is_literal(&self) -> bool {
         self.target.is_literal()
             && self.fields.own.is_literal()
@@ -69,25 +69,25 @@ impl Text {
     }
 }
 
-/// What is looked for in the answers to a request.
+/// What is checked in the answers to a request.
 #[derive(Debug)]
 pub struct Expected {
     pub expect: Vec<Expectation>,
     pub extract: Vec<Extraction>,
     /// CRC-32 of the first answer to it in the whole run, for `checksum=same`.
     pub first_sum: OnceLock<u32>,
-    /// What has to be kept of each; None where they are only counted.
+    /// What has to be kept of each answer; `None` if answers are only counted.
     pub wanted: Option<Wanted>,
 }
 
-/// Header fields of a request. What follows from its answers carries fewer of them; None is no fewer.
+/// Header fields of a request. Follow-up requests may carry fewer of them; `None` means the same ones.
 #[derive(Debug)]
 struct Fields {
     /// As the plan says.
     own: Template,
-    /// At the same scheme, host and port: without what is about this path and this body.
+    /// For the same scheme, host and port: without fields about this path and this body.
     same_origin: Option<Template>,
-    /// Anywhere else: without credentials, too. They were written for one server, and nobody else shall have them.
+    /// For any other server: without credentials too, which were written for one server only.
     elsewhere: Option<Template>,
 }
 
@@ -102,30 +102,30 @@ impl Fields {
     }
 }
 
-/// Where a request goes instead of where its plan says: after a redirect, or to what a page embeds.
+/// Where a request goes instead of its planned target: after a redirect, or to what a page embeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detour {
     pub endpoint: usize,
     pub method: String,
     pub path: String,
     pub body: bool,
-    /// The Host field, where it is another than the server's.
+    /// Value of the Host field if it is not the server's own.
     pub host: Option<String>,
 }
 
-/// What a request is filled with.
+/// The values that a request is rendered with.
 pub struct Filling<'a> {
     pub values: Values<'a>,
-    /// The request's own id, where it carries one.
+    /// The request's own id, if it carries one.
     pub id: Option<&'a [u8]>,
     /// The value of the Cookie header, if there is one.
     pub cookie: Option<Vec<u8>>,
-    /// The value of the Authorization header, made for the target that it is given.
+    /// Computes the value of the Authorization header for a target.
     pub authorization: Option<&'a mut dyn FnMut(&str) -> String>,
 }
 
 impl Request {
-    /// Does the plan say which status the answer has?
+    /// Whether the plan states which status the answer has.
     #[must_use]
     pub fn expects_status(&self) -> bool {
         self.answer.expect.iter().any(|e| matches!(e, Expectation::Status(_)))
@@ -136,14 +136,14 @@ impl Request {
         self.method == "HEAD"
     }
 
-    /// Path and query with their values.
+    /// Renders path and query.
     pub fn target(&self, values: &mut Values<'_>) -> Vec<u8> {
         let mut target = Vec::new();
         self.text.target.render(values, &mut target);
         target
     }
 
-    /// Appends the whole request. Says where the body begins, for `Expect: 100-continue`.
+    /// Appends the whole request. Returns where the body begins, for `Expect: 100-continue`.
     pub fn render(
         &self,
         endpoint: &Endpoint,
@@ -252,7 +252,7 @@ pub(super) fn prepare(
         }
         false => Template::parse_encoded(text, names, encode),
     };
-    // What is for the proxy is no field of the request: a tunnel would take it to the server.
+    // Fields for the proxy do not belong to the request: a tunnel would take them to the server.
     let is_for_proxy = |name: &str| plan.network.proxy.is_some() && name.eq_ignore_ascii_case("proxy-authorization");
     let for_proxy = match headers.iter().rfind(|(name, _)| is_for_proxy(name)) {
         Some((name, value)) => Some(template(&format!("{name}: {value}\r\n"), Encode::Field)?),

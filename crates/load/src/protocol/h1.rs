@@ -1,5 +1,5 @@
-//! HTTP/1: one request at a time on a connection (or a few of them, pipelined), one answer after the other. A stream has the number of
-//! the connection that carries it.
+//! HTTP/1: one request at a time on a connection, or a few pipelined ones, answered in order. A stream has the number
+//! of its connection.
 
 use std::iter::{Once, once};
 
@@ -11,42 +11,43 @@ use crate::ids::{Slot, StreamId};
 use crate::prepare::Request;
 use crate::stream::Streams;
 
-/// After this without `100 Continue` the body is sent all the same (curl's patience).
+/// Wait for `100 Continue` before the body is sent anyway (as long as curl waits).
 pub(crate) const CONTINUE_PATIENCE_US: Micros = 1_000_000;
 
-/// An answer as it comes.
+/// The parser of an answer.
 pub type Answer = ResponseParser;
 
 /// The streams of a connection.
 pub type StreamIds = Once<StreamId>;
 
-/// The names of protocols that a TLS handshake offers (ALPN), the best first.
+/// The protocols that a TLS handshake offers (ALPN), the preferred first.
 pub(crate) fn offered(_http: &HttpOptions) -> Vec<Vec<u8>> {
     vec![b"http/1.1".to_vec()]
 }
 
-/// The streams that an open loop may have on so many connections: whoever is needed for one has a connection of its own.
+/// The streams that an open loop may have on this many connections: each needs its own.
 pub(crate) fn open_streams(connections: u32) -> u32 {
     connections
 }
 
-/// The most connections of a thread in an open loop, where that is not the number of its streams.
+/// Most connections of a thread in an open loop, if that differs from the number of its streams.
 pub(crate) fn open_bound(_connections: u32) -> Option<u64> {
     None
 }
 
-/// Which connection carries which stream.
+/// Maps streams to connections.
 #[derive(Debug)]
 pub struct Carriers;
 
 impl Carriers {
-    /// The connection that carries a stream, or will.
+    /// The connection that carries a stream or will carry it.
     #[inline]
     pub fn slot_of(&self, stream: StreamId) -> Slot {
         Slot(stream.0)
     }
 
-    /// The connection in `_found` has room for a stream: the slot in which it carries that. One of HTTP/1 goes over to the stream's own.
+    /// Gives a stream the connection `_found`, which has room for it. Returns the slot to use; with HTTP/1 that is the
+    /// stream's own.
     #[inline]
     pub fn seat(&mut self, stream: StreamId, _found: Slot) -> Slot {
         self.slot_of(stream)
@@ -56,20 +57,20 @@ impl Carriers {
 /// How far writing has come on a connection.
 #[derive(Debug)]
 pub enum Progress {
-    /// There is nothing more to write: these requests are out.
+    /// Nothing is left to write: these requests are out.
     All(StreamIds),
     /// The rest waits for `100 Continue`.
     Held,
     More,
 }
 
-/// What is said on a connection now.
+/// The exchange in progress on a connection.
 #[derive(Debug)]
 pub struct Wire {
     answer: ResponseParser,
-    /// The bytes of a changing request; empty where they are the prepared ones.
+    /// The bytes of a request that differs each time; empty if the prepared bytes are used.
     out: Vec<u8>,
-    /// Bytes of the request written, and how many may be for now.
+    /// Bytes of the request written, and how many may be written for now.
     written: usize,
     hold_at: usize,
     /// Due times of further requests on this connection, pipelined behind the first.
@@ -90,73 +91,75 @@ impl Wire {
         once(StreamId(slot.0))
     }
 
-    /// The connection is of no use any more: the streams that it carries.
+    /// Returns the streams that a connection of no further use carried.
     #[inline]
     pub fn broken(&mut self, slot: Slot) -> StreamIds {
         self.streams(slot)
     }
 
-    /// May a stream begin here? `idle`: the connection is open, and nothing is in flight on it.
+    /// Whether a stream may begin here. `idle`: the connection is open, and nothing is in flight on it.
     #[inline]
     pub fn has_room(&self, idle: bool) -> bool {
         idle
     }
 
-    /// Does the connection carry no other stream, so that the end of this one is the end of its work?
+    /// Whether the connection carries no other stream, so that the end of this one ends its work.
     #[inline]
     pub fn is_alone(&self, _stream: StreamId) -> bool {
         true
     }
 
-    /// May the connection carry another request after the answer to this one, which is `written` whole?
+    /// Whether the connection may carry another request after the answer to this one, which is fully `written`.
     #[inline]
     pub fn lives_on(&self, stream: StreamId, written: bool) -> bool {
         written && self.answer(stream).keep_alive()
     }
 
-    /// A socket was opened: nothing has been said on it.
+    /// Resets the state for a new socket.
     pub fn opened(&mut self) {
         self.written = 0;
     }
 
-    /// Tunnel or TLS are ready, and `_agreed` is what ALPN came to. HTTP/1 is spoken whatever that was: nothing else is offered.
+    /// Resets the state once the tunnel or TLS is ready. HTTP/1 is spoken whatever ALPN `_agreed` on: nothing else is
+    /// offered.
     pub fn ready(&mut self, _agreed: Option<&[u8]>) {
         self.written = 0;
     }
 
-    /// Has the connection something to say of its own, beside requests?
+    /// Whether the connection has frames of its own to send, apart from requests.
     #[inline]
     pub fn has_to_say(&self) -> bool {
         false
     }
 
-    /// All is written: is there no stream that waits for an answer?
+    /// Whether no stream waits for an answer, once everything is written.
     #[inline]
     pub fn awaits_nothing(&self) -> bool {
         false
     }
 
-    /// Is what comes while no request is in flight to be read? In HTTP/1 it can only be the end, or a ticket of TLS.
+    /// Whether to read data that arrives while no request is in flight. With HTTP/1 that can only be the end, or a TLS
+    /// ticket.
     #[inline]
     pub fn is_heard_idle(&self) -> bool {
         false
     }
 
-    /// A request begins.
+    /// Begins a request.
     #[inline]
     pub fn begin(&mut self, _stream: StreamId) {
         self.written = 0;
     }
 
-    /// A request ends without an answer.
+    /// Ends a request without an answer.
     pub fn lost(&mut self, _stream: StreamId) {
         self.behind.clear();
     }
 }
 
-/// What comes.
+/// Input.
 impl Wire {
-    /// Takes from what came on the connection what belongs to one stream; None when nothing is left.
+    /// Takes the next stream's part of the input; `None` when nothing is left.
     #[inline]
     pub fn piece<'d>(&mut self, slot: Slot, rest: &mut &'d [u8]) -> Option<(StreamId, &'d [u8])> {
         let piece = std::mem::take(rest);
@@ -173,45 +176,45 @@ impl Wire {
         &mut self.answer
     }
 
-    /// A proxy's answer to CONNECT, which is one of HTTP/1.
+    /// The parser of a proxy's answer to CONNECT, which is HTTP/1.
     pub fn tunnel_mut(&mut self) -> &mut ResponseParser {
         &mut self.answer
     }
 
-    /// The server has ended the connection: the stream whose answer that completes.
+    /// Handles the end of the connection. Returns the stream whose answer that completes.
     pub fn completed_by_close(&mut self, slot: Slot) -> Option<StreamId> {
         (self.behind.is_empty() && self.answer.close()).then_some(StreamId(slot.0))
     }
 }
 
-/// What goes out.
+/// Output.
 impl Wire {
-    /// The bytes of a changing request follow, or, where none do, it is a prepared one.
+    /// Clears the request's bytes. Without new ones the prepared bytes are sent.
     pub fn clear(&mut self) {
         self.out.clear();
         self.hold_at = usize::MAX;
     }
 
-    /// Where the bytes of the request go.
+    /// The buffer for the bytes of a request.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Pipelined: the same request, written as often as there are due times.
+    /// Pipelining: writes the same request once for each due time.
     pub fn repeat(&mut self, mut write: impl FnMut(&mut Vec<u8>)) {
         for _ in 0..=self.behind.len() {
             write(&mut self.out);
         }
     }
 
-    /// What is beyond so many bytes of the request waits for `100 Continue`.
+    /// Holds back everything beyond these bytes of the request until `100 Continue`.
     pub fn hold_at(&mut self, bytes: usize) {
         if bytes < self.out.len() {
             self.hold_at = bytes;
         }
     }
 
-    /// Nothing is held any more.
+    /// Ends the holding back.
     pub fn release(&mut self) {
         self.hold_at = usize::MAX;
     }
@@ -225,7 +228,7 @@ impl Wire {
         }
     }
 
-    /// The bytes that may be written next, at most `piece`; empty where none may.
+    /// Returns the bytes to write next, at most `piece`; empty if none may be written.
     #[inline]
     pub fn next<'b>(&'b self, slot: Slot, streams: &Streams, requests: &'b [Request], piece: usize) -> &'b [u8] {
         let bytes = self.bytes(slot, streams, requests);
@@ -233,13 +236,13 @@ impl Wire {
         bytes.get(self.written..end).unwrap_or_default()
     }
 
-    /// So many more bytes were written.
+    /// Records that this many more bytes were written.
     #[inline]
     pub fn wrote(&mut self, bytes: usize) {
         self.written += bytes;
     }
 
-    /// Bytes written of what is in flight.
+    /// Bytes written of the request in flight.
     #[inline]
     pub fn written(&self) -> usize {
         self.written
@@ -259,19 +262,19 @@ impl Wire {
 
 /// Pipelining.
 impl Wire {
-    /// Due times of requests that follow the first one on the connection.
+    /// Due times of requests pipelined behind the first one.
     #[inline]
     pub fn behind(&self) -> &[Micros] {
         &self.behind
     }
 
-    /// These follow the next one.
+    /// Sets the due times of the requests that follow the next one.
     pub fn put_behind(&mut self, dues: impl IntoIterator<Item = Micros>) {
         self.behind.clear();
         self.behind.extend(dues);
     }
 
-    /// The first is answered; says when the one behind it came due.
+    /// Ends the answer to the first request. Returns the due time of the next one.
     pub fn next_behind(&mut self) -> Micros {
         self.answer.start(false);
         self.behind.remove(0)

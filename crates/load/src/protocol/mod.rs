@@ -1,8 +1,10 @@
-//! How a request becomes bytes, and bytes its answer: a file or folder a version of HTTP. There is HTTP/1; 2 and 3 belong here.
+//! Turns requests into bytes and bytes into answers: one file or folder per version of HTTP. Only HTTP/1 exists; 2 and
+//! 3 belong here.
 //!
-//! What depends on the version is asked here and nowhere else: which connection carries a stream and which streams a connection carries,
-//! whether it has room for another one, whose a piece of input is, what is to be written, what a connection says and hears of its own, what
-//! is left of it when a stream has ended, how many streams an open loop has, and what a TLS handshake offers.
+//! Everything that depends on the version is decided here: which connection carries a stream, whether it has room for
+//! another one, and which stream a piece of input belongs to. So are what to write, what a connection sends and
+//! receives on its own, and what is left of it after a stream. So are the number of streams of an open loop, and what a
+//! TLS handshake offers.
 
 mod h1;
 

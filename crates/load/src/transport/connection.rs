@@ -1,4 +1,4 @@
-//! A connection: its socket, what lies on that, and how far it is; and all those of a thread.
+//! A connection: its socket, the layers on it, and its state; and all connections of a thread.
 
 use std::ops::{Index, IndexMut};
 
@@ -28,7 +28,7 @@ pub enum State {
     Idle,
 }
 
-/// What lies between HTTP and the socket.
+/// The layers between HTTP and the socket.
 #[derive(Debug, Default)]
 pub struct Layers {
     /// CONNECT has not been answered yet.
@@ -36,7 +36,7 @@ pub struct Layers {
     pub tls: Option<Box<Session>>,
 }
 
-/// How a connection came about.
+/// When a connection was opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Dialed {
     pub begun: Micros,
@@ -44,12 +44,12 @@ pub struct Dialed {
     pub connected: Micros,
 }
 
-/// What has gone on a connection of limited bandwidth has its time: when the next bytes may.
+/// When the next bytes may follow on a connection of limited bandwidth.
 #[derive(Debug, Default)]
 pub struct Pace {
     pub read_from: Micros,
     pub write_from: Micros,
-    /// The loop comes back to it then.
+    /// When the alarm is set that brings the loop back.
     pub alarm_at: Micros,
 }
 
@@ -59,9 +59,9 @@ pub struct Connection<S> {
     pub state: State,
     /// The server has closed its side.
     pub peer_closed: bool,
-    /// connect() failed at once; its request fails when the loop comes back to it.
+    /// connect() failed at once; the request fails in the loop's next turn.
     pub doomed: bool,
-    /// Why, where somebody wants to know.
+    /// The reason, if the caller wants it.
     pub error: Option<Box<str>>,
     pub socket: Option<S>,
     /// Distinguishes this socket's events from those of an earlier one in the same slot.
@@ -71,7 +71,7 @@ pub struct Connection<S> {
     /// Requests begun on this socket.
     pub served: u32,
     pub dialed: Dialed,
-    /// With a limited bandwidth, once something has gone.
+    /// Set with a limited bandwidth, once bytes have gone.
     pub pace: Option<Box<Pace>>,
     pub layers: Layers,
     pub wire: Wire,
@@ -100,24 +100,24 @@ impl<S> Connection<S> {
         u64::from(self.generation) << 32 | u64::from(slot.0)
     }
 
-    /// Did the request in flight go out on a connection that had served another one before?
+    /// Whether the connection had served another request before the one in flight.
     pub fn reused(&self) -> bool {
         self.served > 1
     }
 
-    /// Has it a request in flight?
+    /// Whether it has a request in flight.
     pub fn busy(&self) -> bool {
         !matches!(self.state, State::Closed | State::Idle)
     }
 
-    /// May a request begin on it?
+    /// Whether a request may begin on it.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.wire.has_room(self.state == State::Idle)
     }
 }
 
-/// The connections of a thread by their slots.
+/// The connections of a thread, by slot.
 #[derive(Debug)]
 pub struct Connections<S> {
     all: Vec<Connection<S>>,
@@ -137,13 +137,13 @@ impl<S> Connections<S> {
         (0..self.all.len() as u32).map(Slot)
     }
 
-    /// The slot of the connection that carries a stream, or will.
+    /// The slot of the connection that carries a stream or will carry it.
     #[inline]
     pub fn carrier(&self, stream: StreamId) -> Slot {
         self.carriers.slot_of(stream)
     }
 
-    /// The connection in `found` shall carry a stream: the slot in which it does.
+    /// Gives a stream the connection in `found`. Returns the slot to use.
     pub fn seat(&mut self, stream: StreamId, found: Slot) -> Slot {
         self.carriers.seat(stream, found)
     }

@@ -1,5 +1,5 @@
-//! Bytes in and out: connections, and what lies between them and HTTP. `open` makes one, `write` goes on where the socket
-//! lets it.
+//! Bytes in and out: connections, and the layers between them and HTTP. `open` opens a connection, `write` writes as
+//! much as the socket accepts.
 
 mod connection;
 mod open;
@@ -21,26 +21,26 @@ pub(crate) use write::{Written, is_reset};
 
 pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// The slot of the connection that an event is about.
+/// Returns the slot of the connection that an event is about.
 #[inline]
 pub(crate) fn slot_of(token: u64) -> Slot {
     Slot(token as u32)
 }
 
-/// The connections of a thread, and what they have together.
+/// The connections of a thread, and what they share.
 #[derive(Debug)]
 pub(crate) struct Transport<W: World> {
     pub world: W,
     pub connections: Connections<W::Socket>,
     pub endpoints: Vec<Endpoint>,
-    /// The addresses of names that it knows.
+    /// Version of the directory whose addresses are in `endpoints`.
     pub directory_seen: u64,
-    /// Connections with more to read than one turn should take.
+    /// Connections with more to read or write than one turn should take.
     pub again: Vec<u64>,
     pub open_sockets: u64,
-    /// Connections that were made.
+    /// Connections opened so far.
     pub opened: u64,
-    /// Of the next address of ours.
+    /// Index of the next source address to use.
     pub source_turn: usize,
     pub requests_per_connection: u32,
     pub buffer: Vec<u8>,
@@ -68,7 +68,7 @@ impl<W: World> Transport<W> {
         }
     }
 
-    /// The connection that an event is about; None where its socket is gone.
+    /// Returns the connection that an event is about; `None` if its socket is gone.
     #[inline]
     pub fn of_token(&mut self, token: u64) -> Option<&mut Connection<W::Socket>> {
         let c = &mut self.connections[slot_of(token)];
@@ -91,19 +91,19 @@ impl<W: World> Transport<W> {
         }
     }
 
-    /// The connection in `found`, which has room, shall carry a stream. False: it could not be kept.
+    /// Gives a stream the connection in `found`, which has room. Returns false if the connection was lost.
     pub fn seat(&mut self, stream: StreamId, found: Slot) -> bool {
         let to = self.connections.seat(stream, found);
         to == found || self.take_over(found, to)
     }
 
-    /// Gives an idle connection to another slot. False: it could not be kept.
+    /// Moves an idle connection to another slot. Returns false if the connection was lost.
     fn take_over(&mut self, from: Slot, to: Slot) -> bool {
         let c = &mut self.connections[from];
         c.state = State::Closed;
         let (socket, tls) = (c.socket.take(), c.layers.tls.take());
         let (endpoint, served, peer_closed) = (c.endpoint, c.served, c.peer_closed);
-        // Its alarm was set for the slot that it had.
+        // Its alarm was set for the old slot.
         let pace = c.pace.take().map(|pace| Box::new(Pace { alarm_at: 0, ..*pace }));
         let c = &mut self.connections[to];
         c.state = State::Idle;
@@ -118,7 +118,7 @@ impl<W: World> Transport<W> {
         watched
     }
 
-    /// Something came on a connection without a request: the end, or (TLS) a session ticket.
+    /// Handles input on a connection without a request: the end, or (TLS) a session ticket.
     pub fn idle_event(&mut self, slot: Slot) {
         let c = &mut self.connections[slot];
         if c.peer_closed || c.layers.tls.is_none() {
@@ -156,7 +156,7 @@ mod tests {
     use crate::stream::Streams;
     use crate::world::{Address, NoConnection};
 
-    /// Sockets with nobody at the other end.
+    /// Sockets without a peer.
     #[derive(Debug, Default)]
     struct Nobody {
         sockets: u32,
@@ -268,7 +268,7 @@ mod tests {
         transport.connections[slot].wire.release();
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
         assert!(matches!(written, Written::All) && sent == 7);
-        // Four bytes at a time for so long, then the others have their turn.
+        // Four bytes at a time up to the limit, then the other connections have their turn.
         transport.connections[slot].wire.out().extend_from_slice(&[b'x'; 6 * MOST_WRITES]);
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
         assert!(matches!(written, Written::Later) && sent == 4 * MOST_WRITES);

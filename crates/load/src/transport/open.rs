@@ -1,4 +1,4 @@
-//! A connection is made: the socket, then TLS.
+//! Opens a connection: the socket, then TLS.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,10 +14,11 @@ use crate::tls_config;
 use crate::world::{NoConnection, World};
 
 impl<W: World> Transport<W> {
-    /// Opens the connection of a slot, from one of `sources` in turn if there are any. Inside: whether connecting failed at once.
+    /// Opens the connection of a slot, from one of `sources` in turn if there are any. The inner result says whether
+    /// connecting failed at once.
     ///
     /// # Errors
-    /// This process can have no other socket now.
+    /// This process cannot open another socket now.
     pub fn open(&mut self, slot: Slot, endpoint: u32, sources: &[IpAddr], now: Micros) -> io::Result<io::Result<()>> {
         let server = &mut self.endpoints[endpoint as usize];
         let address = server.next_address();
@@ -50,20 +51,20 @@ impl<W: World> Transport<W> {
         Ok(connected)
     }
 
-    /// From now on it is told what happens on it.
+    /// Starts reporting the events of the connection.
     ///
     /// # Errors
-    /// The system has no room to watch another one.
+    /// The system cannot watch another socket.
     pub fn watch(&mut self, slot: Slot) -> io::Result<()> {
         let c = &self.connections[slot];
         let token = c.token(slot);
         c.socket.as_ref().map_or(Ok(()), |socket| self.world.watch(socket, token))
     }
 
-    /// A connection that has just been opened speaks TLS, if its server does.
+    /// Sets up TLS on a new connection, if its server uses it.
     ///
     /// # Errors
-    /// With what is wrong.
+    /// The reason why TLS cannot start.
     pub fn start_tls(
         &mut self,
         slot: Slot,
@@ -82,8 +83,8 @@ impl<W: World> Transport<W> {
         Ok(())
     }
 
-    /// A connection that will never be one fails in the loop's next turn: at once it would go around in a circle through the next
-    /// request of the same user.
+    /// Marks a connection that failed at once; it fails in the loop's next turn. Failing it here would recurse through
+    /// the next request of the same user.
     pub fn doom(&mut self, slot: Slot, why: Option<Box<str>>) {
         let c = &mut self.connections[slot];
         c.doomed = true;
@@ -93,7 +94,7 @@ impl<W: World> Transport<W> {
     }
 }
 
-/// An error of the system without its number: "Connection refused" of "Connection refused (os error 111)".
+/// An error of the system without its number: "Connection refused" from "Connection refused (os error 111)".
 #[must_use]
 pub fn describe(e: &io::Error) -> String {
     let text = e.to_string();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind};
 
-/// What TLS agreed on.
+/// The parameters that TLS agreed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFacts {
     /// `TLSv1_3`
@@ -23,13 +23,13 @@ pub struct TlsFacts {
 #[derive(Debug)]
 pub struct Session {
     tls: ClientConnection,
-    /// The server has said that nothing more comes (close_notify), whatever its TCP connection does.
+    /// The server has sent close_notify, whatever its TCP connection does.
     ended: bool,
 }
 
 impl Session {
     /// # Errors
-    /// When the configuration does not allow it.
+    /// The configuration does not allow it.
     pub fn new(config: &Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, rustls::Error> {
         ClientConnection::new(Arc::clone(config), name).map(|tls| Session { tls, ended: false })
     }
@@ -38,22 +38,22 @@ impl Session {
         self.tls.is_handshaking()
     }
 
-    /// Is the server's side of the stream over?
+    /// Whether the server's side of the stream has ended.
     pub fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Did the finished handshake resume an earlier session?
+    /// Whether the finished handshake resumed an earlier session.
     pub fn resumed(&self) -> bool {
         self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// The name of the protocol that was agreed on (ALPN), if one was.
+    /// The protocol agreed on through ALPN, if any.
     pub fn agreed(&self) -> Option<&[u8]> {
         self.tls.alpn_protocol()
     }
 
-    /// What was agreed on; names as rustls has them.
+    /// The parameters agreed on, under rustls's names.
     pub fn facts(&self) -> TlsFacts {
         let name = |text: String| text.trim_start_matches("Some(").trim_end_matches(')').to_string();
         TlsFacts {
@@ -64,15 +64,15 @@ impl Session {
         }
     }
 
-    /// Takes what came from the socket; afterwards [`Session::read`] gives what was in it.
+    /// Feeds input from the socket; `plain` then takes the decrypted bytes with [`Session::read`].
     ///
     /// # Errors
-    /// With what is wrong with it. An alert may then be waiting to be written.
+    /// The input is not valid TLS. An alert may then be waiting to be written.
     pub fn feed(&mut self, mut data: &[u8], mut plain: impl FnMut(&mut Self)) -> Result<(), rustls::Error> {
         while !data.is_empty() {
             let taken = match self.tls.read_tls(&mut data) {
                 Ok(n) => n,
-                // Its buffer is full of what nobody has read.
+                // Its buffer is full of unread data.
                 Err(_) => return Err(rustls::Error::General("a record without an end".into())),
             };
             self.ended |= self.tls.process_new_packets()?.peer_has_closed();
@@ -84,12 +84,12 @@ impl Session {
         Ok(())
     }
 
-    /// Decrypted bytes that are there; 0 is none now.
+    /// Reads decrypted bytes; 0 if there are none now.
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         self.tls.reader().read(buffer).unwrap_or(0)
     }
 
-    /// Takes bytes to be sent; says how many fit.
+    /// Takes bytes to send. Returns how many fit.
     pub fn write(&mut self, data: &[u8]) -> usize {
         self.tls.writer().write(data).unwrap_or(0)
     }
@@ -98,10 +98,10 @@ impl Session {
         self.tls.wants_write()
     }
 
-    /// Writes records out until there are none or the socket takes no more.
+    /// Writes records until none are left or the socket accepts no more.
     ///
     /// # Errors
-    /// Those of the socket, `WouldBlock` among them.
+    /// The error of the socket; `WouldBlock` is one.
     pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<()> {
         while self.tls.wants_write() {
             self.tls.write_tls(socket)?;
@@ -109,7 +109,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the server that the connection ends here, if there is room for it.
+    /// Sends close_notify, if the socket accepts it.
     pub fn say_goodbye(&mut self, socket: &mut impl Write) {
         self.tls.send_close_notify();
         let _ = self.flush(socket);

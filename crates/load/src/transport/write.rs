@@ -1,4 +1,4 @@
-//! What goes out on a connection: a tunnel's CONNECT, TLS records, the bytes of a request.
+//! Writes to a connection: a tunnel's CONNECT, TLS records, the bytes of a request.
 
 use std::io;
 
@@ -8,25 +8,27 @@ use crate::prepare::Request;
 use crate::stream::Streams;
 use crate::world::{Outgoing, World};
 
-/// What became of an attempt to write.
+/// The result of an attempt to write.
 pub(crate) enum Written {
     All,
-    /// No room now; some bytes may have gone.
+    /// The socket accepts no more now; `some` says whether any bytes have gone.
     Blocked {
         some: bool,
     },
     /// With a limited bandwidth: no more for now.
     Enough,
-    /// The socket would take more, but the others have waited long enough.
+    /// The socket would accept more, but other connections have waited long enough.
     Later,
     Error(io::Error),
 }
 
-/// Writes in a row on one connection: a server that takes without end, or byte by byte, must not keep the others waiting.
+/// Most writes in a row on one connection: a server that reads without end, or byte by byte, must not starve the
+/// others.
 pub(crate) const MOST_WRITES: usize = 16;
 
 impl<W: World> Transport<W> {
-    /// Writes what the state of a connection has to write, at most `piece` bytes at once. Says how many bytes of HTTP went.
+    /// Writes what the state of a connection requires, at most `piece` bytes at once. Returns how many bytes of HTTP
+    /// went.
     pub fn send(&mut self, slot: Slot, streams: &Streams, requests: &[Request], piece: usize) -> (Written, usize) {
         let c = &mut self.connections[slot];
         let Some(socket) = &c.socket else { return (Written::All, 0) };
@@ -83,7 +85,8 @@ impl<W: World> Transport<W> {
                         break;
                     }
                     Err(e) => {
-                        // A hello that does not fit is on its way all the same: what comes meanwhile has to be read.
+                        // A partly written handshake message is already on its way: what arrives meanwhile has to be
+                        // read.
                         result = blocked_or(e, raw > 0);
                         break;
                     }
