@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 from .documents import differences
@@ -15,6 +16,7 @@ from .owners import OWNERS, USER, Running
 from .servers import SERVERS
 
 LIMIT_SECONDS = 60
+WARM_REQUESTS = 60
 
 
 def arguments():
@@ -63,6 +65,15 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def warm(port):
+    """Has each worker serve something: `size` leaves out workers that have served nothing."""
+    for _ in range(WARM_REQUESTS):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).read()
+        except OSError:
+            return
 
 
 def is_chosen(names, *words):
@@ -114,6 +125,8 @@ def compare(args, work, server, owner, asked, differ, of_root):
             if not running.wait():
                 print(f"{server.name} {owner.name}: it does not start: {(folder / 'run/said').read_text(errors='replace')[-300:]}")
                 continue
+            if server.http and not owner.network:
+                warm(port)
             for name, exact, words in listed:
                 answers = []
                 for which in ("before", "after") if args.before else ("after",):

@@ -8,7 +8,7 @@ use lastdrop_analyze::services::service_at;
 use lastdrop_analyze::workers::{KeepAliveHold, RequestCost, WorkersEvidence};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::{SizeDocument, WorkersCeiling};
-use lastdrop_model::{Kind, Load, Plan, Role, Settings};
+use lastdrop_model::{Kind, Load, Plan, Role, Run, Settings};
 use lastdrop_probe::chain::{Chain, connected_programs};
 use lastdrop_probe::database::connection_limit;
 use lastdrop_probe::{cgroup, group, process};
@@ -17,6 +17,10 @@ use lastdrop_server::Adapter;
 /// One user asks so many times, for at most so long, to see what a request takes when nothing is in its way.
 const ALONE_REQUESTS: u64 = 40;
 const ALONE_TIME: Duration = Duration::from_secs(3);
+/// A request that waits for a processor holds its worker, too. Where other programs take this share of the processors meanwhile, the one
+/// user asks again, and the shortest mean counts: on a busy machine the same page seemed to want 7 to 35 workers.
+const BUSY_MACHINE: f64 = 0.1;
+const MOST_ALONE: u32 = 3;
 /// Then so many users for each processor ask for so long: what a request costs when processors are in use.
 const USERS_A_CORE: f64 = 2.0;
 const LOAD_TIME: Duration = Duration::from_secs(3);
@@ -103,13 +107,29 @@ pub fn request_cost(lab: &mut Lab<'_>, plan: &Plan, cores: f64) -> Result<Option
         lab.check_stop()?;
         Ok::<_, LabError>(run)
     };
-    let alone = put_on(1, Some(ALONE_REQUESTS), ALONE_TIME, "size alone")?;
-    let held_s = alone.measured().and_then(|p| p.latency(Kind::Service, "mean")).unwrap_or(0.0) / 1e6;
+    let held = |run: &Run| run.measured().and_then(|p| p.latency(Kind::Service, "mean")).unwrap_or(0.0) / 1e6;
+    let mut alone = put_on(1, Some(ALONE_REQUESTS), ALONE_TIME, "size alone")?;
+    for _ in 1..MOST_ALONE {
+        if !on_busy_machine(&alone) {
+            break;
+        }
+        let again = put_on(1, Some(ALONE_REQUESTS), ALONE_TIME, "size alone")?;
+        if held(&again) > 0.0 && held(&again) < held(&alone) {
+            alone = again;
+        }
+    }
+    let held_s = held(&alone);
     let users = (cores * USERS_A_CORE).ceil().clamp(1.0, 64.0) as u32;
     let busy = put_on(users, None, LOAD_TIME, "size load")?;
-    let cpu = |run: &lastdrop_model::Run| run.measured().and_then(|p| p.server_cpu).map(|cpu| cpu.us_per_request / 1e6);
+    let cpu = |run: &Run| run.measured().and_then(|p| p.server_cpu).map(|cpu| cpu.us_per_request / 1e6);
     let cpu_s = cpu(&busy).filter(|s| *s > 0.0).or_else(|| cpu(&alone)).filter(|s| *s > 0.0);
     Ok(cpu_s.filter(|_| held_s > 0.0).map(|cpu_s| RequestCost { cpu_s, held_s }))
+}
+
+fn on_busy_machine(run: &Run) -> bool {
+    let g = &run.generator;
+    let stolen = g.steal.unwrap_or(0.0);
+    g.others_cores.unwrap_or(0.0) / (g.processors.max(1) as f64) + stolen >= BUSY_MACHINE
 }
 
 /// Processors that a server may use.
