@@ -25,11 +25,11 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
                 writeln!(out, "LIMIT  {}   ({}, confidence {:.0} %)", limit.title, limit.id, limit.confidence * 100.0);
             out.push_str(&whole(limit));
         }
-        None if d.examination.has_lost_main() => {
-            out.push_str("NOTHING IS CONCLUDED  an agent was lost while the load that is asked about was on\n");
-        }
-        None if d.examination.main().is_none() => out.push_str("NOTHING WAS MEASURED\n"),
-        None => out.push_str("NO LIMIT  nothing holds the server back under this load\n"),
+        None if d.examination.main().is_none() && !d.examination.has_lost_main() => out.push_str("NOTHING WAS MEASURED\n"),
+        None => match d.examination.undecided() {
+            Some(why) => drop(writeln!(out, "NOTHING IS CONCLUDED  {why}")),
+            None => out.push_str("NO LIMIT  nothing holds the server back under this load\n"),
+        },
     }
     for pair in &d.cannot_tell {
         let _ = writeln!(

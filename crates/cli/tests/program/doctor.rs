@@ -316,6 +316,18 @@ fn stopped_before_anything_could_be_judged_it_reports_that() {
 }
 
 #[test]
+fn a_server_that_answers_nothing_is_not_said_to_have_no_limit() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 2\n");
+    signal(&target.child, libc::SIGSTOP);
+    let load = ["--url", &target.url(), "-d", "1s", "-c", "2", "--timeout", "500ms", "--gentle", "--no-store"];
+    let done = folder.run(&[&["doctor", &target.name()][..], &load].concat());
+    signal(&target.child, libc::SIGCONT);
+    assert!(done.code == 4 && !done.stdout.contains("NO LIMIT"), "{done:?}");
+    assert!(done.stdout.contains("NOTHING IS CONCLUDED") && done.stdout.contains("were not answered"), "{done:?}");
+}
+
+#[test]
 fn what_was_found_can_be_concluded_again_and_explained() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, "workers = 2\nservice = '50ms'\n");

@@ -125,11 +125,9 @@ fn of_doctor(d: &DoctorDocument) -> Suite {
         (f.id.clone(), came)
     };
     let mut cases: Vec<(String, Came)> = d.findings.iter().map(case).collect();
-    if d.examination.has_lost_main() {
-        let why = "nothing is concluded: an agent was lost while the load that is asked about was on";
-        cases.push(("examination".into(), Came::Error(why.into())));
-    } else if d.examination.main().is_none() {
-        cases.push(("examination".into(), Came::Error("nothing was measured".into())));
+    let has_limit = d.findings.iter().any(|f| f.severity == Severity::Limit);
+    if let Some(why) = d.examination.undecided().filter(|_| !has_limit) {
+        cases.push(("examination".into(), Came::Error(format!("nothing is concluded: {why}"))));
     } else if cases.is_empty() {
         cases.push(("nothing was found".into(), Came::Passed));
     }

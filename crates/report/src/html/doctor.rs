@@ -43,11 +43,10 @@ pub(super) fn verdict(d: &DoctorDocument) -> Told {
     let limit = d.findings.iter().find(|f| f.severity == Severity::Limit);
     let mut told = match limit {
         Some(limit) => Told::new(Tone::Warning, format!("The limit: {}.", limit.title.trim_end_matches('.'))),
-        None if d.examination.has_lost_main() => {
-            Told::new(Tone::Bad, "Nothing is concluded: an agent was lost while the load that is asked about was on.")
-        }
-        None if d.examination.main().is_none() => Told::new(Tone::Bad, "Nothing was measured."),
-        None => Told::new(Tone::Good, "Nothing holds the server back under this load."),
+        None => match d.examination.undecided() {
+            Some(why) => Told::new(Tone::Bad, format!("Nothing is concluded: {why}.")),
+            None => Told::new(Tone::Good, "Nothing holds the server back under this load."),
+        },
     };
     for fix in limit.iter().flat_map(|l| &l.fix).take(3) {
         told.say(format!("To change: {}", change(fix, limit.map_or("", |l| &l.server))));
