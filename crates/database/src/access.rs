@@ -29,7 +29,7 @@ impl fmt::Debug for Password {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum DatabaseAddress {
     Tcp(String, u16),
     /// A path; `@name` for an abstract socket.
     Unix(PathBuf),
@@ -60,7 +60,7 @@ pub struct TlsChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     pub service: DatabaseService,
-    pub way: Way,
+    pub address: DatabaseAddress,
     pub user: String,
     pub password: Option<Password>,
     pub database: Option<String>,
@@ -76,12 +76,12 @@ pub struct Access {
 impl Access {
     /// Logs in as the user that runs this program.
     #[must_use]
-    pub fn of_ourselves(service: DatabaseService, way: Way) -> Access {
+    pub fn of_ourselves(service: DatabaseService, address: DatabaseAddress) -> Access {
         let own = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
         let user = own.map_or_else(|| "root".into(), |u| u.name);
         Access {
             service,
-            way,
+            address,
             user,
             password: None,
             database: None,
@@ -113,8 +113,8 @@ impl Access {
     /// Logs in as the user that a local database trusts. For MariaDB and MySQL that is our own user. For PostgreSQL, if
     /// we are root, it is the user that the server runs as, because that user is its administrator.
     #[must_use]
-    pub fn local(service: DatabaseService, way: Way, server: i32) -> Access {
-        let mut access = Access::of_ourselves(service, way);
+    pub fn local(service: DatabaseService, address: DatabaseAddress, server: i32) -> Access {
+        let mut access = Access::of_ourselves(service, address);
         // /proc hides the namespaces of another user's process. Then the address is looked up in our own.
         let elsewhere = |name: &str| {
             let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).ok();
@@ -161,16 +161,16 @@ impl FromStr for Access {
             }
             None => service.port(),
         };
-        let mut way = Way::Tcp(decoded(host.trim_start_matches('[').trim_end_matches(']'))?, port);
+        let mut address = DatabaseAddress::Tcp(decoded(host.trim_start_matches('[').trim_end_matches(']'))?, port);
         let (mut mode, mut ca, mut server_user) = (None, None, None);
         for parameter in query.split('&').filter(|p| !p.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let value = decoded(value)?;
             match name {
-                "socket" => way = Way::Unix(value.into()),
+                "socket" => address = DatabaseAddress::Unix(value.into()),
                 // libpq's form: the folder of the socket.
                 "host" if service == DatabaseService::Postgresql && value.starts_with('/') => {
-                    way = Way::Unix(Path::new(&value).join(format!(".s.PGSQL.{port}")));
+                    address = DatabaseAddress::Unix(Path::new(&value).join(format!(".s.PGSQL.{port}")));
                 }
                 "sslmode" | "ssl-mode" => mode = Some(tls_mode(&value)?),
                 "sslrootcert" | "ssl-ca" => ca = Some(PathBuf::from(value)),
@@ -184,10 +184,10 @@ impl FromStr for Access {
                 }
             }
         }
-        if matches!(&way, Way::Tcp(host, _) if host.is_empty()) {
+        if matches!(&address, DatabaseAddress::Tcp(host, _) if host.is_empty()) {
             return Err(format!("a database's URL names its host; {example}"));
         }
-        let mut access = Access::of_ourselves(service, way);
+        let mut access = Access::of_ourselves(service, address);
         if !user.is_empty() {
             access.user = decoded(user)?;
         }
@@ -215,10 +215,10 @@ impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.database.as_deref().unwrap_or("");
         write!(f, "{}://{}@", self.service, self.user)?;
-        match &self.way {
-            Way::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}/{name}"),
-            Way::Tcp(host, port) => write!(f, "{host}:{port}/{name}"),
-            Way::Unix(path) => write!(f, "localhost/{name}?socket={}", path.display()),
+        match &self.address {
+            DatabaseAddress::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}/{name}"),
+            DatabaseAddress::Tcp(host, port) => write!(f, "{host}:{port}/{name}"),
+            DatabaseAddress::Unix(path) => write!(f, "localhost/{name}?socket={}", path.display()),
         }
     }
 }
@@ -256,7 +256,10 @@ mod tests {
     #[test]
     fn a_database_is_named_by_a_url() {
         let a: Access = "postgres://me:s%40ecret@db.example:6000/shop".parse().expect("valid");
-        assert_eq!((a.service, &a.way), (DatabaseService::Postgresql, &Way::Tcp("db.example".into(), 6000)));
+        assert_eq!(
+            (a.service, &a.address),
+            (DatabaseService::Postgresql, &DatabaseAddress::Tcp("db.example".into(), 6000))
+        );
         assert_eq!(
             (a.user.as_str(), a.database.as_deref(), a.password.as_ref()),
             ("me", Some("shop"), Some(&Password::new("s@ecret")))
@@ -264,17 +267,20 @@ mod tests {
         assert_eq!(a.to_string(), "postgresql://me@db.example:6000/shop");
         assert!(!format!("{a:?}").contains("ecret"), "{a:?}");
         let a: Access = "mysql://root@localhost/?socket=/run/mysqld/mysqld.sock".parse().expect("valid");
-        assert_eq!(a.way, Way::Unix("/run/mysqld/mysqld.sock".into()));
+        assert_eq!(a.address, DatabaseAddress::Unix("/run/mysqld/mysqld.sock".into()));
         assert_eq!(a.to_string().parse::<Access>(), Ok(a));
         let a: Access = "postgresql:///shop?host=/run/postgresql".parse().expect("valid");
-        assert_eq!(a.way, Way::Unix("/run/postgresql/.s.PGSQL.5432".into()));
+        assert_eq!(a.address, DatabaseAddress::Unix("/run/postgresql/.s.PGSQL.5432".into()));
         let a: Access = "postgres://u@h/?sslmode=require".parse().expect("valid");
         assert_eq!(a.tls, TlsChoice { mode: TlsMode::Required, ca: None });
         let a: Access = "mysql://u@h/?ssl-ca=/etc/ca.pem&requirepeer=db".parse().expect("valid");
         assert_eq!(a.tls, TlsChoice { mode: TlsMode::Verified, ca: Some("/etc/ca.pem".into()) });
         assert_eq!(a.server_user.as_deref(), Some("db"));
         let a: Access = "mysql://u@[::1]".parse().expect("valid");
-        assert_eq!((&a.way, a.to_string().as_str()), (&Way::Tcp("::1".into(), 3306), "mysql://u@[::1]:3306/"));
+        assert_eq!(
+            (&a.address, a.to_string().as_str()),
+            (&DatabaseAddress::Tcp("::1".into(), 3306), "mysql://u@[::1]:3306/")
+        );
     }
 
     #[test]

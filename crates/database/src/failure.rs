@@ -61,21 +61,21 @@ pub(crate) const MOST_ROWS: usize = 20_000;
 pub(crate) const MOST_COLUMNS: usize = 64;
 
 /// A row of a result: texts, None for NULL.
-pub(crate) type Row = Vec<Option<String>>;
+pub(crate) type ResultRow = Vec<Option<String>>;
 
 /// A connection that answers one query after the other.
-pub(crate) trait Ask: Send {
+pub(crate) trait QueryConnection: Send {
     /// Returns the rows of a query, in the order of the columns that it selects.
-    fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure>;
+    fn rows(&mut self, sql: &str) -> Result<Vec<ResultRow>, Failure>;
 }
 
 /// A cell of a row.
-pub(crate) fn text(row: &Row, column: usize) -> Option<&str> {
+pub(crate) fn text(row: &ResultRow, column: usize) -> Option<&str> {
     row.get(column)?.as_deref()
 }
 
 /// A cell as a number; None if it is not one.
-pub(crate) fn number<T: std::str::FromStr>(row: &Row, column: usize) -> Option<T> {
+pub(crate) fn number<T: std::str::FromStr>(row: &ResultRow, column: usize) -> Option<T> {
     text(row, column)?.parse().ok()
 }
 

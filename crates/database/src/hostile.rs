@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::access::Access;
-use crate::stream::{AsUser, EXCHANGE};
+use crate::stream::{EXCHANGE, EffectiveUser};
 use crate::views;
 
 const PASSWORD: &str = "right-and-secret";
@@ -66,7 +66,7 @@ impl Client<'_> {
 
 type Script = fn(&mut Client<'_>);
 /// Builds the URL of a database at a port.
-type UrlOf = fn(u16) -> String;
+type UrlBuilder = fn(u16) -> String;
 
 fn play(script: Script, mut stream: impl Read + Write, heard: &mut Vec<u8>) {
     script(&mut Client { stream: &mut stream, heard });
@@ -122,7 +122,7 @@ fn postgres_clear(c: &mut Client) {
 
 #[test]
 fn a_password_is_not_sent_in_clear_to_who_holds_the_port() {
-    let scripts: [(&str, UrlOf, Script); 5] = [
+    let scripts: [(&str, UrlBuilder, Script); 5] = [
         ("mysql_clear_password", mysql, clear_password),
         ("caching_sha2_password", mysql, |c| {
             c.greet("caching_sha2_password");
@@ -194,7 +194,7 @@ fn a_file_of_this_machine_is_not_given_away() {
 
 #[test]
 fn who_answers_without_an_end_is_left_in_time() {
-    let scripts: [(UrlOf, Script); 6] = [
+    let scripts: [(UrlBuilder, Script); 6] = [
         // One byte every 50 ms.
         (mysql, |c| {
             while c.say(b"\x4a") {
@@ -297,7 +297,7 @@ fn over_a_unix_socket_a_password_is_sent_to_root_or_the_user_who_was_named() {
     let told_by = |user: Option<u32>, more: &str| {
         let path = folder.path().join(format!("{user:?}{}.sock", more.len()));
         let listener = {
-            let _as = user.map(|user| AsUser::new(user).expect("as root"));
+            let _as = user.map(|user| EffectiveUser::new(user).expect("as root"));
             UnixListener::bind(&path).expect("listens")
         };
         let served = thread::spawn(move || {

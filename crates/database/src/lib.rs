@@ -21,6 +21,6 @@ mod views;
 mod watcher;
 mod window;
 
-pub use access::{Access, Password, TlsChoice, TlsMode, Way};
+pub use access::{Access, DatabaseAddress, Password, TlsChoice, TlsMode};
 pub use tls::certificates;
 pub use watcher::DatabaseWatcher;

@@ -10,7 +10,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::access::{Access, Password, TlsChoice, TlsMode};
-use crate::failure::{Ask, Failure, MOST_COLUMNS, MOST_ROWS, Row, beginning};
+use crate::failure::{Failure, MOST_COLUMNS, MOST_ROWS, QueryConnection, ResultRow, beginning};
 use crate::stream::Stream;
 
 /// No packet that lastdrop asks for is larger.
@@ -42,7 +42,7 @@ impl Mysql {
         let stream = Stream::connect(access)?;
         let mut server = Mysql { stream, sequence: 0, ended: None, version: String::new() };
         let hello = server.packet()?;
-        let hello = Hello::read(&hello)?;
+        let hello = Handshake::read(&hello)?;
         server.version = beginning(hello.version.as_bytes());
         let with_name = access.database.as_ref().map_or(0, |_| CONNECT_WITH_DB);
         let mut flags = LONG_PASSWORD | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | PLUGIN_AUTH | with_name;
@@ -184,8 +184,8 @@ fn login_head(flags: u32) -> Vec<u8> {
     head
 }
 
-impl Ask for Mysql {
-    fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
+impl QueryConnection for Mysql {
+    fn rows(&mut self, sql: &str) -> Result<Vec<ResultRow>, Failure> {
         // After a failed exchange, its remaining bytes would be taken for the next response.
         if let Some(ended) = &self.ended {
             return Err(ended.clone());
@@ -197,7 +197,7 @@ impl Ask for Mysql {
 }
 
 impl Mysql {
-    fn exchange(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
+    fn exchange(&mut self, sql: &str) -> Result<Vec<ResultRow>, Failure> {
         self.stream.begin();
         self.sequence = 0;
         self.send(&[&[COM_QUERY], sql.as_bytes()].concat())?;
@@ -234,7 +234,7 @@ impl Mysql {
                 Some((0xff, rest)) => return Err(refusal(rest)),
                 _ if ends == 1 => {
                     let mut cursor = Cursor(&packet);
-                    let row: Option<Row> = (0..columns).map(|_| cursor.cell()).collect();
+                    let row: Option<ResultRow> = (0..columns).map(|_| cursor.cell()).collect();
                     rows.push(row.ok_or_else(|| Failure::protocol("a row"))?);
                 }
                 _ => return Err(Failure::protocol("an answer")),
@@ -265,15 +265,15 @@ fn refusal(rest: &[u8]) -> Failure {
 }
 
 /// The server's first packet.
-struct Hello {
+struct Handshake {
     version: String,
     nonce: Vec<u8>,
     plugin: String,
     has_tls: bool,
 }
 
-impl Hello {
-    fn read(packet: &[u8]) -> Result<Hello, Failure> {
+impl Handshake {
+    fn read(packet: &[u8]) -> Result<Handshake, Failure> {
         if let Some((0xff, rest)) = packet.split_first() {
             return Err(match refusal(rest) {
                 Failure::Query { code, message } => {
@@ -296,7 +296,7 @@ impl Hello {
             let more = cursor.take(length.saturating_sub(8).max(13))?;
             nonce.extend(more.strip_suffix(&[0]).unwrap_or(more));
             let plugin = cursor.until_zero().unwrap_or_else(|| "mysql_native_password".into());
-            Some(Hello { version, nonce, plugin, has_tls })
+            Some(Handshake { version, nonce, plugin, has_tls })
         };
         read().ok_or_else(|| Failure::protocol("its greeting is not MySQL's"))
     }
@@ -353,16 +353,16 @@ mod tests {
         packet.extend(b"10.11.6-MariaDB\0\x01\0\0\0abcdefgh\0\xff\xff\x2d\x02\0\xff\xff\x15");
         packet.extend([0; 10]);
         packet.extend(b"ijklmnopqrst\0mysql_native_password\0");
-        let hello = Hello::read(&packet).expect("a greeting");
+        let hello = Handshake::read(&packet).expect("a greeting");
         assert_eq!((hello.version.as_str(), hello.nonce.as_slice()), ("10.11.6-MariaDB", &b"abcdefghijklmnopqrst"[..]));
         assert_eq!((hello.plugin.as_str(), hello.has_tls), ("mysql_native_password", true));
         for length in 0..60 {
-            let _ = Hello::read(&packet[..length]);
+            let _ = Handshake::read(&packet[..length]);
         }
-        assert!(Hello::read(b"HTTP/1.1 400 Bad Request").is_err());
+        assert!(Handshake::read(b"HTTP/1.1 400 Bad Request").is_err());
         let full = [&[0xff, 0x10, 0x04], &b"Too many connections"[..]].concat();
         let kind = |e: Failure| e.trouble().kind;
-        assert_eq!(Hello::read(&full).map(|_| ()).map_err(kind), Err(TroubleKind::Full));
+        assert_eq!(Handshake::read(&full).map(|_| ()).map_err(kind), Err(TroubleKind::Full));
     }
 
     #[test]

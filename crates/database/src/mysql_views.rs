@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lastdrop_model::{LockWait, SessionState, TroubleKind};
 
 use crate::access::Access;
-use crate::failure::{Ask, Failure, Row, number, text};
+use crate::failure::{Failure, QueryConnection, ResultRow, number, text};
 use crate::mysql::Mysql;
 use crate::postgresql::PASSWORD_ADVICE;
 use crate::views::{Constants, Sample, Session, Totals, Views};
@@ -121,7 +121,7 @@ impl MysqlViews {
     }
 }
 
-fn lock_wait(row: &Row) -> Option<LockWait> {
+fn lock_wait(row: &ResultRow) -> Option<LockWait> {
     let runs = text(row, 5).is_some();
     let state = match text(row, 7) {
         Some("LOCK WAIT") => SessionState::LockWait,
@@ -147,7 +147,7 @@ fn who(server: &mut Mysql, access: &Access) -> String {
     account.unwrap_or_else(|| format!("'{}'", access.user))
 }
 
-fn session(row: &Row) -> Option<Session> {
+fn session(row: &ResultRow) -> Option<Session> {
     let (command, doing) = (text(row, 1)?, text(row, 2).unwrap_or_default());
     let transaction = text(row, 6);
     let state = match command {

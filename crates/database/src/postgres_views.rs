@@ -3,7 +3,7 @@
 use lastdrop_model::{LockWait, SessionState};
 
 use crate::access::Access;
-use crate::failure::{Ask, Failure, Row, number, text};
+use crate::failure::{Failure, QueryConnection, ResultRow, number, text};
 use crate::postgresql::Postgres;
 use crate::views::{Constants, Sample, Session, Totals, Views};
 
@@ -99,7 +99,7 @@ fn state(name: Option<&str>, waits_for: Option<&str>) -> SessionState {
     }
 }
 
-fn lock_wait(row: &Row) -> Option<LockWait> {
+fn lock_wait(row: &ResultRow) -> Option<LockWait> {
     Some(LockWait {
         waiter: number(row, 0)?,
         statement: text(row, 1).map(str::to_string),
@@ -122,7 +122,7 @@ impl Views for PostgresViews {
             "SELECT pid, state, wait_event_type, left(query, 2000), extract(epoch FROM clock_timestamp() - query_start), \
              backend_type FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND coalesce(backend_type, 'client backend') = 'client backend'",
         )?;
-        let session = |row: &Row| {
+        let session = |row: &ResultRow| {
             Some(Session {
                 id: number(row, 0)?,
                 state: state(text(row, 1), text(row, 2)),
@@ -157,7 +157,8 @@ impl Views for PostgresViews {
             "SELECT schemaname || '.' || relname, seq_scan, seq_tup_read, coalesce(idx_scan, 0) FROM pg_stat_user_tables \
              WHERE seq_tup_read > 0 ORDER BY seq_tup_read DESC LIMIT 1000",
         )?;
-        let table = |row: &Row| Some((text(row, 0)?.to_string(), [number(row, 1)?, number(row, 2)?, number(row, 3)?]));
+        let table =
+            |row: &ResultRow| Some((text(row, 0)?.to_string(), [number(row, 1)?, number(row, 2)?, number(row, 3)?]));
         totals.tables = tables.iter().filter_map(table).collect();
         Ok(totals)
     }

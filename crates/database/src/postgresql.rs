@@ -12,7 +12,7 @@ use postgres_protocol::message::backend::{ErrorResponseBody, Message};
 use postgres_protocol::message::frontend;
 
 use crate::access::{Access, Password, TlsChoice, TlsMode};
-use crate::failure::{Ask, Failure, MOST_COLUMNS, MOST_ROWS, Row, beginning};
+use crate::failure::{Failure, MOST_COLUMNS, MOST_ROWS, QueryConnection, ResultRow, beginning};
 use crate::stream::Stream;
 
 /// Longest message that is accepted.
@@ -194,8 +194,8 @@ fn encrypted(mut stream: Stream, access: &Access) -> Result<Stream, Failure> {
 
 pub(crate) const PASSWORD_ADVICE: &str = "give it by --db-password-file FILE or LASTDROP_DB_PASSWORD";
 
-impl Ask for Postgres {
-    fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
+impl QueryConnection for Postgres {
+    fn rows(&mut self, sql: &str) -> Result<Vec<ResultRow>, Failure> {
         self.stream.begin();
         self.send(|to| frontend::query(sql, to))?;
         let mut rows = Vec::new();
@@ -207,7 +207,7 @@ impl Ask for Postgres {
                         let bytes = range.map(|r| body.buffer().get(r).unwrap_or_default());
                         Ok(bytes.map(|b| String::from_utf8_lossy(b).into_owned()))
                     };
-                    let row: Row = body.ranges().map(cell).collect().map_err(|_| Failure::protocol("a row"))?;
+                    let row: ResultRow = body.ranges().map(cell).collect().map_err(|_| Failure::protocol("a row"))?;
                     if row.len() > MOST_COLUMNS {
                         return Err(Failure::protocol("a row"));
                     }

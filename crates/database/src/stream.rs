@@ -17,7 +17,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, User};
 use rustls::{ClientConnection, StreamOwned};
 
-use crate::access::{Access, TlsMode, Way};
+use crate::access::{Access, DatabaseAddress, TlsMode};
 use crate::failure::Failure;
 use crate::tls;
 
@@ -32,49 +32,50 @@ enum Socket {
 }
 
 /// A socket with a deadline and a limit for the bytes read.
-struct Bounded {
+struct BoundedSocket {
     socket: Socket,
     deadline: Instant,
     bytes_left: usize,
 }
 
-enum Wire {
-    Plain(Bounded),
-    Tls(Box<StreamOwned<ClientConnection, Bounded>>),
+enum Transport {
+    Plain(BoundedSocket),
+    Tls(Box<StreamOwned<ClientConnection, BoundedSocket>>),
 }
 
 pub(crate) struct Stream {
-    wire: Wire,
+    transport: Transport,
     distrust: Option<String>,
 }
 
 impl Stream {
     /// Connects within the namespaces of `access.within` and, over a unix socket, as the user `access.as_user`.
     pub fn connect(access: &Access) -> Result<Stream, Failure> {
-        let (socket, distrust) = match &access.way {
-            Way::Tcp(host, port) => {
+        let (socket, distrust) = match &access.address {
+            DatabaseAddress::Tcp(host, port) => {
                 let inside = |pid: i32| Namespace::of(pid).and_then(|n| n.apart(|| tcp(host, *port)));
                 let tcp = access.within.map_or_else(|| tcp(host, *port), inside).map_err(|e| refused(&e, access))?;
                 (Socket::Tcp(tcp), Some("the connection is not encrypted".into()))
             }
-            Way::Unix(path) => {
+            DatabaseAddress::Unix(path) => {
                 let unix = unix(path, access).map_err(|e| refused(&e, access))?;
                 let distrust = distrust_of_peer(&unix, access)?;
                 (Socket::Unix(unix), distrust)
             }
         };
-        let bounded = Bounded { socket, deadline: Instant::now() + EXCHANGE, bytes_left: MOST_BYTES };
-        Ok(Stream { wire: Wire::Plain(bounded), distrust })
+        let bounded = BoundedSocket { socket, deadline: Instant::now() + EXCHANGE, bytes_left: MOST_BYTES };
+        Ok(Stream { transport: Transport::Plain(bounded), distrust })
     }
 
     /// True if TLS is to be requested on this connection.
     pub fn wants_tls(&self, access: &Access) -> bool {
-        matches!(&self.wire, Wire::Plain(Bounded { socket: Socket::Tcp(_), .. })) && access.tls.mode != TlsMode::Never
+        matches!(&self.transport, Transport::Plain(BoundedSocket { socket: Socket::Tcp(_), .. }))
+            && access.tls.mode != TlsMode::Never
     }
 
     /// Performs the TLS handshake, after both sides have agreed on TLS.
     pub fn encrypted(self, access: &Access) -> Result<Stream, Failure> {
-        let (Wire::Plain(mut bounded), Way::Tcp(host, _)) = (self.wire, &access.way) else {
+        let (Transport::Plain(mut bounded), DatabaseAddress::Tcp(host, _)) = (self.transport, &access.address) else {
             return Err(Failure::protocol("TLS within TLS"));
         };
         let (session, distrust) = tls::handshake(host, &access.tls, &mut bounded)?;
@@ -84,7 +85,7 @@ impl Stream {
                 "name its authority, or the certificate itself, with --db-ca FILE, and the host as it is named there";
             return Err(Failure::new(TroubleKind::Other, format!("{why}; {advice}")));
         }
-        Ok(Stream { wire: Wire::Tls(Box::new(StreamOwned::new(session, bounded))), distrust })
+        Ok(Stream { transport: Transport::Tls(Box::new(StreamOwned::new(session, bounded))), distrust })
     }
 
     /// Why no password may be sent over this connection: the identity of the server is not verified. None for TLS with
@@ -95,23 +96,23 @@ impl Stream {
 
     /// Begins a new exchange, with its own deadline and limit.
     pub fn begin(&mut self) {
-        let bounded = match &mut self.wire {
-            Wire::Plain(bounded) => bounded,
-            Wire::Tls(stream) => &mut stream.sock,
+        let bounded = match &mut self.transport {
+            Transport::Plain(bounded) => bounded,
+            Transport::Tls(stream) => &mut stream.sock,
         };
         bounded.deadline = Instant::now() + EXCHANGE;
         bounded.bytes_left = MOST_BYTES;
     }
 }
 
-impl Bounded {
+impl BoundedSocket {
     fn time_left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 }
 
-impl Read for Bounded {
+impl Read for BoundedSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let left = Some(self.time_left()?);
         if self.bytes_left == 0 {
@@ -128,7 +129,7 @@ impl Read for Bounded {
     }
 }
 
-impl Write for Bounded {
+impl Write for BoundedSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let left = Some(self.time_left()?);
         match &mut self.socket {
@@ -144,25 +145,25 @@ impl Write for Bounded {
 
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match &mut self.wire {
-            Wire::Plain(bounded) => bounded.read(into),
-            Wire::Tls(stream) => stream.read(into),
+        match &mut self.transport {
+            Transport::Plain(bounded) => bounded.read(into),
+            Transport::Tls(stream) => stream.read(into),
         }
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.wire {
-            Wire::Plain(bounded) => bounded.write(bytes),
-            Wire::Tls(stream) => stream.write(bytes),
+        match &mut self.transport {
+            Transport::Plain(bounded) => bounded.write(bytes),
+            Transport::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.wire {
-            Wire::Plain(bounded) => bounded.flush(),
-            Wire::Tls(stream) => stream.flush(),
+        match &mut self.transport {
+            Transport::Plain(bounded) => bounded.flush(),
+            Transport::Tls(stream) => stream.flush(),
         }
     }
 }
@@ -231,7 +232,7 @@ fn unix(path: &Path, access: &Access) -> io::Result<UnixStream> {
         let fd: OwnedFd = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
         // Connecting to a listener with a full queue would block for ever.
         socket::setsockopt(&fd, socket::sockopt::SendTimeout, &TimeVal::seconds(EXCHANGE.as_secs() as i64))?;
-        let _as = access.as_user.map(AsUser::new).transpose()?;
+        let _as = access.as_user.map(EffectiveUser::new).transpose()?;
         socket::connect(fd.as_raw_fd(), &UnixAddr::new(&path)?)?;
         Ok(fd.into())
     };
@@ -252,19 +253,19 @@ fn unix(path: &Path, access: &Access) -> io::Result<UnixStream> {
 }
 
 /// While it lives, this thread, and no other, has another effective user.
-pub(crate) struct AsUser {
+pub(crate) struct EffectiveUser {
     before: u32,
 }
 
-impl AsUser {
-    pub(crate) fn new(user: u32) -> io::Result<AsUser> {
+impl EffectiveUser {
+    pub(crate) fn new(user: u32) -> io::Result<EffectiveUser> {
         let before = nix::unistd::geteuid().as_raw();
         become_user(user)?;
-        Ok(AsUser { before })
+        Ok(EffectiveUser { before })
     }
 }
 
-impl Drop for AsUser {
+impl Drop for EffectiveUser {
     fn drop(&mut self) {
         // Restores the effective user; the real one has not changed.
         let _ = become_user(self.before);

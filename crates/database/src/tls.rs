@@ -37,13 +37,13 @@ pub(crate) fn handshake(
     let given = choice.ca.as_deref().map(certificates).transpose();
     let given = given.map_err(|what| Failure::new(TroubleKind::Other, what))?;
     let verifier = Verifier::new(system_roots(), given.unwrap_or_default(), verify::provider());
-    let judge = Arc::new(Judge {
+    let recorder = Arc::new(RecordingVerifier {
         verifier: verifier.as_ref().ok().cloned(),
         anybody: Anybody::new(verify::provider()),
         distrust: Mutex::new(Some(verifier.err().unwrap_or_else(|| "it was not shown".into()))),
     });
     let config =
-        verify::client(Arc::clone(&judge) as Arc<dyn ServerCertVerifier>).map_err(|e| failed(e.to_string()))?;
+        verify::client(Arc::clone(&recorder) as Arc<dyn ServerCertVerifier>).map_err(|e| failed(e.to_string()))?;
     let mut session = ClientConnection::new(Arc::new(config), name).map_err(|e| failed(e.to_string()))?;
     while session.is_handshaking() {
         match session.complete_io(socket) {
@@ -55,7 +55,7 @@ pub(crate) fn handshake(
             }
         }
     }
-    let distrust = judge.distrust.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let distrust = recorder.distrust.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok((session, distrust))
 }
 
@@ -72,13 +72,13 @@ fn system_roots() -> RootCertStore {
 
 /// A verifier that accepts any certificate and records what is wrong with it.
 #[derive(Debug)]
-struct Judge {
+struct RecordingVerifier {
     verifier: Option<Verifier>,
     anybody: Anybody,
     distrust: Mutex<Option<String>>,
 }
 
-impl Judge {
+impl RecordingVerifier {
     fn note(&self, distrust: Option<String>) {
         *self.distrust.lock().unwrap_or_else(PoisonError::into_inner) = distrust;
     }
@@ -93,7 +93,7 @@ impl Judge {
     }
 }
 
-impl ServerCertVerifier for Judge {
+impl ServerCertVerifier for RecordingVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

@@ -83,16 +83,16 @@ impl DatabaseWatcher {
 }
 
 /// A connection and the window of samples taken over it.
-struct Open {
+struct WatchedConnection {
     views: Box<dyn Views>,
     window: Window,
 }
 
-impl Open {
-    fn new(access: &Access) -> Result<Open, Failure> {
+impl WatchedConnection {
+    fn new(access: &Access) -> Result<WatchedConnection, Failure> {
         let mut views = views::open(access)?;
         let window = Window::new(access.service, views.totals()?);
-        let mut open = Open { views, window };
+        let mut open = WatchedConnection { views, window };
         open.sample()?;
         Ok(open)
     }
@@ -105,7 +105,7 @@ impl Open {
     }
 
     /// Ends the window with one more sample.
-    fn look(mut self) -> Result<(DatabaseLook, Open), Failure> {
+    fn look(mut self) -> Result<(DatabaseLook, WatchedConnection), Failure> {
         self.sample()?;
         let totals = self.views.totals()?;
         let constants = self.views.constants();
@@ -116,12 +116,12 @@ impl Open {
             unread: constants.unread.clone(),
             ..self.window.look(&totals)
         };
-        Ok((look, Open { views: self.views, window: self.window.next(totals) }))
+        Ok((look, WatchedConnection { views: self.views, window: self.window.next(totals) }))
     }
 }
 
 fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>, cost_us: &AtomicU64) {
-    let mut state = Open::new(access);
+    let mut state = WatchedConnection::new(access);
     let mut tried = Instant::now();
     loop {
         let ask = match asked.recv_timeout(SAMPLE) {
@@ -130,7 +130,7 @@ fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>, cost_us: &Atom
             Err(RecvTimeoutError::Disconnected) => return,
         };
         if state.as_ref().is_err_and(|e| tried.elapsed() >= pause_after(e)) {
-            state = Open::new(access);
+            state = WatchedConnection::new(access);
             tried = Instant::now();
         }
         state = match (state, &ask) {

@@ -14,7 +14,7 @@ const MOST: usize = 20;
 const MOST_STATEMENTS: usize = 1000;
 
 #[derive(Debug, Default)]
-struct Seen {
+struct StatementTotals {
     sessions: u64,
     seconds: f64,
     waiting: f64,
@@ -35,7 +35,7 @@ pub(crate) struct Window {
     active: u64,
     waiting: u64,
     waits: BTreeMap<(u64, Option<u64>), LockWait>,
-    statements: HashMap<String, Seen>,
+    statements: HashMap<String, StatementTotals>,
     /// The last statement that each session was seen running: an idle blocker may not show it.
     ran: HashMap<u64, String>,
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lastdrop_database::{Access, DatabaseWatcher, Password, Way};
+use lastdrop_database::{Access, DatabaseAddress, DatabaseWatcher, Password};
 use lastdrop_model::{DatabaseLook, DatabaseService};
 use lastdrop_probe::links::links;
 use lastdrop_probe::listeners::Endpoint;
@@ -132,16 +132,18 @@ fn local(service: DatabaseService, master: i32) -> Access {
         file.contains(name) && !file.contains("mysqlx")
     };
     let unix = listens.iter().find_map(|at| match at {
-        Endpoint::Unix(path) if of_clients(path) => Some(Way::Unix(path.clone())),
+        Endpoint::Unix(path) if of_clients(path) => Some(DatabaseAddress::Unix(path.clone())),
         _ => None,
     });
     let tcp = listens.iter().find_map(|at| match at {
-        Endpoint::Tcp(address) if address.ip().is_unspecified() => Some(Way::Tcp("localhost".into(), address.port())),
-        Endpoint::Tcp(address) => Some(Way::Tcp(address.ip().to_string(), address.port())),
+        Endpoint::Tcp(address) if address.ip().is_unspecified() => {
+            Some(DatabaseAddress::Tcp("localhost".into(), address.port()))
+        }
+        Endpoint::Tcp(address) => Some(DatabaseAddress::Tcp(address.ip().to_string(), address.port())),
         Endpoint::Unix(_) => None,
     });
     let by_default = || {
-        Way::Unix(PathBuf::from(match service {
+        DatabaseAddress::Unix(PathBuf::from(match service {
             DatabaseService::Mysql => "/run/mysqld/mysqld.sock",
             DatabaseService::Postgresql => "/run/postgresql/.s.PGSQL.5432",
         }))

@@ -268,32 +268,32 @@ pub fn usl_best(config: &Config, max: u32) -> (u32, f64) {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Word {
+enum SettingValue {
     Integer(u64),
     Float(f64),
     Text(String),
 }
 
-impl Word {
+impl SettingValue {
     fn text(self) -> String {
         match self {
-            Word::Integer(n) => n.to_string(),
-            Word::Float(n) => n.to_string(),
-            Word::Text(t) => t,
+            SettingValue::Integer(n) => n.to_string(),
+            SettingValue::Float(n) => n.to_string(),
+            SettingValue::Text(t) => t,
         }
     }
 }
 
 fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-    SERVICE.read(&Word::deserialize(d)?.text()).map_err(serde::de::Error::custom)
+    SERVICE.read(&SettingValue::deserialize(d)?.text()).map_err(serde::de::Error::custom)
 }
 
 fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
-    PLANTED.read(&Word::deserialize(d)?.text()).map_err(serde::de::Error::custom)
+    PLANTED.read(&SettingValue::deserialize(d)?.text()).map_err(serde::de::Error::custom)
 }
 
 fn service<'de, D: Deserializer<'de>>(d: D) -> Result<Service, D::Error> {
-    Word::deserialize(d)?.text().parse().map_err(serde::de::Error::custom)
+    SettingValue::deserialize(d)?.text().parse().map_err(serde::de::Error::custom)
 }
 
 impl FromStr for Service {

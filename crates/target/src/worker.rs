@@ -36,7 +36,7 @@ pub struct Worker<'a> {
 }
 
 /// The state that a worker keeps from request to request.
-struct Desk {
+struct WorkerState {
     served: u64,
     leaked: Vec<Vec<u8>>,
     rng: Xoshiro256PlusPlus,
@@ -55,7 +55,7 @@ struct Desk {
 const MOST_DEBT_NS: u64 = 1_000_000;
 
 /// The planned outcome of a request.
-enum Fate {
+enum PlannedOutcome {
     Answer(u16),
     Close,
     Reset,
@@ -63,7 +63,7 @@ enum Fate {
 }
 
 /// How a wait ended.
-enum Wake {
+enum WaitResult {
     Ready,
     Leave,
     Timeout,
@@ -71,27 +71,27 @@ enum Wake {
 
 /// The `Connection` header of an answer.
 #[derive(Clone, Copy)]
-enum Connection {
+enum ConnectionHeader {
     Close,
     Keep,
     /// HTTP/1.0 needs an explicit keep-alive.
     SayKeep,
 }
 
-impl Connection {
-    fn after(close: bool, head: &RequestHead) -> Connection {
+impl ConnectionHeader {
+    fn after(close: bool, head: &RequestHead) -> ConnectionHeader {
         match (close, head.http10) {
-            (true, _) => Connection::Close,
-            (false, true) => Connection::SayKeep,
-            (false, false) => Connection::Keep,
+            (true, _) => ConnectionHeader::Close,
+            (false, true) => ConnectionHeader::SayKeep,
+            (false, false) => ConnectionHeader::Keep,
         }
     }
 
     fn field(self) -> &'static str {
         match self {
-            Connection::Close => "Connection: close\r\n",
-            Connection::Keep => "",
-            Connection::SayKeep => "Connection: keep-alive\r\n",
+            ConnectionHeader::Close => "Connection: close\r\n",
+            ConnectionHeader::Keep => "",
+            ConnectionHeader::SayKeep => "Connection: keep-alive\r\n",
         }
     }
 }
@@ -109,7 +109,7 @@ impl Worker<'_> {
         epoll.add(self.listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE, 0))?;
         epoll.add(self.leave, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
         epoll.add(self.retire, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        let mut desk = Desk {
+        let mut state = WorkerState {
             served: 0,
             leaked: Vec::new(),
             rng: Xoshiro256PlusPlus::seed_from_u64(self.config.seed ^ u64::from(std::process::id()) << 20),
@@ -132,17 +132,17 @@ impl Worker<'_> {
             if events[..n].iter().any(|e| e.data() == 1) {
                 return Ok(());
             }
-            desk.busy_since = monotonic_ns();
+            state.busy_since = monotonic_ns();
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     self.shared.counters.connections.fetch_add(1, SeqCst);
                     // An error on a connection ends that connection and nothing else.
-                    let _ = self.serve(stream, &mut desk);
+                    let _ = self.serve(stream, &mut state);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
-            if self.used_up(desk.served) {
+            if self.used_up(state.served) {
                 return Ok(());
             }
         }
@@ -152,7 +152,7 @@ impl Worker<'_> {
         self.config.max_requests_per_worker > 0 && served >= self.config.max_requests_per_worker
     }
 
-    fn serve(&self, mut stream: TcpStream, desk: &mut Desk) -> io::Result<()> {
+    fn serve(&self, mut stream: TcpStream, state: &mut WorkerState) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
         let mut parser = RequestParser::default();
@@ -162,21 +162,21 @@ impl Worker<'_> {
             let head = match parser.next_request() {
                 Ok(Some(head)) => head,
                 Ok(None) => {
-                    let (state, limit) = if on_connection > 0 && parser.is_empty() {
+                    let (letter, limit) = if on_connection > 0 && parser.is_empty() {
                         (b'K', self.config.keepalive_timeout)
                     } else {
                         (b'R', FIRST_REQUEST_TIMEOUT)
                     };
-                    self.shared.set_state(self.slot, state);
+                    self.shared.set_state(self.slot, letter);
                     match self.wait_readable(&stream, limit)? {
                         // After a part of a request has arrived, it is served before the worker leaves.
-                        Wake::Leave if state == b'K' => return Ok(()),
-                        Wake::Timeout => return Ok(()),
-                        Wake::Ready | Wake::Leave => {}
+                        WaitResult::Leave if letter == b'K' => return Ok(()),
+                        WaitResult::Timeout => return Ok(()),
+                        WaitResult::Ready | WaitResult::Leave => {}
                     }
-                    desk.began = monotonic_ns();
+                    state.began = monotonic_ns();
                     if on_connection > 0 {
-                        desk.busy_since = desk.began;
+                        state.busy_since = state.began;
                     }
                     match stream.read(&mut buffer)? {
                         0 => return Ok(()),
@@ -186,7 +186,14 @@ impl Worker<'_> {
                 }
                 Err(_) => {
                     self.shared.counters.bad_requests.fetch_add(1, SeqCst);
-                    return self.answer(&mut stream, 400, "text/plain", b"bad request\n", Connection::Close, false);
+                    return self.answer(
+                        &mut stream,
+                        400,
+                        "text/plain",
+                        b"bad request\n",
+                        ConnectionHeader::Close,
+                        false,
+                    );
                 }
             };
             self.shared.set_state(self.slot, b'W');
@@ -195,66 +202,72 @@ impl Worker<'_> {
                 self.shared.counters.status_requests.fetch_add(1, SeqCst);
                 return self.status(&mut stream, &head);
             }
-            desk.served += 1;
+            state.served += 1;
             let slot = self.shared.slot(self.slot);
-            slot.requests.store(desk.served, Relaxed);
+            slot.requests.store(state.served, Relaxed);
             slot.since_ns.store(monotonic_ns(), Relaxed);
             let limit = self.config.max_keepalive_requests;
             let close = !head.keep_alive
                 || !self.config.keepalive
-                || self.used_up(desk.served)
+                || self.used_up(state.served)
                 || (limit > 0 && on_connection >= limit)
                 || self.told_to_leave();
             if self.config.leak > 0 {
-                desk.leaked.push(vec![1u8; self.config.leak as usize]);
+                state.leaked.push(vec![1u8; self.config.leak as usize]);
             }
             if self.config.unshare > 0 {
                 let mut memory = self.shared_memory.borrow_mut();
-                let from = ((desk.served - 1) * self.config.unshare).min(memory.len() as u64) as usize;
+                let from = ((state.served - 1) * self.config.unshare).min(memory.len() as u64) as usize;
                 let to = (from + self.config.unshare as usize).min(memory.len());
                 std::hint::black_box(&mut memory[from..to]).fill(2);
             }
-            if !self.request(&mut stream, &head, close, desk)? || close {
+            if !self.request(&mut stream, &head, close, state)? || close {
                 return Ok(());
             }
         }
     }
 
     /// Carries out the planned outcome of one request. Returns false if the connection is done.
-    fn request(&self, stream: &mut TcpStream, head: &RequestHead, close: bool, desk: &mut Desk) -> io::Result<bool> {
+    fn request(
+        &self,
+        stream: &mut TcpStream,
+        head: &RequestHead,
+        close: bool,
+        state: &mut WorkerState,
+    ) -> io::Result<bool> {
         let counters = &self.shared.counters;
         let number = counters.requests.fetch_add(1, SeqCst) + 1;
         let _ = counters.first_request_ns.compare_exchange(0, monotonic_ns(), SeqCst, SeqCst);
-        match self.fate(number) {
-            Fate::Reset => {
+        match self.planned_outcome(number) {
+            PlannedOutcome::Reset => {
                 counters.resets.fetch_add(1, SeqCst);
                 let linger = libc::linger { l_onoff: 1, l_linger: 0 };
                 nix::sys::socket::setsockopt(&*stream, nix::sys::socket::sockopt::Linger, &linger)?;
                 Ok(false)
             }
-            Fate::Close => {
+            PlannedOutcome::Close => {
                 counters.closes.fetch_add(1, SeqCst);
                 Ok(false)
             }
-            Fate::Hang => {
+            PlannedOutcome::Hang => {
                 counters.hangs.fetch_add(1, SeqCst);
                 let mut sink = [0u8; 1024];
                 loop {
                     match self.wait_readable(stream, Duration::from_secs(3600))? {
-                        Wake::Leave => return Ok(false),
+                        WaitResult::Leave => return Ok(false),
                         _ if stream.read(&mut sink)? == 0 => return Ok(false),
                         _ => {}
                     }
                 }
             }
-            Fate::Answer(status) => {
-                let began = desk.began;
+            PlannedOutcome::Answer(status) => {
+                let began = state.began;
                 let busy = counters.busy.fetch_add(1, SeqCst) + 1;
                 let stalled = self.stall();
-                desk.busy_since += stalled;
-                let planned = self.work(busy, desk);
+                state.busy_since += stalled;
+                let planned = self.work(busy, state);
                 let stalled = self.stall();
-                desk.busy_since += stalled;
+                state.busy_since += stalled;
                 counters.busy.fetch_sub(1, SeqCst);
                 if status >= 500 {
                     counters.errors.fetch_add(1, SeqCst);
@@ -269,51 +282,51 @@ impl Worker<'_> {
                     status,
                     "text/plain",
                     &body,
-                    Connection::after(close, head),
+                    ConnectionHeader::after(close, head),
                     head.method == "HEAD",
                 );
                 if written.is_err() {
                     counters.answered.fetch_sub(1, SeqCst);
                     counters.abandoned.fetch_add(1, SeqCst);
                 }
-                if let (Ok(()), Some(log)) = (&written, &mut desk.log) {
+                if let (Ok(()), Some(log)) = (&written, &mut state.log) {
                     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros());
                     // One write for each line keeps lines of several workers apart.
                     let _ = log.write_all(format!("{at},{status},{}\n", head.path).as_bytes());
                 }
                 if let Some(planned) = planned {
-                    let took = monotonic_ns().saturating_sub(desk.busy_since);
-                    desk.debt = (desk.debt + took).saturating_sub(planned).min(MOST_DEBT_NS);
+                    let took = monotonic_ns().saturating_sub(state.busy_since);
+                    state.debt = (state.debt + took).saturating_sub(planned).min(MOST_DEBT_NS);
                 }
                 written.map(|()| true)
             }
         }
     }
 
-    fn fate(&self, number: u64) -> Fate {
+    fn planned_outcome(&self, number: u64) -> PlannedOutcome {
         let every = |n: u64| n > 0 && number.is_multiple_of(n);
         let c = self.config;
         if every(c.reset_every) {
-            Fate::Reset
+            PlannedOutcome::Reset
         } else if every(c.close_every) {
-            Fate::Close
+            PlannedOutcome::Close
         } else if every(c.hang_every) {
-            Fate::Hang
+            PlannedOutcome::Hang
         } else if every(c.error_every) {
-            Fate::Answer(500)
+            PlannedOutcome::Answer(500)
         } else {
-            Fate::Answer(200)
+            PlannedOutcome::Answer(200)
         }
     }
 
     /// Takes the service time of a request while `busy` workers are busy. Returns the planned nanoseconds if the time
     /// was slept.
-    fn work(&self, busy: u32, desk: &mut Desk) -> Option<u64> {
+    fn work(&self, busy: u32, state: &mut WorkerState) -> Option<u64> {
         let stretch = self.config.stretch(busy);
         let planned = match self.config.service {
             Service::Fixed(d) => d.mul_f64(stretch),
             Service::Exponential(d) => {
-                let u = ((desk.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                let u = ((state.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
                 d.mul_f64(stretch * -u.ln())
             }
             Service::Cpu(d) => {
@@ -325,7 +338,7 @@ impl Worker<'_> {
             return None;
         }
         let planned = planned.as_nanos() as u64;
-        let until = (desk.busy_since + planned).saturating_sub(desk.debt);
+        let until = (state.busy_since + planned).saturating_sub(state.debt);
         sleep(Duration::from_nanos(until.saturating_sub(monotonic_ns())));
         Some(planned)
     }
@@ -348,9 +361,9 @@ impl Worker<'_> {
     fn status(&self, stream: &mut TcpStream, head: &RequestHead) -> io::Result<()> {
         if head.path.ends_with("?json") {
             let body = serde_json::to_vec(&self.shared.view()).map_err(io::Error::other)?;
-            self.answer(stream, 200, "application/json", &body, Connection::Close, false)
+            self.answer(stream, 200, "application/json", &body, ConnectionHeader::Close, false)
         } else {
-            self.answer(stream, 200, "text/plain", self.shared.auto_page().as_bytes(), Connection::Close, false)
+            self.answer(stream, 200, "text/plain", self.shared.auto_page().as_bytes(), ConnectionHeader::Close, false)
         }
     }
 
@@ -360,7 +373,7 @@ impl Worker<'_> {
         status: u16,
         kind: &str,
         body: &[u8],
-        connection: Connection,
+        connection: ConnectionHeader,
         head_only: bool,
     ) -> io::Result<()> {
         self.answer_with(stream, "", status, kind, body, connection, head_only)
@@ -375,7 +388,7 @@ impl Worker<'_> {
         status: u16,
         kind: &str,
         body: &[u8],
-        connection: Connection,
+        connection: ConnectionHeader,
         head_only: bool,
     ) -> io::Result<()> {
         let reason = match status {
@@ -395,7 +408,7 @@ impl Worker<'_> {
         stream.write_all(&bytes)
     }
 
-    fn wait_readable(&self, stream: &TcpStream, limit: Duration) -> io::Result<Wake> {
+    fn wait_readable(&self, stream: &TcpStream, limit: Duration) -> io::Result<WaitResult> {
         let deadline = Instant::now() + limit;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -403,9 +416,9 @@ impl Worker<'_> {
             let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
             let mut fds = [readable(stream.as_fd()), readable(self.leave), readable(self.retire)];
             match poll(&mut fds, timeout) {
-                Ok(0) => return Ok(Wake::Timeout),
-                Ok(_) if fds[0].any() == Some(true) => return Ok(Wake::Ready),
-                Ok(_) => return Ok(Wake::Leave),
+                Ok(0) => return Ok(WaitResult::Timeout),
+                Ok(_) if fds[0].any() == Some(true) => return Ok(WaitResult::Ready),
+                Ok(_) => return Ok(WaitResult::Leave),
                 Err(nix::Error::EINTR) => {}
                 Err(e) => return Err(e.into()),
             }
