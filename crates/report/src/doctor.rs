@@ -25,7 +25,9 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
                 writeln!(out, "LIMIT  {}   ({}, confidence {:.0} %)", limit.title, limit.id, limit.confidence * 100.0);
             out.push_str(&whole(limit));
         }
-        None if d.examination.main().is_none() && !d.examination.has_lost_main() => out.push_str("NOTHING WAS MEASURED\n"),
+        None if d.examination.main().is_none() && !d.examination.has_lost_main() => {
+            out.push_str("NOTHING WAS MEASURED\n")
+        }
         None => match d.examination.undecided() {
             Some(why) => drop(writeln!(out, "NOTHING IS CONCLUDED  {why}")),
             None => out.push_str("NO LIMIT  nothing holds the server back under this load\n"),

@@ -136,7 +136,10 @@ fn measure(
 ) -> Result<Result<SizeDocument, Exit>> {
     if let 1..=2 = args.sizes.len() {
         let few = args.sizes.len();
-        return Err(UsageError(format!("--sizes has {few}; a line with an interval needs three or more: --sizes 4,8,16")).into());
+        return Err(UsageError(format!(
+            "--sizes has {few}; a line with an interval needs three or more: --sizes 4,8,16"
+        ))
+        .into());
     }
     for (_, text) in &variants {
         Change::read(text, server.kind.directives).map_err(UsageError)?;
