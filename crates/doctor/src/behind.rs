@@ -12,7 +12,7 @@ use lastdrop_probe::host::{thread_cpu, timed};
 use lastdrop_probe::links::{self, Link, Links};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
-use lastdrop_server::{Found, ServerError, ServerRef, find, found_of_process};
+use lastdrop_server::{FoundServer, ServerError, ServerRef, find, found_of_process};
 
 use crate::site::Goal;
 
@@ -33,7 +33,7 @@ pub struct Member {
     pub called: String,
     /// As the user named it; None of one that was found behind.
     pub named: Option<ServerRef>,
-    pub found: Found,
+    pub found: FoundServer,
 }
 
 impl Member {
@@ -73,7 +73,7 @@ impl Scope {
     }
 
     /// One that was found beside these members, if it may take part.
-    fn member(&self, members: &[Member], found: Found) -> Option<Member> {
+    fn member(&self, members: &[Member], found: FoundServer) -> Option<Member> {
         match self {
             Scope::All => {
                 Some(Member { called: free_name(members, found.kind.name, found.master), named: None, found })
@@ -178,7 +178,7 @@ fn owner_of(end: &Endpoint) -> Option<i32> {
 }
 
 /// Has one that was found take part, at the end of the list: places in it stay the same. What it is called where it may not be looked at.
-fn take_in(found: Found, scope: &Scope, members: &mut Vec<Member>, takes_part: &mut Vec<bool>) -> Option<String> {
+fn take_in(found: FoundServer, scope: &Scope, members: &mut Vec<Member>, takes_part: &mut Vec<bool>) -> Option<String> {
     let what = free_name(&[], found.kind.name, found.master);
     let Some(member) = scope.member(members, found) else { return Some(what) };
     members.push(member);
@@ -294,7 +294,7 @@ mod tests {
 
     fn member(called: &str, port: u16) -> Member {
         let server: ServerRef = "target".parse().expect("a server");
-        let found = Found {
+        let found = FoundServer {
             name: called.into(),
             kind: server.kind,
             software: String::new(),

@@ -9,7 +9,7 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
 use lastdrop_model::examination::Examination;
 use lastdrop_model::{Event, Setting, Settings};
-use lastdrop_server::{Elsewhere, Others, Restored, ServerRef, Stack};
+use lastdrop_server::{OtherTrafficPolicy, RemoteHosts, RestoreReport, ServerRef, Stack};
 use lastdrop_trials::trial::{TrialOrder, trial};
 use serde_json::Value;
 
@@ -24,11 +24,11 @@ const SETTLING: Duration = Duration::from_secs(1);
 /// How a change is tried.
 pub struct Trying<'a> {
     /// Who else uses the servers.
-    pub others: &'a Others,
+    pub others: &'a OtherTrafficPolicy,
     /// Leave it in force where it helped.
     pub keep: bool,
     /// Changes servers of other machines, where there are any.
-    pub elsewhere: Option<&'a dyn Elsewhere>,
+    pub elsewhere: Option<&'a dyn RemoteHosts>,
 }
 
 impl std::fmt::Debug for Trying<'_> {
@@ -90,7 +90,7 @@ pub fn confirm(
     } else {
         lab.tell(&Event::Restoring);
         let restored = stack.restore()?;
-        document.notes.extend(restored.iter().flat_map(Restored::notes));
+        document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
     }
     confirmation.limit_after = after?;
     if confirmation.is_refuted() {

@@ -10,7 +10,7 @@ use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 use lastdrop_server::{
-    KnobsOf, ServerError, ServerRef, discover, knobs_of, served_folders, unused_extensions, unused_modules,
+    ServerError, ServerKnobs, ServerRef, discover, knobs_of, served_folders, unused_extensions, unused_modules,
 };
 use lastdrop_trials::size::size_of;
 use lastdrop_trials::workers::{embedded, evidence, has_workers};
@@ -64,7 +64,7 @@ pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
 }
 
 /// `asked` is where others were seen to connect to it: of several pools that one counts which listens there.
-fn settle(one: &mut Examined, of: &KnobsOf, asked: &[String]) {
+fn settle(one: &mut Examined, of: &ServerKnobs, asked: &[String]) {
     one.settings.clone_from(&of.effective.settings);
     one.directives.clone_from(&of.directives);
     one.sources = of.effective.sources.clone().into_iter().collect();

@@ -16,7 +16,7 @@ use lastdrop_probe::listeners::{Endpoint, is_local};
 use lastdrop_probe::looker::{Detail, Looker, Subject};
 use lastdrop_probe::namespace::Walks;
 use lastdrop_probe::process::{self, Helpers};
-use lastdrop_server::{Found, find_listening_at};
+use lastdrop_server::{FoundServer, find_listening_at};
 
 use crate::others::Goal;
 
@@ -49,7 +49,13 @@ pub struct Beside {
 impl Beside {
     /// Begins to look for the server and then at it. `named` is the server that the user named.
     /// One of another machine is looked at by `afar` instead.
-    pub fn start(plan: &Plan, clock: RunClock, named: Option<Found>, afar: Option<Afar>, observe: bool) -> Beside {
+    pub fn start(
+        plan: &Plan,
+        clock: RunClock,
+        named: Option<FoundServer>,
+        afar: Option<Afar>,
+        observe: bool,
+    ) -> Beside {
         let (tell, news) = channel();
         let (over, is_over) = channel();
         let measured = plan.phases.iter().find(|p| p.measured);
@@ -77,7 +83,7 @@ impl Beside {
     pub fn news(&mut self) -> Vec<Look> {
         while let Ok(news) = self.news.try_recv() {
             match news {
-                News::Found { name, pool, helpers } => {
+                News::FoundServer { name, pool, helpers } => {
                     (self.name, self.pool, self.helpers) = (name, Some(pool), helpers);
                 }
                 News::Look(look) => self.fresh.push(*look),
@@ -110,7 +116,7 @@ fn sleep(time: Duration, over: &Receiver<()>) -> bool {
 
 /// A look at every whole second of the run.
 fn look_on(
-    found: &Found,
+    found: &FoundServer,
     url: Option<Endpoint>,
     clock: RunClock,
     over: &Receiver<()>,
@@ -123,7 +129,7 @@ fn look_on(
         workers_at_end: 0,
         shares_cpus: shares_cpus(found.master, &workers),
     };
-    tell.send(News::Found { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
+    tell.send(News::FoundServer { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
     let subject =
         Subject { master: found.master, helpers: found.helpers, listeners, status, url, walks: Walks::default() };

@@ -20,7 +20,7 @@ use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::{namespace, tool};
-use lastdrop_server::Found;
+use lastdrop_server::FoundServer;
 use serde_json::json;
 
 use crate::beside::{Afar, Beside};
@@ -51,7 +51,7 @@ pub struct Lab<'a> {
     /// Who is shown what happens, in this order.
     pub observers: Vec<Box<dyn Observer + 'a>>,
     /// The server that the runs are about, where the user named it; else it is looked for by the URL.
-    pub server: Option<Found>,
+    pub server: Option<FoundServer>,
     /// Who looks at the server of the next run, where that is on another machine.
     pub afar: Option<Afar>,
     /// Who puts the load on; None: this process.

@@ -12,7 +12,7 @@ use lastdrop_model::{Event, Look, WorkerLook};
 use lastdrop_probe::group::Group;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::{ProbeError, listeners, memory, process};
-use lastdrop_server::{Found, ServerError, ServerRef, find};
+use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -133,7 +133,7 @@ impl Pool {
 
 struct Guard<'a> {
     order: &'a GuardOrder,
-    found: Found,
+    found: FoundServer,
     signal: Signal,
     group: Group,
     namespace: Namespace,

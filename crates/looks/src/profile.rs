@@ -12,7 +12,7 @@ use lastdrop_model::{Event, Look, Plan, Wish};
 use lastdrop_probe::group::Group;
 use lastdrop_probe::perf::{self, Perf};
 use lastdrop_probe::process;
-use lastdrop_server::{Found, ServerRef, find};
+use lastdrop_server::{FoundServer, ServerRef, find};
 
 use lastdrop_lab::LabError;
 
@@ -139,6 +139,6 @@ fn cpu_s(group: &mut Group) -> f64 {
 }
 
 /// Requests that the server has served, by its status page.
-fn served(found: &Found) -> Option<u64> {
+fn served(found: &FoundServer) -> Option<u64> {
     found.status.as_ref()?.read(false, Duration::from_secs(2)).ok()?.total_requests
 }

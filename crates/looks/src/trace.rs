@@ -14,7 +14,7 @@ use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 use lastdrop_probe::socket_names::SocketNames;
 use lastdrop_probe::strace::{self, Strace};
-use lastdrop_server::{Directives, Found, Others, ServerRef, Session, discover, find};
+use lastdrop_server::{Directives, FoundServer, OtherTrafficPolicy, ServerRef, Session, discover, find};
 
 use lastdrop_lab::LabError;
 use lastdrop_lab::warm::warm_each;
@@ -34,7 +34,7 @@ pub fn trace_with(
     server: &ServerRef,
     plan: &Plan,
     directives: &Directives,
-    others: &Others,
+    others: &OtherTrafficPolicy,
     stop: &AtomicBool,
 ) -> Result<(TraceDocument, TraceDocument), LabError> {
     let found = find(server)?;
@@ -43,7 +43,7 @@ pub fn trace_with(
     let outcome = trace_found(found.clone(), plan, stop).and_then(|before| {
         session.apply(directives.clone())?;
         // A changed server may run from another file; it is the one whose master we started.
-        let found = Found { master: session.master(), ..found };
+        let found = FoundServer { master: session.master(), ..found };
         Ok((before, trace_found(found, plan, stop)?))
     });
     let restarted = session.master() != master;
@@ -64,7 +64,7 @@ pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<Trace
     trace_found(find(server)?, plan, stop)
 }
 
-fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
+fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
     let workers = found.workers().len().max(1);
     let mut notes = Vec::new();
     // A first request compiles, connects and caches what later ones have.

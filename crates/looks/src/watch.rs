@@ -6,7 +6,7 @@ use lastdrop_model::Settings;
 use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
 use lastdrop_probe::looker::{Detail, Looker, Subject};
 use lastdrop_probe::namespace::Walks;
-use lastdrop_server::{Found, ServerError, ServerRef, find};
+use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
 use serde::{Deserialize, Serialize};
 
 /// A server of another machine under watch, whoever carries the looks here.
@@ -35,8 +35,8 @@ pub struct FoundElsewhere {
     pub listens: Vec<String>,
 }
 
-impl From<&Found> for FoundElsewhere {
-    fn from(found: &Found) -> FoundElsewhere {
+impl From<&FoundServer> for FoundElsewhere {
+    fn from(found: &FoundServer) -> FoundElsewhere {
         FoundElsewhere {
             name: found.name.clone(),
             kind: kind(found),
@@ -48,7 +48,7 @@ impl From<&Found> for FoundElsewhere {
 }
 
 /// What is named by a process is of no kind.
-pub(crate) fn kind(found: &Found) -> String {
+pub(crate) fn kind(found: &FoundServer) -> String {
     if found.kind.programs.is_empty() { found.software.clone() } else { found.kind.name.into() }
 }
 
@@ -56,12 +56,12 @@ pub(crate) fn kind(found: &Found) -> String {
 #[derive(Debug)]
 pub struct Watcher {
     server: ServerRef,
-    found: Found,
+    found: FoundServer,
     looker: Looker,
     started: Instant,
 }
 
-fn looker(found: &Found) -> Looker {
+fn looker(found: &FoundServer) -> Looker {
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
     let subject =
         Subject { master: found.master, helpers: found.helpers, listeners, status, url: None, walks: Walks::default() };
@@ -81,7 +81,7 @@ impl Watcher {
     }
 
     #[must_use]
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &FoundServer {
         &self.found
     }
 

@@ -44,7 +44,7 @@ impl Facts {
 
 /// The settings that a running server has now.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Effective {
+pub struct EffectiveSettings {
     pub settings: Settings,
     /// Where each value comes from: the scoreboard, a file and line, the server's default.
     pub sources: BTreeMap<String, String>,
@@ -89,7 +89,7 @@ pub trait Adapter: Send {
     ///
     /// # Errors
     /// When neither the server nor its configuration can be read.
-    fn effective(&self) -> Result<Effective, ServerError>;
+    fn effective(&self) -> Result<EffectiveSettings, ServerError>;
 
     /// Directives of its configuration that are no settings of ours and that tell something of it, with their value.
     fn directives(&self) -> BTreeMap<String, String> {

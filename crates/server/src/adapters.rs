@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use lastdrop_model::Knob;
 use lastdrop_probe::process::Birth;
 
-use crate::adapter::{Adapter, Effective};
+use crate::adapter::{Adapter, EffectiveSettings};
 use crate::apache::Apache;
 use crate::container::Contained;
 use crate::described::Described;
@@ -14,7 +14,7 @@ use crate::haproxy::Haproxy;
 use crate::host::Host;
 use crate::kind::AdapterName;
 use crate::kinds;
-use crate::left::or_restore;
+use crate::leftovers::or_restore;
 use crate::nginx::Nginx;
 use crate::target::Target;
 use crate::{ServerError, ServerRef};
@@ -111,12 +111,12 @@ pub(crate) fn no_program(server: &ServerRef) -> ServerError {
 
 /// The settings of a running server.
 #[derive(Debug)]
-pub struct KnobsOf {
+pub struct ServerKnobs {
     /// The server, as it is named on a command line.
     pub server: String,
     /// Each with what a change of it needs here.
     pub knobs: Vec<Knob>,
-    pub effective: Effective,
+    pub effective: EffectiveSettings,
     /// Directives that are no settings, by name.
     pub directives: std::collections::BTreeMap<String, String>,
 }
@@ -125,11 +125,11 @@ pub struct KnobsOf {
 ///
 /// # Errors
 /// As [`discover`]; or when they cannot be read.
-pub fn knobs_of(server: &ServerRef) -> Result<KnobsOf, ServerError> {
+pub fn knobs_of(server: &ServerRef) -> Result<ServerKnobs, ServerError> {
     not_elsewhere(server)?;
     if server.kind.is_host() {
         let host = Host::find(server)?;
-        return Ok(KnobsOf {
+        return Ok(ServerKnobs {
             server: host.name().into(),
             knobs: host.knobs().into_iter().copied().collect(),
             effective: host.effective()?,
@@ -140,5 +140,5 @@ pub fn knobs_of(server: &ServerRef) -> Result<KnobsOf, ServerError> {
     let effective = adapter.effective()?;
     let here = |knob: &Knob| Knob { needs: adapter.needs(knob.name).unwrap_or(knob.needs), ..*knob };
     let knobs = adapter.knobs().iter().map(here).collect();
-    Ok(KnobsOf { server: adapter.facts().name.clone(), knobs, effective, directives: adapter.directives() })
+    Ok(ServerKnobs { server: adapter.facts().name.clone(), knobs, effective, directives: adapter.directives() })
 }

@@ -12,14 +12,14 @@ use nix::sys::signal::Signal;
 use crate::adapters::{find_adapter, no_program, not_elsewhere};
 use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
-use crate::left::or_restore;
-use crate::meant::{Candidate, choose, listeners_of, masters_anywhere};
+use crate::leftovers::or_restore;
+use crate::resolve::{Candidate, choose, listeners_of, masters_anywhere};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, container};
 
 /// A server that runs.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundServer {
     /// As it is named on a command line.
     pub name: String,
     pub kind: &'static Kind,
@@ -34,7 +34,7 @@ pub struct Found {
     pub status: Option<StatusSource>,
 }
 
-impl Found {
+impl FoundServer {
     /// Ports that it listens on.
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {
@@ -71,7 +71,7 @@ impl Found {
 ///
 /// # Errors
 /// When there is none, more than one, or it may not be looked at.
-pub fn find(server: &ServerRef) -> Result<Found, ServerError> {
+pub fn find(server: &ServerRef) -> Result<FoundServer, ServerError> {
     not_elsewhere(server)?;
     let found = find_any(server).map_err(|e| match e {
         ServerError::NotFound { what, advice } if !nix::unistd::geteuid().is_root() => ServerError::NotFound {
@@ -83,27 +83,28 @@ pub fn find(server: &ServerRef) -> Result<Found, ServerError> {
     found.map_err(|e| or_restore(e, server))
 }
 
-fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
+fn find_any(server: &ServerRef) -> Result<FoundServer, ServerError> {
     match (server.pid, server.kind.adapter) {
         (Some(pid), _) => {
             let info = process::look(pid).ok_or_else(|| ServerError::NotFound {
                 what: format!("no process has the id {pid}"),
                 advice: server.kind.advice.into(),
             })?;
-            Ok(Found { name: server.unnamed().to_string(), kind: server.kind, master: pid, ..by_process(&info) })
+            Ok(FoundServer { name: server.unnamed().to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
         // These tell all that a look needs, also to those who may not read their configuration.
         (None, Some(AdapterName::Nginx | AdapterName::PhpFpm) | None) => from_outside(server),
         // One that writes a title over its command line is known by its adapter alone.
         (None, Some(AdapterName::Described)) => from_outside(server).or_else(|e| {
             let one_request = server.kind.one_request_a_worker;
-            by_adapter(server).map(|found| Found { prefork: one_request, ..found }).map_err(|_| e)
+            by_adapter(server).map(|found| FoundServer { prefork: one_request, ..found }).map_err(|_| e)
         }),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server).or_else(|e| {
             // One that is not asked, or is another user's and tells nothing, can be looked at all the same.
             let unasked = matches!(e, ServerError::NotAsked { .. } | ServerError::Timeout { .. });
             let outside = from_outside(server).ok();
-            let can = |found: &Found| unasked || !is_roots(found.master) || container::root_of(found.master).is_some();
+            let can =
+                |found: &FoundServer| unasked || !is_roots(found.master) || container::root_of(found.master).is_some();
             outside.filter(can).ok_or(e)
         }),
         (None, Some(AdapterName::Host)) => Err(no_program(server)),
@@ -117,10 +118,10 @@ fn is_roots(pid: i32) -> bool {
 }
 
 /// A kind of server that can be changed: whoever does that knows it best.
-fn by_adapter(server: &ServerRef) -> Result<Found, ServerError> {
+fn by_adapter(server: &ServerRef) -> Result<FoundServer, ServerError> {
     let adapter = find_adapter(server)?;
     let facts = adapter.facts();
-    Ok(Found {
+    Ok(FoundServer {
         name: facts.name.clone(),
         kind: server.kind,
         software: adapter.software(),
@@ -135,13 +136,13 @@ fn by_adapter(server: &ServerRef) -> Result<Found, ServerError> {
 /// The server that listens at an address or path of this machine, found by the owner of the socket. None where nobody
 /// listens there or its owner may not be seen.
 #[must_use]
-pub fn find_listening_at(endpoint: &Endpoint) -> Option<Found> {
+pub fn find_listening_at(endpoint: &Endpoint) -> Option<FoundServer> {
     Some(by_process(&process::look(listeners::owner(endpoint)?)?))
 }
 
 /// What can be told of a process without asking the server anything, its status page included. None once it is gone.
 #[must_use]
-pub fn found_of_process(pid: i32) -> Option<Found> {
+pub fn found_of_process(pid: i32) -> Option<FoundServer> {
     let listens = process::look(pid)?;
     let own = listeners_of(pid);
     let info = first_of_its_copies(listens);
@@ -176,11 +177,11 @@ fn first_of_its_copies(mut info: ProcessInfo) -> ProcessInfo {
 }
 
 /// What can be told of a process without asking the server anything.
-fn by_process(info: &ProcessInfo) -> Found {
+fn by_process(info: &ProcessInfo) -> FoundServer {
     let kind = kinds::of(info);
     // A process of no kind is named by itself.
     let pid = kind.programs.is_empty().then_some(info.pid);
-    Found {
+    FoundServer {
         name: ServerRef { name: None, kind, config: kind.named_by.certain(info), pid, url: None, at: None }.to_string(),
         kind,
         software: program_of(info),
@@ -225,7 +226,7 @@ fn maps_prefork(kind: &Kind, pid: i32) -> bool {
 }
 
 /// It, with all that its row tells.
-fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
+fn from_outside(server: &ServerRef) -> Result<FoundServer, ServerError> {
     let kind = server.kind;
     let Master { info, config, listeners } = master_of(server)?;
     let status = match container::root_of(info.pid) {
@@ -233,7 +234,7 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
         // What its configuration and its listeners say is meant within; a URL is ours.
         Some(_) => status_of(server, info.pid, None, &[]),
     };
-    Ok(Found {
+    Ok(FoundServer {
         kind,
         software: program_of(&info),
         master: info.pid,
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_asked_to_leave_as_its_kind_says_or_it_is_said_why_not() {
-        let found = |kind: &str, prefork| Found {
+        let found = |kind: &str, prefork| FoundServer {
             name: kind.into(),
             kind: kinds::named(kind).expect("a kind"),
             software: String::new(),

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::means::Means;
+use crate::change_method::Means;
 
 #[derive(Debug)]
 pub struct Kind {

@@ -9,9 +9,9 @@ use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::change_method_file::ChangeFile;
 use crate::kind::{AdapterName, Kind, Leave, NamedBy, Status};
 use crate::knob_file::KnobFile;
-use crate::means_file::ChangeFile;
 
 /// A kind of server: how it is found, looked at and asked to let one worker go.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -7,8 +7,8 @@ use lastdrop_model::{Knob, ReloadClass, Role, Setting};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::change_method::Spelled;
 use crate::kind_file::{keep, keep_all};
-use crate::means::Spelled;
 
 /// A setting that can be changed: what it may be, and how it is spelled where it is changed.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -11,12 +11,13 @@ mod adapter;
 mod adapters;
 mod apache;
 mod change;
+mod change_method;
+mod change_method_file;
 mod complaints;
 mod container;
 mod described;
 mod edited;
 mod edits;
-mod elsewhere;
 pub mod execution;
 mod find;
 mod fpm;
@@ -24,26 +25,26 @@ mod fpm_config;
 mod haproxy;
 mod health;
 mod host;
+mod intern;
 mod journal;
-mod kept;
 pub mod kind;
 mod kind_file;
 pub mod kinds;
 mod knob_file;
-mod lasting;
 mod launch;
-mod left;
-mod means;
-mod means_file;
-mod meant;
+mod leftovers;
 mod nginx;
+mod other_traffic;
 mod patch;
+mod persisted_in;
 mod private;
+mod remote;
+mod resolve;
 mod restart;
 mod restore;
-mod second;
 mod server_ref;
 mod session;
+mod shadow_instance;
 mod stack;
 mod status_page;
 mod streams;
@@ -51,34 +52,33 @@ mod systemd;
 mod tables;
 mod target;
 mod undo_step;
-mod visitors;
 mod wildcard;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use adapter::{Adapter, Effective, Facts};
-pub use adapters::{KnobsOf, discover, knobs_of, served_folders};
+pub use adapter::{Adapter, EffectiveSettings, Facts};
+pub use adapters::{ServerKnobs, discover, knobs_of, served_folders};
 pub use apache::unused_modules;
 pub use change::{Change, Directives};
 pub use container::{COMMAND as VISIT, serve as visit};
-pub use elsewhere::{Elsewhere, Opening, RemotePart, There};
-pub use find::{Found, find, find_listening_at, found_of_process};
+pub use find::{FoundServer, find, find_listening_at, found_of_process};
 pub use fpm::unused_extensions;
 pub use health::Health;
 pub use host::{Host, HostSession};
 pub use journal::{Journal, JournalFault, StackPlace, state_folder};
-pub use kept::Kept;
 pub use kind::Kind;
 pub use kind_file::schema as kind_schema;
-pub use left::{forget, left_at};
-pub use restore::{Restored, restore_all, restore_like, restore_of};
-pub use server_ref::{At, ServerRef, check_called_apart};
+pub use leftovers::{forget, left_at};
+pub use other_traffic::OtherTrafficPolicy;
+pub use persisted_in::PersistedIn;
+pub use remote::{RemoteHosts, RemoteServer, RemoteSession, SessionRequest};
+pub use restore::{RestoreReport, restore_all, restore_like, restore_of};
+pub use server_ref::{RemoteLocation, ServerRef, check_called_apart};
 pub use session::Session;
-pub use stack::{Halves, Server, Stack, Staying};
+pub use stack::{PendingPersist, PendingRestore, Server, Stack};
 pub use tables::{KnobRow, KnobTable, knob_tables};
 pub use undo_step::{StepKind, UndoStep};
-pub use visitors::Others;
 
 /// Why a server cannot be found, changed or put back: what, where, and what to try.
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +164,7 @@ impl ServerError {
     pub fn is_refusal(&self) -> bool {
         match self {
             ServerError::Of { what, .. } => what.is_refusal(),
-            ServerError::Elsewhere { refusal, .. } => *refusal,
+            ServerError::RemoteHosts { refusal, .. } => *refusal,
             ServerError::Clamped { .. }
             | ServerError::ConfigTest { .. }
             | ServerError::NotReloaded { .. }

@@ -35,7 +35,7 @@ const SETTLED: Duration = Duration::from_secs(5);
 
 /// What `restore` did to a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restored {
+pub struct RestoreReport {
     pub server: String,
     /// False: the killed run had not changed anything yet.
     pub was_changed: bool,
@@ -48,10 +48,10 @@ pub struct Restored {
     pub steps: Vec<UndoStep>,
 }
 
-impl Restored {
+impl RestoreReport {
     /// Nothing had been changed.
-    pub(crate) fn untouched(server: &str) -> Restored {
-        Restored {
+    pub(crate) fn untouched(server: &str) -> RestoreReport {
+        RestoreReport {
             server: server.into(),
             was_changed: false,
             started_by_others: None,
@@ -275,7 +275,7 @@ fn occupant(journal: &Journal) -> Option<String> {
 /// A server whose files and processes are as they were: what is left is to see that it answers, and to forget its journal.
 #[derive(Debug)]
 pub struct PutBack {
-    restored: Restored,
+    restored: RestoreReport,
     /// The master that has to be healthy, where it was touched.
     master: Option<i32>,
 }
@@ -284,23 +284,23 @@ impl PutBack {
     /// Nothing is done yet.
     fn none(journal: &Journal) -> PutBack {
         let restored =
-            Restored { was_changed: journal.stage == Stage::Changed, ..Restored::untouched(&journal.server) };
+            RestoreReport { was_changed: journal.stage == Stage::Changed, ..RestoreReport::untouched(&journal.server) };
         PutBack { restored, master: None }
     }
 
     /// All is done, and nobody has to be asked whether it answers.
-    pub fn whole(restored: Restored) -> PutBack {
+    pub fn whole(restored: RestoreReport) -> PutBack {
         PutBack { restored, master: None }
     }
 
-    pub fn into_restored(self) -> Restored {
+    pub fn into_restored(self) -> RestoreReport {
         self.restored
     }
 }
 
-/// Undoes what a journal describes, but for [`confirm`]: servers that need each other to answer are all put back before
+/// Undoes what a journal describes, but for [`verify_health`]: servers that need each other to answer are all put back before
 /// any of them is asked. Doing it twice does no harm.
-pub fn put_back(journal: &Journal) -> Result<PutBack, ServerError> {
+pub fn restore_files(journal: &Journal) -> Result<PutBack, ServerError> {
     let mut half = PutBack::none(journal);
     if !half.restored.was_changed {
         return Ok(half);
@@ -337,7 +337,7 @@ pub fn put_back(journal: &Journal) -> Result<PutBack, ServerError> {
 }
 
 /// Waits until a server that is put back answers as it did, and forgets the change.
-pub fn confirm(journal: &Journal, half: PutBack) -> Result<Restored, ServerError> {
+pub fn verify_health(journal: &Journal, half: PutBack) -> Result<RestoreReport, ServerError> {
     let PutBack { mut restored, master } = half;
     let health = match (&journal.url, journal.status) {
         (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
@@ -395,7 +395,7 @@ fn differences_from(journal: &Journal) -> Vec<String> {
 ///
 /// # Errors
 /// When the state folder cannot be read. What happened to each server is in the list.
-pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+pub fn restore_all(dry_run: bool) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
     restore_journals(dry_run, true, |_| true)
 }
 
@@ -403,7 +403,7 @@ pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, 
 ///
 /// # Errors
 /// When the state folder cannot be read.
-pub fn restore_of(names: &[String]) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+pub fn restore_of(names: &[String]) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
     let is_host = |name: &String| name.parse::<ServerRef>().is_ok_and(|server| server.kind.is_host());
     restore_journals(false, names.iter().any(is_host), |server| names.iter().any(|name| name == server))
 }
@@ -415,7 +415,7 @@ pub fn restore_of(names: &[String]) -> Result<Vec<Result<Restored, ServerError>>
 pub fn restore_like(
     dry_run: bool,
     is_meant: impl Fn(&ServerRef) -> bool,
-) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
     let host = "host".parse::<ServerRef>().is_ok_and(|host| is_meant(&host));
     restore_journals(dry_run, host, |server| server.parse().is_ok_and(|server| is_meant(&server)))
 }
@@ -424,7 +424,7 @@ fn restore_journals(
     dry_run: bool,
     host: bool,
     is_meant: impl Fn(&str) -> bool,
-) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
     let (hosts, servers): (Vec<_>, Vec<_>) = Journal::all()?.into_iter().partition(|path| host::is_of_a_host(path));
     // A server that is started again shall find the host as it was: its listener keeps the limits of that moment.
     let mut results: Vec<_> = hosts.iter().filter(|_| host).map(|path| host::restore(path, dry_run)).collect();
@@ -454,14 +454,14 @@ fn restore_journals(
 }
 
 /// Puts back servers that were changed together, in this order.
-fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<Restored, ServerError>> {
+fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<RestoreReport, ServerError>> {
     let mut locks = lock_all(journals.iter().map(|j| j.server.as_str()));
     let begun: Vec<Result<(Lock, PutBack), ServerError>> = journals
         .iter()
         .map(|journal| {
             let lock = locks.remove(&journal.server).unwrap_or(Err(ServerError::Unrestored))?;
             let half = match dry_run {
-                true => PutBack::whole(Restored { steps: steps_of(journal), ..PutBack::none(journal).restored }),
+                true => PutBack::whole(RestoreReport { steps: steps_of(journal), ..PutBack::none(journal).restored }),
                 false => check_and_put_back(journal)?,
             };
             Ok((lock, half))
@@ -469,7 +469,7 @@ fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<Restored, ServerEr
         .collect();
     let end = |journal: &Journal, begun: Result<(Lock, PutBack), ServerError>| {
         let (_lock, half) = begun?;
-        if dry_run { Ok(half.restored) } else { confirm(journal, half) }
+        if dry_run { Ok(half.restored) } else { verify_health(journal, half) }
     };
     let told = |journal: &Journal, e: ServerError| match &journal.stack {
         Some(_) => e.of(&journal.server),
@@ -482,7 +482,7 @@ fn check_and_put_back(journal: &Journal) -> Result<PutBack, ServerError> {
     if journal.stage == Stage::Changed && journal.has_to_pass() {
         check_start(journal)?;
     }
-    put_back(journal)
+    restore_files(journal)
 }
 
 /// Tests the configuration of a server that runs before it is stopped: the one that it will be started on. The file of ours

@@ -23,22 +23,22 @@ pub struct ServerRef {
     pub pid: Option<i32>,
     pub url: Option<Url>,
     /// The agents on whose machines it is; None: this one.
-    pub at: Option<At>,
+    pub at: Option<RemoteLocation>,
 }
 
 /// Where a server is that is not here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct At {
+pub struct RemoteLocation {
     /// At least one, each once.
     pub agents: Vec<String>,
     /// What it is called without a name of its own: `a/apache`, `a+b/apache`.
     called: String,
 }
 
-impl At {
-    fn new(agents: Vec<String>, kind: &Kind) -> At {
+impl RemoteLocation {
+    fn new(agents: Vec<String>, kind: &Kind) -> RemoteLocation {
         let called = format!("{}/{}", agents.join("+"), kind.name);
-        At { agents, called }
+        RemoteLocation { agents, called }
     }
 }
 
@@ -71,7 +71,7 @@ impl ServerRef {
                 .name
                 .as_ref()
                 .map(|name| if agents.len() > 1 { format!("{agent}/{name}") } else { name.clone() }),
-            at: Some(At::new(vec![agent.clone()], self.kind)),
+            at: Some(RemoteLocation::new(vec![agent.clone()], self.kind)),
             ..self.clone()
         };
         if agents.is_empty() { vec![self.clone()] } else { agents.iter().map(alone).collect() }
@@ -80,7 +80,7 @@ impl ServerRef {
     /// The same on the machines of these agents, of which there is one at least.
     #[must_use]
     pub fn on(&self, agents: Vec<String>) -> ServerRef {
-        ServerRef { at: Some(At::new(agents, self.kind)), ..self.clone() }
+        ServerRef { at: Some(RemoteLocation::new(agents, self.kind)), ..self.clone() }
     }
 
     /// The same as its agents know it, who have it on their own machine.
@@ -167,7 +167,7 @@ impl FromStr for ServerRef {
     fn from_str(text: &str) -> Result<Self, String> {
         let (own_name, text) = split_name(text)?;
         let (agents, text) = split_agents(text)?;
-        let at = |kind| (!agents.is_empty()).then(|| At::new(agents.clone(), kind));
+        let at = |kind| (!agents.is_empty()).then(|| RemoteLocation::new(agents.clone(), kind));
         // '@' may stand in a path; the URL is what follows the last one that is followed by a scheme.
         let (name, url) = match text.rfind("@http") {
             Some(at) => (&text[..at], Some(text[at + 1..].parse::<Url>().map_err(|e| e.to_string())?)),

@@ -16,17 +16,17 @@ use lastdrop_model::{Knob, Printable, ReloadClass, Settings, Url};
 use lastdrop_probe::process;
 
 use crate::abilities::check_changes;
-use crate::adapter::{Adapter, Effective, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Placement};
 use crate::change::Change;
 use crate::health::{Health, look_at_health, wait_healthy};
 use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, StackPlace, Stage, StateFiles};
-use crate::kept::Kept;
+use crate::other_traffic::{OtherTrafficPolicy, TrafficDetector};
+use crate::persisted_in::PersistedIn;
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
-use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reload, switch};
+use crate::restore::{PutBack, RestoreReport, put_back_files, reload, restore_files, switch, verify_health};
 use crate::streams::Streams;
 use crate::systemd::DropIn;
-use crate::visitors::{Lookout, Others};
 use crate::{ServerError, edited, execution, launch, restart, systemd};
 
 mod ours;
@@ -36,7 +36,7 @@ pub struct Session {
     files: StateFiles,
     journal: Journal,
     health: Option<Health>,
-    original: Effective,
+    original: EffectiveSettings,
     master: i32,
     /// What lies over the server's own settings now, and how it was started.
     current: Change,
@@ -76,7 +76,11 @@ impl Session {
     /// # Errors
     /// When the server is locked, left changed by a killed run, in use by others (unless they do not mind), or not
     /// healthy.
-    pub fn open(adapter: Box<dyn Adapter>, url: Option<&Url>, others: &Others) -> Result<Session, ServerError> {
+    pub fn open(
+        adapter: Box<dyn Adapter>,
+        url: Option<&Url>,
+        others: &OtherTrafficPolicy,
+    ) -> Result<Session, ServerError> {
         let lock = Lock::take(&StateFiles::of(&adapter.facts().name)?.lock)?;
         Session::open_in(None, &[], adapter, lock, url, others)
     }
@@ -88,7 +92,7 @@ impl Session {
         adapter: Box<dyn Adapter>,
         lock: Lock,
         url: Option<&Url>,
-        others: &Others,
+        others: &OtherTrafficPolicy,
     ) -> Result<Session, ServerError> {
         check_changes()?;
         if let Some(contained) = adapter.contained() {
@@ -123,7 +127,7 @@ impl Session {
         };
         // A configuration that was broken since the server started must be found while it still runs.
         adapter.check(&Change::default(), &files.test)?;
-        let lookout = (!others.live).then(|| Lookout::start(adapter.as_ref(), others, beside)).transpose()?;
+        let lookout = (!others.live).then(|| TrafficDetector::start(adapter.as_ref(), others, beside)).transpose()?;
         let original = adapter.effective()?;
         let health = url.map(|url| look_at_health(url, facts.birth.pid)).transpose()?;
         if let Some(mut lookout) = lookout {
@@ -198,7 +202,7 @@ impl Session {
 
     /// What the server's settings were when the session began.
     #[must_use]
-    pub fn original(&self) -> &Effective {
+    pub fn original(&self) -> &EffectiveSettings {
         &self.original
     }
 
@@ -400,8 +404,8 @@ impl Session {
     ///
     /// # Errors
     /// When it does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
-    pub fn restore(&mut self) -> Result<Restored, ServerError> {
-        self.put_back().and_then(|half| self.confirm(half))
+    pub fn restore(&mut self) -> Result<RestoreReport, ServerError> {
+        self.restore_files().and_then(|half| self.verify_health(half))
     }
 
     /// Is it neither undone nor kept yet?
@@ -410,15 +414,15 @@ impl Session {
     }
 
     /// The first half of it: files and processes.
-    pub(crate) fn put_back(&mut self) -> Result<PutBack, ServerError> {
+    pub(crate) fn restore_files(&mut self) -> Result<PutBack, ServerError> {
         // Whatever comes of it: trying again at once would end the same way.
         self.closed = true;
         self.put_back_if_it_starts().map_err(|e| ServerError::NotRestored(Box::new(e)))
     }
 
     /// The second half: the server is as it was, and answers.
-    pub(crate) fn confirm(&self, half: PutBack) -> Result<Restored, ServerError> {
-        confirm(&self.journal, half).map_err(|e| ServerError::NotRestored(Box::new(e)))
+    pub(crate) fn verify_health(&self, half: PutBack) -> Result<RestoreReport, ServerError> {
+        verify_health(&self.journal, half).map_err(|e| ServerError::NotRestored(Box::new(e)))
     }
 
     /// A server that runs with other settings is better than one that does not start with its own.
@@ -426,21 +430,21 @@ impl Session {
         if self.journal.stage == Stage::Changed && self.journal.has_to_pass() {
             self.adapter.check(&Change::default(), &self.files.test)?;
         }
-        put_back(&self.journal)
+        restore_files(&self.journal)
     }
 
     /// Leaves the server running with these settings.
     ///
     /// # Errors
     /// When they cannot be brought into force; the session can still be restored.
-    pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
-        let kept = self.bring_to_stay(settings)?;
-        self.settle(&kept)?;
+    pub fn keep(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
+        let kept = self.persist(settings)?;
+        self.commit(&kept)?;
         Ok(kept)
     }
 
     /// The first half of it: the settings are in force where they can stay, and can still be undone.
-    pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+    pub(crate) fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         let change = Change::from(settings.clone());
         let placement = self.placement();
         let is_put_back = placement != Placement::StartedWith || !self.journal.drop_ins.is_empty();
@@ -457,14 +461,14 @@ impl Session {
             Placement::Edited => {
                 self.edit(&change)?;
                 let config = self.adapter.facts().config.clone().unwrap_or_default();
-                Kept::InFile(self.journal.edited.first().map_or(config, |edited| edited.path.clone()))
+                PersistedIn::InFile(self.journal.edited.first().map_or(config, |edited| edited.path.clone()))
             }
             Placement::IncludedFile(file) => {
                 let text = self.render(&change, &placement);
                 self.journal.write()?;
                 self.edit(&change)?;
                 self.write_override(file, &text)?;
-                Kept::InFile(file.clone())
+                PersistedIn::InFile(file.clone())
             }
             Placement::StartedWith => {
                 self.journal.write()?;
@@ -475,7 +479,7 @@ impl Session {
                 }
                 let own = &self.journal.birth.environment;
                 let environment = launch.environment.iter().filter(|v| !own.contains(v)).cloned().collect();
-                Kept::Running { argv: launch.argv.clone(), environment }
+                PersistedIn::Running { argv: launch.argv.clone(), environment }
             }
             Placement::OwnFile => {
                 // An earlier kept file is part of the state to which a kill must be able to go back: write another.
@@ -498,22 +502,22 @@ impl Session {
                 self.edit(&change)?;
                 self.write_override(&file, &text)?;
                 self.keep_beside_the_unit(&launch)?;
-                Kept::OnFile { file, argv: launch.argv.clone() }
+                PersistedIn::OnFile { file, argv: launch.argv.clone() }
             }
         };
         self.bring_into_force(change, launch)?;
-        if matches!(kept, Kept::OnFile { .. }) {
+        if matches!(kept, PersistedIn::OnFile { .. }) {
             let _ = remove_if_there(&self.files.trial);
         }
         Ok(kept)
     }
 
     /// The second half: they are not undone any more.
-    pub(crate) fn settle(&mut self, kept: &Kept) -> Result<(), ServerError> {
+    pub(crate) fn commit(&mut self, kept: &PersistedIn) -> Result<(), ServerError> {
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);
-        if let (Some(old), Kept::OnFile { file, .. }) = (self.adapter.kept_override(), kept)
+        if let (Some(old), PersistedIn::OnFile { file, .. }) = (self.adapter.kept_override(), kept)
             && old != *file
         {
             let _ = remove_if_there(&old);

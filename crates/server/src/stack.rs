@@ -8,7 +8,7 @@
 //!
 //! A setting of a stack is NAME.SETTING. One server alone has its plain names; where the user has given it a name, both.
 //!
-//! A member may be on another machine ([`crate::RemotePart`]), or the same server on several: one member then, whose settings are the
+//! A member may be on another machine ([`crate::RemoteSession`]), or the same server on several: one member then, whose settings are the
 //! same everywhere. Whether all is well is asked from here then, since a URL may mean something else there.
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,17 +16,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lastdrop_model::{Knob, Setting, Settings, Url};
 
 use crate::ServerError;
-use crate::adapter::{Adapter, Effective};
+use crate::adapter::{Adapter, EffectiveSettings};
 use crate::adapters::discover;
-use crate::elsewhere::{Elsewhere, Group, Nowhere, Opening, RemotePart};
 use crate::health::{Health, ask, wait_until_it_answers};
 use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
-use crate::kept::Kept;
-use crate::restore::{PutBack, Restored};
+use crate::other_traffic::OtherTrafficPolicy;
+use crate::persisted_in::PersistedIn;
+use crate::remote::{Group, NoRemoteHosts, RemoteHosts, RemoteSession, SessionRequest};
+use crate::restore::{PutBack, RestoreReport};
 use crate::server_ref::{ServerRef, check_called_apart};
 use crate::session::{Session, tell_on_the_way_out};
-use crate::visitors::Others;
 
 mod part;
 mod roles;
@@ -45,11 +45,11 @@ struct Member {
 /// Settings that are where they can stay: by member, where that is.
 #[derive(Debug)]
 #[must_use = "they are undone unless they are settled"]
-pub struct Staying(Vec<(usize, Kept)>);
+pub struct PendingPersist(Vec<(usize, PersistedIn)>);
 
-impl Staying {
+impl PendingPersist {
     /// Where each of them is.
-    pub fn kept(&self) -> impl Iterator<Item = &Kept> {
+    pub fn kept(&self) -> impl Iterator<Item = &PersistedIn> {
         self.0.iter().map(|(_, kept)| kept)
     }
 }
@@ -57,7 +57,7 @@ impl Staying {
 /// Servers that are being changed.
 pub struct Stack {
     members: Vec<Member>,
-    original: Effective,
+    original: EffectiveSettings,
     /// The limit of listen queues that the host was given; none is its own. A listener has that of when it began.
     queues: Option<Setting>,
     /// What is asked from here, where a member is elsewhere.
@@ -67,7 +67,7 @@ pub struct Stack {
 /// Servers that are put back, but for being asked whether they answer.
 #[derive(Debug)]
 #[must_use = "their journals stay until they are asked"]
-pub struct Halves(Vec<(usize, Result<PutBack, ServerError>)>);
+pub struct PendingRestore(Vec<(usize, Result<PutBack, ServerError>)>);
 
 impl std::fmt::Debug for Stack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -81,7 +81,7 @@ impl Stack {
     ///
     /// # Errors
     /// When two have one name or are one server, and as [`Session::open`].
-    pub fn open(servers: &[ServerRef], url: Option<&Url>, others: &Others) -> Result<Stack, ServerError> {
+    pub fn open(servers: &[ServerRef], url: Option<&Url>, others: &OtherTrafficPolicy) -> Result<Stack, ServerError> {
         Stack::open_with(servers, url, others, None)
     }
 
@@ -93,9 +93,9 @@ impl Stack {
         server: &ServerRef,
         place: Option<StackPlace>,
         url: Option<&Url>,
-        others: &Others,
+        others: &OtherTrafficPolicy,
     ) -> Result<Stack, ServerError> {
-        Stack::open_all(std::slice::from_ref(server), place, url, others, &Nowhere)
+        Stack::open_all(std::slice::from_ref(server), place, url, others, &NoRemoteHosts)
     }
 
     /// The same where servers may be on other machines, if they can be reached.
@@ -105,18 +105,18 @@ impl Stack {
     pub fn open_with(
         servers: &[ServerRef],
         url: Option<&Url>,
-        others: &Others,
-        elsewhere: Option<&dyn Elsewhere>,
+        others: &OtherTrafficPolicy,
+        elsewhere: Option<&dyn RemoteHosts>,
     ) -> Result<Stack, ServerError> {
-        Stack::open_all(servers, None, url, others, elsewhere.unwrap_or(&Nowhere))
+        Stack::open_all(servers, None, url, others, elsewhere.unwrap_or(&NoRemoteHosts))
     }
 
     fn open_all(
         servers: &[ServerRef],
         of: Option<StackPlace>,
         url: Option<&Url>,
-        others: &Others,
-        elsewhere: &dyn Elsewhere,
+        others: &OtherTrafficPolicy,
+        elsewhere: &dyn RemoteHosts,
     ) -> Result<Stack, ServerError> {
         check_called_apart(servers).map_err(ServerError::Setting)?;
         let several = servers.len() > 1;
@@ -140,7 +140,8 @@ impl Stack {
         let mut locks = lock_all(names.iter().map(String::as_str));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let stack = format!("{}-{}", std::process::id(), since.as_nanos());
-        let mut opened = Stack { members: Vec::new(), original: Effective::default(), queues: None, health: None };
+        let mut opened =
+            Stack { members: Vec::new(), original: EffectiveSettings::default(), queues: None, health: None };
         // What the servers stand on is changed before they are started on it.
         for server in here().filter(|server| server.kind.is_host()) {
             let first = found.first().map(|(_, adapter)| adapter.facts().birth.pid);
@@ -168,11 +169,11 @@ impl Stack {
         for (place, server) in servers.iter().enumerate().filter(|(_, server)| server.is_elsewhere()) {
             let called = server.called().to_string();
             let own = several.then(|| StackPlace { stack: stack.clone(), called: called.clone(), place });
-            let open = |server: &ServerRef| elsewhere.open(server, &Opening { others, place: own.clone() });
+            let open = |server: &ServerRef| elsewhere.open(server, &SessionRequest { others, place: own.clone() });
             let mut parts = server.each().iter().map(open).collect::<Result<Vec<_>, _>>().map_err(about(server))?;
-            let part: Box<dyn RemotePart> =
+            let part: Box<dyn RemoteSession> =
                 if parts.len() == 1 { parts.swap_remove(0) } else { Box::new(Group::of(parts)?) };
-            opened.members.push(Member { called, named: server.name.is_some(), part: Part::Elsewhere(part) });
+            opened.members.push(Member { called, named: server.name.is_some(), part: Part::RemoteHosts(part) });
         }
         if let Some(url) = url.filter(|_| opened.is_elsewhere()) {
             opened.health = Some(ask(url)?);
@@ -192,7 +193,7 @@ impl Stack {
     /// Is any of them on another machine?
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.part, Part::Elsewhere(_)))
+        self.members.iter().any(|member| matches!(member.part, Part::RemoteHosts(_)))
     }
 
     /// Waits until the site answers again as it did at the start, where that is asked from here.
@@ -219,7 +220,7 @@ impl Stack {
     /// The members of this machine, each as its journal calls it.
     #[must_use]
     pub fn members(&self) -> Vec<String> {
-        let here = self.members.iter().filter(|member| !matches!(member.part, Part::Elsewhere(_)));
+        let here = self.members.iter().filter(|member| !matches!(member.part, Part::RemoteHosts(_)));
         here.map(|member| member.part.name().to_string()).collect()
     }
 
@@ -284,8 +285,8 @@ impl Stack {
         Ok(self.members.iter().zip(parts).flat_map(|(member, part)| self.all_full(member, part)).collect())
     }
 
-    fn effective(&self) -> Effective {
-        let mut all = Effective::default();
+    fn effective(&self) -> EffectiveSettings {
+        let mut all = EffectiveSettings::default();
         for member in &self.members {
             let own = member.part.original().clone();
             all.settings.extend(self.all_full(member, own.settings));
@@ -298,7 +299,7 @@ impl Stack {
 
     /// What all settings were when it began.
     #[must_use]
-    pub fn original(&self) -> &Effective {
+    pub fn original(&self) -> &EffectiveSettings {
         &self.original
     }
 
@@ -346,7 +347,7 @@ impl Stack {
     pub fn check_changeable(&self) -> Result<(), ServerError> {
         let contained = |m: &Member| match &m.part {
             Part::Contained(adapter, _) => refuse(adapter.as_ref(), Settings::new()).map_err(self.about(m)),
-            Part::Server(_) | Part::Host(_) | Part::Elsewhere(_) => Ok(()),
+            Part::Server(_) | Part::Host(_) | Part::RemoteHosts(_) => Ok(()),
         };
         self.members.iter().try_for_each(contained)
     }
@@ -378,29 +379,29 @@ impl Stack {
     ///
     /// # Errors
     /// When one does not come back as it was; its journal stays, so that `lastdrop restore` can try again.
-    pub fn restore(&mut self) -> Result<Vec<Restored>, ServerError> {
-        let halves = self.put_back();
-        self.confirm(halves)
+    pub fn restore(&mut self) -> Result<Vec<RestoreReport>, ServerError> {
+        let halves = self.restore_files();
+        self.verify_health(halves)
     }
 
     /// The first half of it: files and processes of all.
-    pub fn put_back(&mut self) -> Halves {
+    pub fn restore_files(&mut self) -> PendingRestore {
         let mut open: Vec<(usize, &mut Member)> =
             self.members.iter_mut().enumerate().rev().filter(|(_, m)| m.part.is_open()).collect();
         open.sort_by_key(|(_, member)| !member.part.is_host());
-        Halves(open.into_iter().map(|(i, member)| (i, member.part.put_back())).collect())
+        PendingRestore(open.into_iter().map(|(i, member)| (i, member.part.restore_files())).collect())
     }
 
     /// The second half: each answers as it did, and its journal is gone.
     ///
     /// # Errors
     /// As [`Stack::restore`].
-    pub fn confirm(&mut self, halves: Halves) -> Result<Vec<Restored>, ServerError> {
+    pub fn verify_health(&mut self, halves: PendingRestore) -> Result<Vec<RestoreReport>, ServerError> {
         let (mut restored, mut errors) = (Vec::new(), Vec::new());
         let some = !halves.0.is_empty();
         for (i, half) in halves.0 {
             let about = self.about(&self.members[i]);
-            match half.and_then(|half| self.members[i].part.confirm(half)).map_err(about) {
+            match half.and_then(|half| self.members[i].part.verify_health(half)).map_err(about) {
                 Ok(mut one) => {
                     let named = |d: String| self.full(&self.members[i], &d);
                     one.differences = std::mem::take(&mut one.differences).into_iter().map(named).collect();
@@ -424,9 +425,9 @@ impl Stack {
     ///
     /// # Errors
     /// When they cannot be brought into force. What was not kept by then can still be restored.
-    pub fn keep(&mut self, settings: &Settings) -> Result<Vec<Kept>, ServerError> {
-        let staying = self.bring_to_stay(settings)?;
-        self.settle(staying)
+    pub fn keep(&mut self, settings: &Settings) -> Result<Vec<PersistedIn>, ServerError> {
+        let staying = self.persist(settings)?;
+        self.commit(staying)
     }
 
     /// The first half of it: all settings are in force where they can stay, and whoever restores undoes them: [`Stack::restore`], or
@@ -434,26 +435,26 @@ impl Stack {
     ///
     /// # Errors
     /// When they cannot be brought into force.
-    pub fn bring_to_stay(&mut self, settings: &Settings) -> Result<Staying, ServerError> {
+    pub fn persist(&mut self, settings: &Settings) -> Result<PendingPersist, ServerError> {
         let parts = self.parts(settings)?;
         let several = self.is_several();
         let mut kept = Vec::new();
         for (i, part) in parts.into_iter().enumerate().filter(|(_, part)| !(several && part.is_empty())) {
             let about = self.about(&self.members[i]);
-            kept.push((i, self.members[i].part.bring_to_stay(&part).map_err(about)?));
+            kept.push((i, self.members[i].part.persist(&part).map_err(about)?));
         }
         self.wait_healthy()?;
-        Ok(Staying(kept))
+        Ok(PendingPersist(kept))
     }
 
     /// The second half: they are not undone any more. Members that none of them is of are put back.
     ///
     /// # Errors
     /// When that cannot be written down; what has not been settled by then can still be restored.
-    pub fn settle(&mut self, staying: Staying) -> Result<Vec<Kept>, ServerError> {
+    pub fn commit(&mut self, staying: PendingPersist) -> Result<Vec<PersistedIn>, ServerError> {
         for (i, kept) in &staying.0 {
             let about = self.about(&self.members[*i]);
-            self.members[*i].part.settle(kept).map_err(about)?;
+            self.members[*i].part.commit(kept).map_err(about)?;
         }
         self.restore()?;
         Ok(staying.0.into_iter().map(|(_, kept)| kept).collect())

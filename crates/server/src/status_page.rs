@@ -10,7 +10,7 @@ use lastdrop_probe::status::StatusSource;
 
 use crate::execution::{Reader, may_connect};
 use crate::kind::Status;
-use crate::meant::url_of;
+use crate::resolve::url_of;
 use crate::{ServerRef, fpm_config};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -10,11 +10,11 @@ use lastdrop_probe::status::{self, StatusPage};
 use lastdrop_probe::{ProbeError, listeners};
 use nix::sys::signal::Signal;
 
-use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::execution::{Question, Reader};
-use crate::meant::{Candidate, choose};
 use crate::private::write_for_question;
+use crate::resolve::{Candidate, choose};
 use crate::{ServerError, ServerRef, restart};
 
 pub static KNOBS: &[Knob] = &[
@@ -211,8 +211,8 @@ impl Adapter for Target {
         KNOBS
     }
 
-    fn effective(&self) -> Result<Effective, ServerError> {
-        let mut e = Effective::default();
+    fn effective(&self) -> Result<EffectiveSettings, ServerError> {
+        let mut e = EffectiveSettings::default();
         let configured = self.configured()?;
         for knob in KNOBS {
             let (value, source) = match configured.get(knob.name) {

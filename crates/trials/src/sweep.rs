@@ -13,7 +13,7 @@ use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeptPlan, Kind, Run};
-use lastdrop_server::{Restored, Stack};
+use lastdrop_server::{RestoreReport, Stack};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> R
     if let Some(stack) = &mut stack {
         lab.tell(&Event::Restoring);
         let restored = stack.restore()?;
-        notes.extend(restored.iter().flat_map(Restored::notes));
+        notes.extend(restored.iter().flat_map(RestoreReport::notes));
     }
     match outcome {
         Ok(()) | Err(LabError::Interrupted) => {}

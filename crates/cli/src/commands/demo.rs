@@ -12,7 +12,7 @@ use lastdrop_lab::lab::random_u32;
 use lastdrop_model::documents::TuneVerdict;
 use lastdrop_probe::tool;
 use lastdrop_report::tune_text;
-use lastdrop_server::{Others, ServerRef, Stack, discover};
+use lastdrop_server::{OtherTrafficPolicy, ServerRef, Stack, discover};
 use lastdrop_trials::demo as plan;
 use lastdrop_trials::tune::tune;
 
@@ -78,7 +78,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let url: lastdrop_model::Url = format!("http://127.0.0.1:{port}/").parse()?;
     let mut server: ServerRef = "target".parse().map_err(anyhow::Error::msg)?;
     server.config = Some(config);
-    let stack = Stack::open(std::slice::from_ref(&server), Some(&url), &Others::default())?;
+    let stack = Stack::open(std::slice::from_ref(&server), Some(&url), &OtherTrafficPolicy::default())?;
     let progress = Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") };
     let mut lab = Lab::new(&stop.flag, observers(progress, None, lastdrop_report::export::Runs::Several, &stop));
     let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())), None, None, None)?;

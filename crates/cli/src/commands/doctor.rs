@@ -12,7 +12,7 @@ use lastdrop_model::documents::DoctorDocument;
 use lastdrop_model::examination::Examination;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{doctor_list, doctor_text, explain_text};
-use lastdrop_server::{Elsewhere, Kind, Others, ServerRef, check_called_apart, kinds};
+use lastdrop_server::{Kind, OtherTrafficPolicy, RemoteHosts, ServerRef, check_called_apart, kinds};
 
 use crate::commands::{Report, check_same_machines, observers_of, open_store, site_of};
 use crate::exit::{Exit, UsageError};
@@ -175,8 +175,8 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let mut document = diagnose(&examination);
     let mut confirmed = Ok(());
     if args.confirm && stop.signal().is_none() {
-        let others = Others::from(&args.others);
-        let elsewhere = reach.as_ref().map(|reach| reach as &dyn Elsewhere);
+        let others = OtherTrafficPolicy::from(&args.others);
+        let elsewhere = reach.as_ref().map(|reach| reach as &dyn RemoteHosts);
         let trying = Trying { others: &others, keep: args.keep, elsewhere };
         confirmed = match confirm(&mut lab, &order, site.as_mut(), &trying, &mut document) {
             Err(LabError::Interrupted) => Ok(()),

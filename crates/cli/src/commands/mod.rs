@@ -41,7 +41,7 @@ use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{Format, Shown, formatted};
-use lastdrop_server::{Elsewhere, ServerError, ServerRef, Stack, left_at};
+use lastdrop_server::{RemoteHosts, ServerError, ServerRef, Stack, left_at};
 use lastdrop_store::Store;
 
 use crate::exit::UsageError;
@@ -92,7 +92,7 @@ pub fn open_stack(
     others: &OthersArgs,
     reach: Option<&Reach>,
 ) -> Result<Stack, ServerError> {
-    Stack::open_with(servers, url, &others.into(), reach.map(|reach| reach as &dyn Elsewhere))
+    Stack::open_with(servers, url, &others.into(), reach.map(|reach| reach as &dyn RemoteHosts))
 }
 
 /// The machine that the servers are on, as a doctor asks it: that of their agent, those of several, or this one.

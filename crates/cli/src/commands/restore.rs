@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_server::{Restored, ServerError, ServerRef, forget, restore_all};
+use lastdrop_server::{RestoreReport, ServerError, ServerRef, forget, restore_all};
 use serde_json::json;
 
 use crate::commands::Report;
@@ -37,7 +37,7 @@ pub struct RestoreArgs {
 const ONLY_ELSEWHERE: &str = "restore puts back all servers of this machine, without a name; a server that is named is one of an agent: AGENT/KIND";
 
 /// What killed runs left on the machines of agents; one that cannot be asked keeps no other from it.
-fn elsewhere(reach: &Reach, args: &RestoreArgs) -> Result<Vec<Result<Restored, ServerError>>> {
+fn elsewhere(reach: &Reach, args: &RestoreArgs) -> Result<Vec<Result<RestoreReport, ServerError>>> {
     if !args.servers.iter().all(ServerRef::is_elsewhere) {
         return Err(UsageError(ONLY_ELSEWHERE.into()).into());
     }
@@ -72,7 +72,7 @@ pub fn restore(args: RestoreArgs) -> Result<Exit> {
     };
     let exit = if results.iter().all(Result::is_ok) { Exit::Done } else { Exit::Failed };
     let (servers, errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-    let servers: Vec<Restored> = servers.into_iter().filter_map(Result::ok).collect();
+    let servers: Vec<RestoreReport> = servers.into_iter().filter_map(Result::ok).collect();
     let errors: Vec<String> = errors.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
     let mut text = String::new();
     if servers.is_empty() && errors.is_empty() {
@@ -93,8 +93,8 @@ pub fn restore(args: RestoreArgs) -> Result<Exit> {
 }
 
 /// What was, or would be, done with one server.
-fn in_words(restored: &Restored, dry_run: bool) -> String {
-    let Restored { server, was_changed, started_by_others, differences, steps } = restored;
+fn in_words(restored: &RestoreReport, dry_run: bool) -> String {
+    let RestoreReport { server, was_changed, started_by_others, differences, steps } = restored;
     let what = match started_by_others {
         _ if !was_changed => "was not changed".into(),
         _ if dry_run => "would be put back".into(),

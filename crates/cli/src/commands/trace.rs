@@ -13,7 +13,7 @@ use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Plan};
 use lastdrop_report::{trace_compare_text, trace_text};
-use lastdrop_server::{Directives, Kind, Others, ServerRef, check_called_apart, kinds};
+use lastdrop_server::{Directives, Kind, OtherTrafficPolicy, ServerRef, check_called_apart, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -68,7 +68,7 @@ pub struct TraceArgs {
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub fn trace(args: &TraceArgs) -> Result<Exit> {
-    if args.with.is_none() && Others::from(&args.others) != Others::default() {
+    if args.with.is_none() && OtherTrafficPolicy::from(&args.others) != OtherTrafficPolicy::default() {
         return Err(UsageError("--live and --ignore-source are about changing a server: --with says how".into()).into());
     }
     check_called_apart(&args.servers).map_err(UsageError)?;

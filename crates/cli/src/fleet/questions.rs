@@ -9,7 +9,7 @@ use lastdrop_looks::watch::FoundElsewhere;
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::examination::{Inside, Step};
 use lastdrop_model::{Knob, Look, Settings};
-use lastdrop_server::{Effective, Restored, ServerError, StackPlace};
+use lastdrop_server::{EffectiveSettings, RestoreReport, ServerError, StackPlace};
 use serde::{Deserialize, Serialize};
 
 /// A question about one of the servers that the agent was started with.
@@ -133,7 +133,7 @@ pub enum Answer {
     Knobs(Box<KnobsDocument>),
     Opened(Box<Opened>),
     Settings(Settings),
-    Restored(Vec<Result<Restored, String>>),
+    Restored(Vec<Result<RestoreReport, String>>),
     Kept(String),
     Workers(usize),
     Memory(Option<u64>),
@@ -174,7 +174,7 @@ impl From<&ServerError> for Answer {
 pub struct Opened {
     /// As it is named on a command line there.
     pub name: String,
-    pub original: Effective,
+    pub original: EffectiveSettings,
     pub knobs: Vec<Knob>,
     pub cores: u64,
     pub is_host: bool,

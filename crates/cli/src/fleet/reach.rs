@@ -11,7 +11,9 @@ use lastdrop_lab::Afar;
 use lastdrop_looks::watch::{FoundElsewhere, WatchElsewhere};
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::{Knob, Settings};
-use lastdrop_server::{Elsewhere, Kept, Opening, RemotePart, Restored, ServerError, ServerRef, There};
+use lastdrop_server::{
+    PersistedIn, RemoteHosts, RemoteServer, RemoteSession, RestoreReport, ServerError, ServerRef, SessionRequest,
+};
 
 use super::link::address_from_here;
 use super::questions::{Answer, Asked, Named, OpenOrder, Opened, Question};
@@ -118,7 +120,7 @@ impl Reach {
 
     /// A conversation about a server that is on one machine.
     pub(super) fn about(&self, server: &ServerRef) -> Result<Asking, ServerError> {
-        let failed = |agent: &str, what: String| ServerError::Elsewhere { agent: agent.into(), what, refusal: false };
+        let failed = |agent: &str, what: String| ServerError::RemoteHosts { agent: agent.into(), what, refusal: false };
         let Some(name) = server.agents().first() else {
             return Err(ServerError::Setting(format!("'{server}' is on this machine")));
         };
@@ -198,14 +200,14 @@ impl Reach {
         &self,
         server: &ServerRef,
         dry_run: bool,
-    ) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+    ) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
         let asking = self.about(server)?;
         let there = |result: Result<_, String>| match result {
             Ok(restored) => Ok(asking.named_there(restored)),
             Err(what) => Err(asking.failed(what, false)),
         };
         match asking.ask(Question::Restore { dry_run }, LATER)? {
-            Answer::Restored(results) => Ok(results.into_iter().map(there).collect()),
+            Answer::RestoreReport(results) => Ok(results.into_iter().map(there).collect()),
             other => Err(asking.odd(&other)),
         }
     }
@@ -217,7 +219,7 @@ impl Asking {
     }
 
     fn failed(&self, what: String, refusal: bool) -> ServerError {
-        ServerError::Elsewhere { agent: self.agent().into(), what, refusal }
+        ServerError::RemoteHosts { agent: self.agent().into(), what, refusal }
     }
 
     pub(super) fn odd(&self, answer: &Answer) -> ServerError {
@@ -242,8 +244,8 @@ impl Asking {
         }
     }
 
-    fn named_there(&self, restored: Restored) -> Restored {
-        Restored { server: format!("{}/{}", self.agent(), restored.server), ..restored }
+    fn named_there(&self, restored: RestoreReport) -> RestoreReport {
+        RestoreReport { server: format!("{}/{}", self.agent(), restored.server), ..restored }
     }
 }
 
@@ -300,8 +302,8 @@ impl WatchElsewhere for Watch {
     }
 }
 
-impl Elsewhere for Reach {
-    fn open(&self, server: &ServerRef, opening: &Opening<'_>) -> Result<Box<dyn RemotePart>, ServerError> {
+impl RemoteHosts for Reach {
+    fn open(&self, server: &ServerRef, opening: &SessionRequest<'_>) -> Result<Box<dyn RemoteSession>, ServerError> {
         let asking = self.about(server)?;
         let order = OpenOrder {
             live: opening.others.live,
@@ -316,7 +318,7 @@ impl Elsewhere for Reach {
         let Opened { name, original, knobs, cores, is_host } = opened;
         let name = format!("{}/{name}", asking.agent());
         let knobs: &'static [Knob] = knobs.leak();
-        let about = There { name, original, knobs, cores, is_host };
+        let about = RemoteServer { name, original, knobs, cores, is_host };
         Ok(Box::new(Session { asking, about, open: true, completed: RefCell::default() }))
     }
 }
@@ -324,7 +326,7 @@ impl Elsewhere for Reach {
 /// A session on another machine.
 struct Session {
     asking: Asking,
-    about: There,
+    about: RemoteServer,
     open: bool,
     /// A search asks for what follows from the same settings again and again.
     completed: RefCell<BTreeMap<Settings, Settings>>,
@@ -332,13 +334,13 @@ struct Session {
 
 impl Session {
     fn not_restored(&self, e: ServerError) -> ServerError {
-        let ServerError::Elsewhere { agent, what, .. } = e else { return e };
+        let ServerError::RemoteHosts { agent, what, .. } = e else { return e };
         let what = format!(
             "{what}\nthe server may not be put back: an agent that hears nothing does it by itself within a minute, what a killed one leaves is \
              put back by lastdrop restore there, or from here: lastdrop restore {agent}/{}",
             self.asking.named.kind
         );
-        ServerError::Elsewhere { agent, what, refusal: false }
+        ServerError::RemoteHosts { agent, what, refusal: false }
     }
 }
 
@@ -346,15 +348,15 @@ impl Drop for Session {
     fn drop(&mut self) {
         if self.open {
             // An error on the way out must not leave a changed server. If this fails too, the agent does it by itself.
-            if let Err(e) = self.put_back().and_then(|()| self.confirm()) {
+            if let Err(e) = self.restore_files().and_then(|()| self.verify_health()) {
                 note!("lastdrop: {e}");
             }
         }
     }
 }
 
-impl RemotePart for Session {
-    fn about(&self) -> &There {
+impl RemoteSession for Session {
+    fn about(&self) -> &RemoteServer {
         &self.about
     }
 
@@ -387,15 +389,15 @@ impl RemotePart for Session {
         self.open
     }
 
-    fn put_back(&mut self) -> Result<(), ServerError> {
+    fn restore_files(&mut self) -> Result<(), ServerError> {
         // Whatever comes of it: trying again at once would end the same way.
         self.open = false;
         self.asking.done(Question::PutBack).map_err(|e| self.not_restored(e))
     }
 
-    fn confirm(&mut self) -> Result<Restored, ServerError> {
+    fn verify_health(&mut self) -> Result<RestoreReport, ServerError> {
         match self.asking.ask(Question::Confirm, LATER).map_err(|e| self.not_restored(e))? {
-            Answer::Restored(results) => match results.into_iter().next() {
+            Answer::RestoreReport(results) => match results.into_iter().next() {
                 Some(Ok(restored)) => Ok(self.asking.named_there(restored)),
                 Some(Err(what)) => Err(self.asking.failed(what, false)),
                 None => Err(self.asking.failed("nothing was left to be put back".into(), false)),
@@ -404,14 +406,14 @@ impl RemotePart for Session {
         }
     }
 
-    fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+    fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         match self.asking.ask(Question::BringToStay(settings.clone()), LATER)? {
-            Answer::Kept(place) => Ok(Kept::Elsewhere(format!("{place} on {}", self.asking.agent()))),
+            Answer::PersistedIn(place) => Ok(PersistedIn::RemoteHosts(format!("{place} on {}", self.asking.agent()))),
             other => Err(self.asking.odd(&other)),
         }
     }
 
-    fn settle(&mut self) -> Result<(), ServerError> {
+    fn commit(&mut self) -> Result<(), ServerError> {
         self.asking.done(Question::Settle)?;
         self.open = false;
         Ok(())

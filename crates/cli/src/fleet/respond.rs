@@ -12,7 +12,10 @@ use lastdrop_model::Url;
 use lastdrop_probe::host::cpus;
 use lastdrop_probe::status;
 use lastdrop_server::kind::Status;
-use lastdrop_server::{Halves, Others, Restored, ServerError, ServerRef, Stack, Staying, find, restore_like};
+use lastdrop_server::{
+    OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, ServerError, ServerRef, Stack, find,
+    restore_like,
+};
 use lastdrop_trials::size::{real_memory, size_of};
 
 use super::examined::ExaminedHere;
@@ -49,8 +52,8 @@ struct Here {
 struct Session {
     server: ServerRef,
     stack: Stack,
-    halves: Option<Halves>,
-    staying: Option<Staying>,
+    halves: Option<PendingRestore>,
+    staying: Option<PendingPersist>,
 }
 
 impl Servers {
@@ -111,9 +114,9 @@ impl Answers for Here {
 
 impl Session {
     /// Puts back what is still changed. None: nothing was.
-    fn end(mut self) -> Result<Option<Restored>, ServerError> {
-        let halves = self.halves.take().unwrap_or_else(|| self.stack.put_back());
-        let restored = self.stack.confirm(halves)?;
+    fn end(mut self) -> Result<Option<RestoreReport>, ServerError> {
+        let halves = self.halves.take().unwrap_or_else(|| self.stack.restore_files());
+        let restored = self.stack.verify_health(halves)?;
         Ok(restored.into_iter().find(|r| r.was_changed))
     }
 }
@@ -138,8 +141,8 @@ impl Here {
                 let results = restore_like(dry_run, |journal| {
                     journal.kind.name == server.kind.name && (config.is_none() || journal.config.as_deref() == config)
                 })?;
-                let told = |result: Result<Restored, ServerError>| result.map_err(|e| e.to_string());
-                Answer::Restored(results.into_iter().map(told).collect())
+                let told = |result: Result<RestoreReport, ServerError>| result.map_err(|e| e.to_string());
+                Answer::RestoreReport(results.into_iter().map(told).collect())
             }
             of_session => self.session()?.carry_out(of_session)?,
         })
@@ -166,7 +169,7 @@ impl Here {
             return Err(ServerError::Setting("its session is open already".into()));
         }
         let OpenOrder { live, ignore, host_wide, place } = order.clone();
-        let others = Others { live, ignore, host_wide };
+        let others = OtherTrafficPolicy { live, ignore, host_wide };
         let url = own_url(server);
         let server = server.unnamed();
         let stack = Stack::open_for(&server, place, url.as_ref(), &others)?;
@@ -197,16 +200,16 @@ impl Session {
                 Answer::Done
             }
             Question::PutBack => {
-                self.halves = Some(stack.put_back());
+                self.halves = Some(stack.restore_files());
                 Answer::Done
             }
             Question::Confirm => {
-                let halves = self.halves.take().unwrap_or_else(|| stack.put_back());
-                let restored = stack.confirm(halves)?;
-                Answer::Restored(restored.into_iter().map(Ok).collect())
+                let halves = self.halves.take().unwrap_or_else(|| stack.restore_files());
+                let restored = stack.verify_health(halves)?;
+                Answer::RestoreReport(restored.into_iter().map(Ok).collect())
             }
             Question::BringToStay(settings) => {
-                let staying = stack.bring_to_stay(&settings)?;
+                let staying = stack.persist(&settings)?;
                 let kept = staying.kept().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 self.staying = Some(staying);
                 Answer::Kept(kept)
@@ -214,7 +217,7 @@ impl Session {
             Question::Settle => match self.staying.take() {
                 None => return Err(ServerError::Setting("nothing is to stay".into())),
                 Some(staying) => {
-                    stack.settle(staying)?;
+                    stack.commit(staying)?;
                     Answer::Done
                 }
             },

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
-use lastdrop_server::Others;
+use lastdrop_server::OtherTrafficPolicy;
 
 /// Others who use a server that is to be changed.
 #[derive(Debug, Clone, Default, Args)]
@@ -20,8 +20,8 @@ pub struct OthersArgs {
     pub host_wide: bool,
 }
 
-impl From<&OthersArgs> for Others {
-    fn from(args: &OthersArgs) -> Others {
-        Others { live: args.live, ignore: args.ignore_source.clone(), host_wide: args.host_wide }
+impl From<&OthersArgs> for OtherTrafficPolicy {
+    fn from(args: &OthersArgs) -> OtherTrafficPolicy {
+        OtherTrafficPolicy { live: args.live, ignore: args.ignore_source.clone(), host_wide: args.host_wide }
     }
 }

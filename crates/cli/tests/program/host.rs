@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::common::{Done, Folder, Namespace, as_nobody, free_port, json_of, signal, wait_until};
 use lastdrop_model::{Setting, Settings};
-use lastdrop_server::{Host, HostSession, Others, ServerRef};
+use lastdrop_server::{Host, HostSession, OtherTrafficPolicy, ServerRef};
 use serde_json::Value;
 
 /// Not a test of its own: the session of another process, which does what it is told in lines and may be killed.
@@ -17,7 +17,8 @@ use serde_json::Value;
 #[ignore = "the other process of the tests"]
 fn session_of_another_process() {
     let server: ServerRef = std::env::var("HOST_SERVER").expect("a server").parse().expect("a name");
-    let others = Others { host_wide: std::env::var_os("HOST_WIDE").is_some(), ..Others::default() };
+    let others =
+        OtherTrafficPolicy { host_wide: std::env::var_os("HOST_WIDE").is_some(), ..OtherTrafficPolicy::default() };
     let opened = Host::find(&server).and_then(|host| HostSession::open(host, &others));
     let mut session = match opened {
         Ok(session) => session,

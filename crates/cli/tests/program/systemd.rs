@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::common::servers::{Fpm, children_of};
 use crate::common::{Apache, Done, Folder, free_port, get, signal, wait_until};
 use lastdrop_model::{Setting, Settings};
-use lastdrop_server::{Others, ServerRef, Session, discover};
+use lastdrop_server::{OtherTrafficPolicy, ServerRef, Session, discover};
 
 /// A machine with a unit: what it is started with, and what there is of files beside it.
 struct Machine {
@@ -176,7 +176,8 @@ impl Drop for Machine {
 fn session_of_another_process() {
     let server: ServerRef = std::env::var("SERVER").expect("a server").parse().expect("a name");
     let url = server.url.clone();
-    let opened = discover(&server).and_then(|adapter| Session::open(adapter, url.as_ref(), &Others::default()));
+    let opened =
+        discover(&server).and_then(|adapter| Session::open(adapter, url.as_ref(), &OtherTrafficPolicy::default()));
     let mut session = match opened {
         Ok(session) => session,
         Err(e) => return println!("\ntold: {}", e.to_string().replace('\n', " ")),

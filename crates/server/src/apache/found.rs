@@ -12,7 +12,7 @@ use super::config::{Conditions, Scan};
 use super::{ABOUT, MARK};
 use crate::execution::{Answer, Question, Reader};
 use crate::kind::Status;
-use crate::meant::url_of;
+use crate::resolve::url_of;
 use crate::{ServerError, ServerRef};
 
 /// A test opens what the configuration names, and Perl loads what it names.

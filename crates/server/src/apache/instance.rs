@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::config::split_words;
 use crate::execution::Question;
-use crate::second::{POLL, Processes};
+use crate::shadow_instance::{POLL, Processes};
 use crate::{ServerError, private};
 
 /// What is written by the master is in the instance's own folder.

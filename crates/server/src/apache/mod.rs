@@ -22,13 +22,13 @@ use lastdrop_probe::status::{self, StatusPage};
 pub use modules::unused_modules;
 use nix::sys::signal::Signal;
 
-use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::edits::Flat;
 use crate::execution::Reader;
-use crate::meant::{Candidate, choose, masters, why_not_asked};
 use crate::private::write_for_question;
+use crate::resolve::{Candidate, choose, masters, why_not_asked};
 use crate::{ServerError, ServerRef};
 
 /// First line of every file of ours; the second names the configuration that it is about.
@@ -183,9 +183,9 @@ impl Adapter for Apache {
         self.knobs
     }
 
-    fn effective(&self) -> Result<Effective, ServerError> {
+    fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         let scan = self.scan(self.started_on());
-        let mut e = Effective { notes: scan.problems.clone(), ..Effective::default() };
+        let mut e = EffectiveSettings { notes: scan.problems.clone(), ..EffectiveSettings::default() };
         for knob in self.knobs() {
             if proxy::is_parameter(knob.name) {
                 let (value, source, notes) = proxy::find(&scan, knob);
@@ -442,7 +442,7 @@ impl Apache {
     }
 
     /// The running server knows better than its files: its scoreboard is as long as its pool may grow.
-    fn correct_by_scoreboard(&self, e: &mut Effective) {
+    fn correct_by_scoreboard(&self, e: &mut EffectiveSettings) {
         let Some(url) = &self.facts.status_url else { return };
         let missing = |why: String| {
             format!(

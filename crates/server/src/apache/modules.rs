@@ -20,7 +20,7 @@ use crate::adapter::Adapter;
 use crate::edits::Edits;
 use crate::execution::Reader;
 use crate::private::write_for_question;
-use crate::second::{MOST_TIME, Seen, dispensable};
+use crate::shadow_instance::{MOST_TIME, Seen, dispensable};
 use crate::{ServerError, ServerRef, container};
 
 const TEST_TIME: Duration = Duration::from_secs(2);

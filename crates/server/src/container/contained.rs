@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use super::inquiry::{Inquiry, Planned, Portrait, Reply, Then};
 use super::within::within;
 use super::{refusal, root_of};
-use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::find::{Master, master_of};
@@ -138,7 +138,7 @@ impl Adapter for Contained {
         self.knobs
     }
 
-    fn effective(&self) -> Result<Effective, ServerError> {
+    fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         Ok(self.seen.effective.clone())
     }
 

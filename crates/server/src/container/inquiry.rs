@@ -8,7 +8,7 @@ use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, ReloadClass, Settings};
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::{Adapter, Effective};
+use crate::adapter::{Adapter, EffectiveSettings};
 use crate::adapters::find_adapter;
 use crate::change::Change;
 use crate::patch::Rewrite;
@@ -50,7 +50,7 @@ pub enum Reply {
 pub struct Portrait {
     pub version: String,
     pub model: String,
-    pub effective: Effective,
+    pub effective: EffectiveSettings,
     pub directives: BTreeMap<String, String>,
     pub knobs: Vec<Knob>,
     pub needs: Vec<Option<ReloadClass>>,

@@ -17,15 +17,15 @@ use lastdrop_probe::ProbeError;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use nix::sys::signal::Signal;
 
-use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 
+use crate::change_method::{self, Lines, Means, Spelled, Written};
 use crate::execution::{self, Reader};
 use crate::kind::{Kind, NamedBy, program_of};
-use crate::means::{self, Lines, Means, Spelled, Written};
-use crate::meant::{Candidate, choose, listeners_of, masters, url_of};
 use crate::private::{Like, prepare, remove_if_there, write_durably};
+use crate::resolve::{Candidate, choose, listeners_of, masters, url_of};
 use crate::restart::Launch;
 use crate::wildcard::{Hidden, Walk};
 use crate::{ServerError, ServerRef, restart};
@@ -238,7 +238,7 @@ impl Described {
                 }
                 Written::Lines(lines) | Written::OwnFile { lines, .. } => {
                     let read = self.included();
-                    let (file, place) = lines.find_through(text?, knob, spelled, &read, means::MOST_DEPTH)?;
+                    let (file, place) = lines.find_through(text?, knob, spelled, &read, change_method::MOST_DEPTH)?;
                     let file = file.map_or(config.to_string(), |name| self.included_file(&name).display().to_string());
                     Some((place.value, format!("{file}:{}", place.number)))
                 }
@@ -295,9 +295,9 @@ impl Described {
         section + &set.collect::<String>()
     }
 
-    fn effective_of_files(&self) -> Effective {
+    fn effective_of_files(&self) -> EffectiveSettings {
         let text = self.facts.config.as_ref().and_then(|_| self.config_text().ok());
-        let mut e = Effective::default();
+        let mut e = EffectiveSettings::default();
         for (knob, spelled) in self.means.knobs.iter().zip(self.means.spelled) {
             let said = self.said(knob, spelled, text.as_deref());
             if said.is_none() && self.has_code() && text.as_ref().is_some_and(|text| text.contains(knob.name)) {
@@ -477,7 +477,7 @@ impl Adapter for Described {
         self.means.knobs
     }
 
-    fn effective(&self) -> Result<Effective, ServerError> {
+    fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         let mut e = self.effective_of_files();
         e.notes.extend(self.facts.config.as_ref().and_then(|_| self.config_text().err()).map(|e| e.to_string()));
         let launch = Launch::as_found(&self.facts.birth);

@@ -3,7 +3,7 @@
 use lastdrop_model::Knob;
 use lastdrop_model::settings::Takes;
 
-use crate::means::Spelled;
+use crate::change_method::Spelled;
 
 /// What a word is to an option.
 enum Word<'a> {

@@ -20,7 +20,7 @@ use super::script::{self, Served, Told};
 use crate::adapter::Adapter;
 use crate::execution::Reader;
 use crate::fpm_config::Scan;
-use crate::second::{MOST_TIME, Seen, dispensable};
+use crate::shadow_instance::{MOST_TIME, Seen, dispensable};
 use crate::{ServerError, ServerRef, container};
 
 /// For an instance that tells what there is.

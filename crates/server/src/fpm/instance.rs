@@ -20,7 +20,7 @@ use super::ini::{Ini, Kept};
 use crate::execution::Question;
 use crate::fpm_config::{Line, Scan};
 use crate::private::write_durably;
-use crate::second::{POLL, Processes};
+use crate::shadow_instance::{POLL, Processes};
 use crate::{ServerError, private};
 
 /// What an instance has of its own, or has none of.

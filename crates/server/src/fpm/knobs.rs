@@ -3,7 +3,7 @@
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role};
 
-use crate::lasting;
+use crate::intern;
 
 pub const PM: &str = "pm";
 pub const CHILDREN: &str = "pm.max_children";
@@ -110,11 +110,11 @@ pub fn of(pools: &[String], has_opcache: bool) -> &'static [Knob] {
     let own = if has_opcache { KNOBS } else { &KNOBS[..KNOBS.len() - OPCACHE] };
     let [_, _, ..] = pools else { return own };
     let named = |pool: &String, knob: &Knob| Knob {
-        name: lasting::text(&full(pool, knob.name)),
-        when: knob.when.map(|(other, values)| (lasting::text(&full(pool, other)), values)),
+        name: intern::text(&full(pool, knob.name)),
+        when: knob.when.map(|(other, values)| (intern::text(&full(pool, other)), values)),
         ..*knob
     };
-    lasting::table(pools.iter().flat_map(|pool| own.iter().map(move |knob| named(pool, knob))).collect())
+    intern::table(pools.iter().flat_map(|pool| own.iter().map(move |knob| named(pool, knob))).collect())
 }
 
 /// What a setting of one of several pools is called.

@@ -25,15 +25,15 @@ use nix::sys::signal::Signal;
 pub use extensions::unused_extensions;
 use knobs::{BACKLOG, CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, full, is_of_php};
 
-use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::execution::{Answer, Question, Reader};
 use crate::fpm_config::{Line, Scan};
-use crate::meant::{Candidate, choose, masters};
 use crate::private::write_for_question;
+use crate::resolve::{Candidate, choose, masters};
 use crate::restart::Launch;
 use crate::status_page::status_of;
-use crate::{ServerError, ServerRef, host, lasting, restart};
+use crate::{ServerError, ServerRef, host, intern, restart};
 
 /// The override, in a folder that the configuration includes.
 const OURS: &str = "zz-lastdrop.conf";
@@ -257,7 +257,7 @@ impl Fpm {
 
     /// A value that is a variable of the environment: the title lies over that. The workers of a static pool show how many
     /// there are; of any other the value is not known.
-    fn note_about_variable(&self, e: &mut Effective, pool: &str, knob: &Knob, line: &Line) {
+    fn note_about_variable(&self, e: &mut EffectiveSettings, pool: &str, knob: &Knob, line: &Line) {
         let place = format!("{}:{}", line.file.display(), line.number);
         let is_static = self.is_of_kind(&e.settings, pool, "static");
         let running = self.workers_of(pool);
@@ -286,7 +286,7 @@ impl Fpm {
         workers.iter().filter(is_own).count() as i64
     }
 
-    fn note_about_children(&self, e: &mut Effective) {
+    fn note_about_children(&self, e: &mut EffectiveSettings) {
         for pool in &self.pools {
             let running = self.workers_of(pool);
             let Some(most) = self.count(&e.settings, pool, CHILDREN) else { continue };
@@ -374,13 +374,13 @@ impl Adapter for Fpm {
         self.knobs
     }
 
-    fn effective(&self) -> Result<Effective, ServerError> {
+    fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         let scan = read_as(&self.facts.birth, self.started_on());
-        let mut e = Effective { notes: scan.problems.clone(), ..Effective::default() };
+        let mut e = EffectiveSettings { notes: scan.problems.clone(), ..EffectiveSettings::default() };
         for knob in self.knobs {
             let Some((pool, name)) = self.pool_of(knob.name) else { continue };
             if is_of_php(name) {
-                let (value, source) = self.of_php(&scan, pool, &Knob { name: lasting::text(name), ..*knob });
+                let (value, source) = self.of_php(&scan, pool, &Knob { name: intern::text(name), ..*knob });
                 e.settings.insert(knob.name.into(), value);
                 e.sources.insert(knob.name.into(), source);
                 continue;

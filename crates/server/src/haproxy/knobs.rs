@@ -9,7 +9,7 @@ use lastdrop_model::{Knob, ReloadClass, Setting, Settings};
 
 use super::config::{Config, Line};
 use crate::edits::{Edits, Word};
-use crate::lasting;
+use crate::intern;
 
 pub const MAXCONN: &str = "maxconn";
 pub const NBTHREAD: &str = "nbthread";
@@ -96,7 +96,7 @@ fn servers(config: &Config, section: usize) -> Vec<usize> {
 pub fn table(entries: &[Entry], processors: usize, has_master: bool) -> &'static [Knob] {
     let needs = if has_master { ReloadClass::Reload } else { ReloadClass::Restart };
     let threads = processors.clamp(1, MOST_THREADS);
-    lasting::table(entries.iter().map(|entry| knob(entry, threads, needs)).collect())
+    intern::table(entries.iter().map(|entry| knob(entry, threads, needs)).collect())
 }
 
 fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
@@ -110,7 +110,7 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
         ),
         (NBTHREAD, _) => {
             let most = (2 * threads).min(MOST_THREADS) as i64;
-            let default = lasting::text(&threads.to_string());
+            let default = intern::text(&threads.to_string());
             let constraint = "the default is the processors that it may use; a bind or cpu-map may name threads";
             (Takes::Count(1, most), default, constraint, "threads that serve, each of them many connections at once")
         }
@@ -139,7 +139,7 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
             "connections of clients at once; further ones wait in the listen queue, which is as long by default",
         ),
     };
-    let name = lasting::text(&entry.name);
+    let name = intern::text(&entry.name);
     let findings: &[&str] = match (entry.keyword, entry.place) {
         (MAXCONN, Place::Server(_)) => &["upstream-backlog-overflow"],
         (MAXCONN, _) => &["accept-queue-overflow", "fd-limit"],

@@ -24,13 +24,13 @@ use config::Config;
 use knobs::{Entry, MAXCONN, NBTHREAD, Place};
 use running::Running;
 
-use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
-use crate::meant::{Candidate, choose, listeners_of, masters, why_not_asked};
 use crate::private::{Like, prepare};
+use crate::resolve::{Candidate, choose, listeners_of, masters, why_not_asked};
 use crate::{ServerError, ServerRef, restart, systemd};
 
 pub struct Haproxy {
@@ -310,7 +310,7 @@ impl Haproxy {
     }
 
     /// What is in force, and where that comes from.
-    fn effective_value(&self, config: &Config, entry: &Entry, running: Option<&Running>, e: &mut Effective) {
+    fn effective_value(&self, config: &Config, entry: &Entry, running: Option<&Running>, e: &mut EffectiveSettings) {
         let said = knobs::find(config, entry).filter(|_| entry.name != MAXCONN || !self.command_line.maxconn);
         let actual = running.and_then(|running| running.value(config, entry));
         let default = || match entry.name.as_str() {
@@ -395,9 +395,9 @@ impl Adapter for Haproxy {
         self.knobs
     }
 
-    fn effective(&self) -> Result<Effective, ServerError> {
+    fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         let config = self.config()?;
-        let mut e = Effective::default();
+        let mut e = EffectiveSettings::default();
         let running = match self.stats.as_ref().map(Running::ask) {
             Some(Ok(running)) => Some(running),
             other => {

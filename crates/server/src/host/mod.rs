@@ -24,7 +24,7 @@ use place::{Place, Process};
 pub use session::HostSession;
 pub use undo::restore;
 
-use crate::adapter::Effective;
+use crate::adapter::EffectiveSettings;
 use crate::{ServerError, ServerRef};
 
 /// The host of a server, as found.
@@ -79,8 +79,8 @@ impl Host {
     ///
     /// # Errors
     /// When it may not be read.
-    pub fn effective(&self) -> Result<Effective, ServerError> {
-        let mut effective = Effective::default();
+    pub fn effective(&self) -> Result<EffectiveSettings, ServerError> {
+        let mut effective = EffectiveSettings::default();
         let mut left_out = Vec::new();
         for row in KNOBS.iter().filter(|row| self.has(row)) {
             let name = row.knob.name;

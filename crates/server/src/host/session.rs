@@ -15,19 +15,19 @@ use super::knobs::{self, HostKnob, NOFILE, Scope};
 use super::limits::{self, LimitBefore};
 use super::place::{denied, in_words};
 use super::undo::{boot, undo};
-use crate::adapter::Effective;
+use crate::adapter::EffectiveSettings;
 use crate::change::Change;
 use crate::journal::{Journal, Lock, Stage};
-use crate::kept::Kept;
-use crate::restore::Restored;
-use crate::visitors::Others;
+use crate::other_traffic::OtherTrafficPolicy;
+use crate::persisted_in::PersistedIn;
+use crate::restore::RestoreReport;
 use crate::{ServerError, kinds};
 
 #[derive(Debug)]
 pub struct HostSession {
     host: Host,
     journal: HostJournal,
-    original: Effective,
+    original: EffectiveSettings,
     /// Set once everything is undone or kept.
     closed: bool,
     // Last: let go of after everything else.
@@ -45,7 +45,7 @@ impl HostSession {
     ///
     /// # Errors
     /// When another lastdrop is at work there, or a killed one left it changed.
-    pub fn open(host: Host, others: &Others) -> Result<HostSession, ServerError> {
+    pub fn open(host: Host, others: &OtherTrafficPolicy) -> Result<HostSession, ServerError> {
         crate::abilities::check_changes()?;
         let cannot = || denied("cannot enter the server's network namespace".into());
         let namespace = host.place.id().map_err(cannot())?;
@@ -95,7 +95,7 @@ impl HostSession {
 
     /// What the settings were when the session began.
     #[must_use]
-    pub fn original(&self) -> &Effective {
+    pub fn original(&self) -> &EffectiveSettings {
         &self.original
     }
 
@@ -259,7 +259,7 @@ impl HostSession {
     ///
     /// # Errors
     /// When it cannot be; the journal stays, so that `lastdrop restore` can try again.
-    pub fn restore(&mut self) -> Result<Restored, ServerError> {
+    pub fn restore(&mut self) -> Result<RestoreReport, ServerError> {
         // Whatever comes of it: trying again at once would end the same way.
         self.closed = true;
         undo(&self.journal, &self.host.place).map_err(|e| ServerError::NotRestored(Box::new(e)))
@@ -269,9 +269,9 @@ impl HostSession {
     ///
     /// # Errors
     /// When they cannot be brought into force or the file cannot be written; the session can still be restored.
-    pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
-        let kept = self.bring_to_stay(settings)?;
-        self.settle()?;
+    pub fn keep(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
+        let kept = self.persist(settings)?;
+        self.commit()?;
         Ok(kept)
     }
 
@@ -281,7 +281,7 @@ impl HostSession {
     }
 
     /// The first half of it: they are in force and in the file, and can still be undone.
-    pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+    pub(crate) fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         self.check(&settings.clone().into())?;
         let of_namespace = |name: &String| knobs::named(name).is_some_and(|knob| knob.scope == Scope::Namespace);
         if named_folder().is_none() && settings.keys().any(of_namespace) && !self.host.place.is_the_machines() {
@@ -301,11 +301,11 @@ impl HostSession {
         if !settings.is_empty() {
             file.write()?;
         }
-        Ok(Kept::InFile(file.path))
+        Ok(PersistedIn::InFile(file.path))
     }
 
     /// The second half: they are not undone any more.
-    pub(crate) fn settle(&mut self) -> Result<(), ServerError> {
+    pub(crate) fn commit(&mut self) -> Result<(), ServerError> {
         self.journal.remove()?;
         self.closed = true;
         Ok(())

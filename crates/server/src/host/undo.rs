@@ -12,7 +12,7 @@ use super::place::Place;
 use crate::ServerError;
 use crate::journal::{Lock, Stage};
 use crate::private::keep_to_ourselves;
-use crate::restore::Restored;
+use crate::restore::RestoreReport;
 use crate::undo_step::{StepKind, UndoStep};
 
 /// Tells one start of the machine from the next.
@@ -21,7 +21,7 @@ pub fn boot() -> String {
 }
 
 /// Undoes what a journal describes. Doing it twice does no harm.
-pub fn undo(journal: &HostJournal, place: &Place) -> Result<Restored, ServerError> {
+pub fn undo(journal: &HostJournal, place: &Place) -> Result<RestoreReport, ServerError> {
     let was_changed = journal.stage == Stage::Changed;
     let mut differences = Vec::new();
     if was_changed {
@@ -36,7 +36,7 @@ pub fn undo(journal: &HostJournal, place: &Place) -> Result<Restored, ServerErro
     if let Some(folder) = journal.path.parent() {
         let _ = keep_to_ourselves(folder);
     }
-    Ok(Restored { was_changed, differences, ..Restored::untouched(&journal.server) })
+    Ok(RestoreReport { was_changed, differences, ..RestoreReport::untouched(&journal.server) })
 }
 
 fn put_back(journal: &HostJournal, place: &Place) -> Result<Vec<String>, ServerError> {
@@ -72,7 +72,7 @@ fn put_back_value(value: &ValueBefore, place: &Place) -> Result<Option<String>, 
 ///
 /// # Errors
 /// When somebody is at work there, the journal cannot be used, or what it describes may not be put back.
-pub fn restore(path: &Path, dry_run: bool) -> Result<Restored, ServerError> {
+pub fn restore(path: &Path, dry_run: bool) -> Result<RestoreReport, ServerError> {
     let HostJournal { namespace, host_wide, .. } = HostJournal::read(path)?;
     let _machine = host_wide.then(lock_of_the_machine).transpose()?.map(|lock| Lock::take(&lock)).transpose()?;
     let _lock = Lock::take(&files_of(namespace.inode)?.lock)?;
@@ -82,7 +82,7 @@ pub fn restore(path: &Path, dry_run: bool) -> Result<Restored, ServerError> {
         let was_changed = journal.stage == Stage::Changed;
         let place = Place::again(journal.namespace, journal.process)?;
         let steps = if was_changed { steps_of(&journal, &place) } else { Vec::new() };
-        return Ok(Restored { was_changed, steps, ..Restored::untouched(&journal.server) });
+        return Ok(RestoreReport { was_changed, steps, ..RestoreReport::untouched(&journal.server) });
     }
     undo(&journal, &Place::again(journal.namespace, journal.process)?)
 }

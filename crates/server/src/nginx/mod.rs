@@ -20,14 +20,14 @@ use nix::sys::signal::Signal;
 
 use config::{Config, Directive};
 
-use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
 use crate::health::ASK_TIMEOUT;
-use crate::meant::{Candidate, choose, masters, why_not_asked};
 use crate::private::{Like, prepare};
+use crate::resolve::{Candidate, choose, masters, why_not_asked};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, host, restart};
 
@@ -280,7 +280,7 @@ impl Nginx {
     }
 
     /// The running server knows better than its files how many workers it has.
-    fn correct_by_workers(&self, e: &mut Effective) {
+    fn correct_by_workers(&self, e: &mut EffectiveSettings) {
         const NAME: &str = "worker_processes";
         let running = self.workers(self.facts.birth.pid).len() as i64;
         let configured = match e.settings.get(NAME) {
@@ -300,7 +300,7 @@ impl Nginx {
         e.sources.insert(NAME.into(), "workers of the running server".into());
     }
 
-    fn note_about_status(&self, e: &mut Effective) {
+    fn note_about_status(&self, e: &mut EffectiveSettings) {
         let answers = self.status().map(|source| source.read(false, ASK_TIMEOUT));
         let why = match &answers {
             Some(Ok(_)) => return,
@@ -355,9 +355,9 @@ impl Adapter for Nginx {
         self.knobs
     }
 
-    fn effective(&self) -> Result<Effective, ServerError> {
+    fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         let config = self.config()?;
-        let mut e = Effective::default();
+        let mut e = EffectiveSettings::default();
         for knob in self.knobs {
             let found = places::find(&config, knob, self.port);
             let old =

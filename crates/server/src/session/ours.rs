@@ -4,8 +4,8 @@ use crate::ServerError;
 use crate::adapter::Placement;
 use crate::change::Change;
 use crate::edited::EditedFile;
-use crate::kept::Kept;
 use crate::patch::Rewrite;
+use crate::persisted_in::PersistedIn;
 use crate::restart::Launch;
 
 use super::Session;
@@ -35,9 +35,9 @@ impl Session {
     }
 
     /// Has the unit start the server so from now on, where one keeps it.
-    pub(super) fn keep_beside_the_unit(&self, launch: &Launch) -> Result<Option<Kept>, ServerError> {
+    pub(super) fn keep_beside_the_unit(&self, launch: &Launch) -> Result<Option<PersistedIn>, ServerError> {
         let [_, kept] = self.journal.drop_ins.as_slice() else { return Ok(None) };
         kept.write(&self.journal.birth, launch)?;
-        Ok(Some(Kept::InFile(kept.path.clone())))
+        Ok(Some(PersistedIn::InFile(kept.path.clone())))
     }
 }

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use lastdrop_model::{Knob, Settings};
 
-use crate::adapter::{Adapter, Effective};
-use crate::elsewhere::RemotePart;
+use crate::adapter::{Adapter, EffectiveSettings};
 use crate::host::HostSession;
-use crate::kept::Kept;
-use crate::restore::{PutBack, Restored};
+use crate::persisted_in::PersistedIn;
+use crate::remote::RemoteSession;
+use crate::restore::{PutBack, RestoreReport};
 use crate::session::{Session, check_names};
 use crate::{Change, ServerError};
 
@@ -17,9 +17,9 @@ pub(super) enum Part {
     Server(Box<Session>),
     Host(Box<HostSession>),
     /// One in a container, with what its settings are: a change of them is told, and not made.
-    Contained(Box<dyn Adapter>, Effective),
+    Contained(Box<dyn Adapter>, EffectiveSettings),
     /// On another machine, or on several.
-    Elsewhere(Box<dyn RemotePart>),
+    Elsewhere(Box<dyn RemoteSession>),
 }
 
 impl Part {
@@ -44,7 +44,7 @@ impl Part {
         }
     }
 
-    pub fn original(&self) -> &Effective {
+    pub fn original(&self) -> &EffectiveSettings {
         match self {
             Part::Server(session) => session.original(),
             Part::Host(session) => session.original(),
@@ -112,42 +112,42 @@ impl Part {
         }
     }
 
-    pub fn put_back(&mut self) -> Result<PutBack, ServerError> {
+    pub fn restore_files(&mut self) -> Result<PutBack, ServerError> {
         match self {
-            Part::Server(session) => session.put_back(),
+            Part::Server(session) => session.restore_files(),
             Part::Host(session) => session.restore().map(PutBack::whole),
-            Part::Contained(adapter, _) => Ok(PutBack::whole(Restored::untouched(&adapter.facts().name))),
+            Part::Contained(adapter, _) => Ok(PutBack::whole(RestoreReport::untouched(&adapter.facts().name))),
             Part::Elsewhere(there) => {
-                there.put_back()?;
-                Ok(PutBack::whole(Restored::untouched(&there.about().name)))
+                there.restore_files()?;
+                Ok(PutBack::whole(RestoreReport::untouched(&there.about().name)))
             }
         }
     }
 
-    pub fn confirm(&mut self, half: PutBack) -> Result<Restored, ServerError> {
+    pub fn verify_health(&mut self, half: PutBack) -> Result<RestoreReport, ServerError> {
         match self {
-            Part::Server(session) => session.confirm(half),
+            Part::Server(session) => session.verify_health(half),
             Part::Host(_) | Part::Contained(..) => Ok(half.into_restored()),
             // The other half is there.
-            Part::Elsewhere(there) => there.confirm(),
+            Part::Elsewhere(there) => there.verify_health(),
         }
     }
 
-    pub fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+    pub fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         match self {
-            Part::Server(session) => session.bring_to_stay(settings),
-            Part::Host(session) => session.bring_to_stay(settings),
+            Part::Server(session) => session.persist(settings),
+            Part::Host(session) => session.persist(settings),
             Part::Contained(adapter, _) => refuse(adapter.as_ref(), settings.clone()),
-            Part::Elsewhere(there) => there.bring_to_stay(settings),
+            Part::Elsewhere(there) => there.persist(settings),
         }
     }
 
-    pub fn settle(&mut self, kept: &Kept) -> Result<(), ServerError> {
+    pub fn commit(&mut self, kept: &PersistedIn) -> Result<(), ServerError> {
         match self {
-            Part::Server(session) => session.settle(kept),
-            Part::Host(session) => session.settle(),
+            Part::Server(session) => session.commit(kept),
+            Part::Host(session) => session.commit(),
             Part::Contained(..) => Ok(()),
-            Part::Elsewhere(there) => there.settle(),
+            Part::Elsewhere(there) => there.commit(),
         }
     }
 }

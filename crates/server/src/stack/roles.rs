@@ -4,8 +4,8 @@ use lastdrop_model::{Knob, Role, Setting, Settings};
 use lastdrop_probe::host::cpus;
 
 use super::{Member, Part, Stack};
-use crate::elsewhere::RemotePart;
 use crate::health::Health;
+use crate::remote::RemoteSession;
 use crate::session::Session;
 
 /// A server of a stack that has processes, here or elsewhere.
@@ -37,7 +37,7 @@ impl<'a> Server<'a> {
 
     /// Its session elsewhere.
     #[must_use]
-    pub fn elsewhere(self) -> Option<&'a dyn RemotePart> {
+    pub fn elsewhere(self) -> Option<&'a dyn RemoteSession> {
         match self.part {
             Part::Elsewhere(there) => Some(there.as_ref()),
             Part::Server(_) | Part::Host(_) | Part::Contained(..) => None,
@@ -48,7 +48,7 @@ impl<'a> Server<'a> {
     #[must_use]
     pub fn count_workers(self) -> usize {
         self.session().map_or(0, |session| session.workers().len())
-            + self.elsewhere().map_or(0, RemotePart::count_workers)
+            + self.elsewhere().map_or(0, RemoteSession::count_workers)
     }
 
     /// Processors of its machine.

@@ -14,7 +14,7 @@ use lastdrop_model::objective::Metric;
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_duration};
 use lastdrop_model::{Event, Experience, KeepAlive, Load, Plan, Role, Settings};
-use lastdrop_server::{Restored, Stack};
+use lastdrop_server::{RestoreReport, Stack};
 
 use crate::bar::Bar;
 use crate::rate::{Beginning, MOST_STEPS, bounds_a_rate, rate_trial};
@@ -261,7 +261,7 @@ fn put_back(lab: &mut Lab<'_>, stack: &mut Stack, document: &mut TuneDocument) -
     lab.tell(&Event::Restoring);
     let restored = stack.restore()?;
     document.restored = true;
-    document.notes.extend(restored.iter().flat_map(Restored::notes));
+    document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use lastdrop_model::event::{Lead, Stage};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, Plan, Settings};
-use lastdrop_server::Effective;
+use lastdrop_server::EffectiveSettings;
 use lastdrop_tune::race::{RatioInterval, are_divisible, is_clear};
 use lastdrop_tune::{Decision, Race, RaceVerdict};
 
@@ -35,7 +35,7 @@ struct Block {
 }
 
 impl Tuning<'_, '_> {
-    pub(super) fn race(&mut self, settings: &Settings, effective: &Effective) -> Result<(), LabError> {
+    pub(super) fn race(&mut self, settings: &Settings, effective: &EffectiveSettings) -> Result<(), LabError> {
         self.lab.tell(&Event::Stage { stage: Stage::Race });
         // Pairs that do not count are among those that are measured at most.
         let race = |spoiled: usize| Race {
@@ -105,7 +105,7 @@ impl Tuning<'_, '_> {
         &mut self,
         verdict: RaceVerdict,
         settings: &Settings,
-        effective: &Effective,
+        effective: &EffectiveSettings,
         blocks: &[Blocks],
         spoiled: usize,
     ) {
@@ -179,7 +179,7 @@ impl Tuning<'_, '_> {
 }
 
 /// Lines that go, with where they stand, and lines that come.
-pub(super) fn diff(settings: &Settings, effective: &Effective) -> Vec<String> {
+pub(super) fn diff(settings: &Settings, effective: &EffectiveSettings) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in settings {
         if let Some(old) = effective.settings.get(name) {

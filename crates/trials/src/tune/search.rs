@@ -8,7 +8,7 @@ use lastdrop_model::event::{Decided, Lead, Stage};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
-use lastdrop_server::{Effective, Server};
+use lastdrop_server::{EffectiveSettings, Server};
 use lastdrop_tune::frontier::undominated;
 use lastdrop_tune::race::LEAST_ANSWERS;
 use lastdrop_tune::{Effect, Expected, Finals, History, Point, Space, Strategy};
@@ -42,7 +42,7 @@ impl Tuning<'_, '_> {
         &mut self,
         prepared: Prepared,
         fixed: &Settings,
-        effective: &Effective,
+        effective: &EffectiveSettings,
         budget: Option<u64>,
     ) -> Result<Option<Settings>, LabError> {
         let Prepared { space, moves, .. } = prepared;

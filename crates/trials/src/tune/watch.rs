@@ -13,7 +13,7 @@ use lastdrop_model::documents::{TuneDocument, Watch};
 use lastdrop_model::event::{Decided, Stage};
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Arrival, Event, Experience, Load, Plan, Settings};
-use lastdrop_server::{Kept, Server, Stack};
+use lastdrop_server::{PersistedIn, Server, Stack};
 use lastdrop_tune::Guard;
 
 use super::TuneOrder;
@@ -44,7 +44,7 @@ pub(super) fn keep_if_good(
     whose: Whose,
     time: Duration,
     document: &mut TuneDocument,
-) -> Result<Option<Vec<Kept>>, LabError> {
+) -> Result<Option<Vec<PersistedIn>>, LabError> {
     let (visitors, mut before, watched, load) = match whose {
         Whose::Visitors { visitors, before } => {
             let by = format!("visitors, by the {}", visitors.borrow().by());
@@ -72,7 +72,7 @@ pub(super) fn keep_if_good(
             return Ok(None);
         }
     }
-    let staying = stack.bring_to_stay(settings)?;
+    let staying = stack.persist(settings)?;
     if visitors.is_none() {
         warm(stack, plan);
     }
@@ -106,7 +106,7 @@ pub(super) fn keep_if_good(
         lab.tell(&Event::Decided { what: Decided::GoBack, because: because.into() });
         return Ok(None);
     }
-    Ok(Some(stack.settle(staying)?))
+    Ok(Some(stack.commit(staying)?))
 }
 
 /// A light load of the same requests, and its rate.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Where settings that are meant to stay are.
 #[derive(Debug, Clone)]
-pub enum Kept {
+pub enum PersistedIn {
     /// In a file that the server's configuration is or knows of.
     InFile(PathBuf),
     /// In a file of ours, which only this command line names: the next start by other hands would be without it.
@@ -15,13 +15,13 @@ pub enum Kept {
     Elsewhere(String),
 }
 
-impl std::fmt::Display for Kept {
+impl std::fmt::Display for PersistedIn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Kept::Elsewhere(words) => f.write_str(words),
-            Kept::InFile(file) => write!(f, "{}", file.display()),
-            Kept::OnFile { file, argv } => write!(f, "{} (started with: {})", file.display(), argv.join(" ")),
-            Kept::Running { argv, environment } => {
+            PersistedIn::Elsewhere(words) => f.write_str(words),
+            PersistedIn::InFile(file) => write!(f, "{}", file.display()),
+            PersistedIn::OnFile { file, argv } => write!(f, "{} (started with: {})", file.display(), argv.join(" ")),
+            PersistedIn::Running { argv, environment } => {
                 let variables = environment.iter().map(|(name, value)| format!("{name}={value} "));
                 write!(
                     f,

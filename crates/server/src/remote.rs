@@ -3,20 +3,20 @@
 use lastdrop_model::documents::SizeDocument;
 use lastdrop_model::{Knob, Settings};
 
-use crate::adapter::Effective;
+use crate::adapter::EffectiveSettings;
 use crate::adapters::not_elsewhere;
 use crate::journal::StackPlace;
-use crate::kept::Kept;
-use crate::restore::Restored;
-use crate::visitors::Others;
+use crate::other_traffic::OtherTrafficPolicy;
+use crate::persisted_in::PersistedIn;
+use crate::restore::RestoreReport;
 use crate::{ServerError, ServerRef};
 
 /// What is known of a server elsewhere since its session began.
 #[derive(Debug, Clone)]
-pub struct There {
+pub struct RemoteServer {
     /// With its agent: `web-1/apache:/etc/apache2/apache2.conf`.
     pub name: String,
-    pub original: Effective,
+    pub original: EffectiveSettings,
     pub knobs: &'static [Knob],
     /// Processors of its machine.
     pub cores: u64,
@@ -25,8 +25,8 @@ pub struct There {
 }
 
 /// A session on another machine, with its lock and its journal there. The methods are those of [`crate::Session`].
-pub trait RemotePart {
-    fn about(&self) -> &There;
+pub trait RemoteSession {
+    fn about(&self) -> &RemoteServer;
 
     /// # Errors
     /// With the reason why the server would not take them.
@@ -47,19 +47,19 @@ pub trait RemotePart {
 
     /// # Errors
     /// When files or processes are not as they were.
-    fn put_back(&mut self) -> Result<(), ServerError>;
+    fn restore_files(&mut self) -> Result<(), ServerError>;
 
     /// # Errors
     /// When what was put back does not answer.
-    fn confirm(&mut self) -> Result<Restored, ServerError>;
+    fn verify_health(&mut self) -> Result<RestoreReport, ServerError>;
 
     /// # Errors
     /// When they cannot be brought into force.
-    fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError>;
+    fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError>;
 
     /// # Errors
     /// When it cannot be written down.
-    fn settle(&mut self) -> Result<(), ServerError>;
+    fn commit(&mut self) -> Result<(), ServerError>;
 
     /// Workers as they run now; none where the machine cannot be asked.
     fn count_workers(&self) -> usize;
@@ -76,26 +76,26 @@ pub trait RemotePart {
 
 /// What a session elsewhere is opened with.
 #[derive(Debug)]
-pub struct Opening<'a> {
-    pub others: &'a Others,
+pub struct SessionRequest<'a> {
+    pub others: &'a OtherTrafficPolicy,
     /// Its place among those that are changed with it.
     pub place: Option<StackPlace>,
 }
 
 /// Opens sessions on other machines.
-pub trait Elsewhere {
+pub trait RemoteHosts {
     /// Of a server that is on one machine: `ServerRef::agents` has one.
     ///
     /// # Errors
     /// As [`crate::Stack::open`]; when there is no such agent, or it does not have that server.
-    fn open(&self, server: &ServerRef, opening: &Opening<'_>) -> Result<Box<dyn RemotePart>, ServerError>;
+    fn open(&self, server: &ServerRef, opening: &SessionRequest<'_>) -> Result<Box<dyn RemoteSession>, ServerError>;
 }
 
 /// There is nothing but this machine.
-pub(crate) struct Nowhere;
+pub(crate) struct NoRemoteHosts;
 
-impl Elsewhere for Nowhere {
-    fn open(&self, server: &ServerRef, _: &Opening<'_>) -> Result<Box<dyn RemotePart>, ServerError> {
+impl RemoteHosts for NoRemoteHosts {
+    fn open(&self, server: &ServerRef, _: &SessionRequest<'_>) -> Result<Box<dyn RemoteSession>, ServerError> {
         not_elsewhere(server)?;
         Err(ServerError::Setting(format!("'{server}' is on this machine")))
     }
@@ -103,8 +103,8 @@ impl Elsewhere for Nowhere {
 
 /// The same server on several machines: a setting is set on all of them, and one that does not take it has it undone on the others.
 pub(crate) struct Group {
-    about: There,
-    members: Vec<Box<dyn RemotePart>>,
+    about: RemoteServer,
+    members: Vec<Box<dyn RemoteSession>>,
     /// What is in force on all.
     current: Settings,
     /// What could not be put back.
@@ -114,7 +114,7 @@ pub(crate) struct Group {
 impl Group {
     /// # Errors
     /// When they have no setting in common: they are not the same server.
-    pub fn of(members: Vec<Box<dyn RemotePart>>) -> Result<Group, ServerError> {
+    pub fn of(members: Vec<Box<dyn RemoteSession>>) -> Result<Group, ServerError> {
         let all = || members.iter().map(|member| member.about());
         let name = all().map(|about| about.name.as_str()).collect::<Vec<_>>().join(" + ");
         let Some(first) = members.first() else { return Err(ServerError::Setting("a group of no servers".into())) };
@@ -136,13 +136,13 @@ impl Group {
             }
         }
         let cores = all().map(|about| about.cores).min().unwrap_or(1);
-        let about = There { name, original, knobs, cores, is_host: first.is_host };
+        let about = RemoteServer { name, original, knobs, cores, is_host: first.is_host };
         Ok(Group { about, members, current: Settings::new(), failed: Vec::new() })
     }
 }
 
-impl RemotePart for Group {
-    fn about(&self) -> &There {
+impl RemoteSession for Group {
+    fn about(&self) -> &RemoteServer {
         &self.about
     }
 
@@ -185,22 +185,22 @@ impl RemotePart for Group {
         self.members.iter().any(|member| member.is_open())
     }
 
-    fn put_back(&mut self) -> Result<(), ServerError> {
+    fn restore_files(&mut self) -> Result<(), ServerError> {
         for (i, member) in self.members.iter_mut().enumerate().rev().filter(|(_, member)| member.is_open()) {
-            if let Err(e) = member.put_back() {
+            if let Err(e) = member.restore_files() {
                 self.failed.push((i, e));
             }
         }
         Ok(())
     }
 
-    fn confirm(&mut self) -> Result<Restored, ServerError> {
-        let mut all = Restored::untouched(&self.about.name);
+    fn verify_health(&mut self) -> Result<RestoreReport, ServerError> {
+        let mut all = RestoreReport::untouched(&self.about.name);
         let failed = std::mem::take(&mut self.failed);
         let is_put_back = |i: usize| failed.iter().all(|(of, _)| *of != i);
         let mut errors = Vec::new();
         for (_, member) in self.members.iter_mut().enumerate().filter(|(i, _)| is_put_back(*i)) {
-            match member.confirm() {
+            match member.verify_health() {
                 Ok(one) => {
                     all.was_changed |= one.was_changed;
                     all.started_by_others = all.started_by_others.take().or(one.started_by_others);
@@ -217,14 +217,14 @@ impl RemotePart for Group {
         }
     }
 
-    fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
-        let kept = self.members.iter_mut().map(|member| member.bring_to_stay(settings));
+    fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
+        let kept = self.members.iter_mut().map(|member| member.persist(settings));
         let kept = kept.map(|kept| kept.map(|k| k.to_string())).collect::<Result<Vec<String>, _>>()?;
-        Ok(Kept::Elsewhere(kept.join(", ")))
+        Ok(PersistedIn::RemoteHosts(kept.join(", ")))
     }
 
-    fn settle(&mut self) -> Result<(), ServerError> {
-        self.members.iter_mut().try_for_each(|member| member.settle())
+    fn commit(&mut self) -> Result<(), ServerError> {
+        self.members.iter_mut().try_for_each(|member| member.commit())
     }
 
     fn count_workers(&self) -> usize {
@@ -257,7 +257,7 @@ mod tests {
 
     /// Refuses more than `most` workers, and cannot be put back where `stuck`.
     struct Node {
-        about: There,
+        about: RemoteServer,
         most: i64,
         stuck: bool,
         open: bool,
@@ -267,9 +267,9 @@ mod tests {
     const WORKERS: &[Knob] =
         &[Knob::new("workers", Takes::Count(1, 100), "5", ReloadClass::Restart, "", "how many there are")];
 
-    fn node(name: &str, most: i64, stuck: bool, now: &Rc<RefCell<Settings>>) -> Box<dyn RemotePart> {
-        let original = Effective { settings: workers(most), ..Effective::default() };
-        let about = There { name: name.into(), original, knobs: WORKERS, cores: 2, is_host: false };
+    fn node(name: &str, most: i64, stuck: bool, now: &Rc<RefCell<Settings>>) -> Box<dyn RemoteSession> {
+        let original = EffectiveSettings { settings: workers(most), ..EffectiveSettings::default() };
+        let about = RemoteServer { name: name.into(), original, knobs: WORKERS, cores: 2, is_host: false };
         Box::new(Node { about, most, stuck, open: true, now: Rc::clone(now) })
     }
 
@@ -277,8 +277,8 @@ mod tests {
         Settings::from([("workers".to_string(), Setting::Count(n))])
     }
 
-    impl RemotePart for Node {
-        fn about(&self) -> &There {
+    impl RemoteSession for Node {
+        fn about(&self) -> &RemoteServer {
             &self.about
         }
         fn check(&self, _: &Settings) -> Result<(), ServerError> {
@@ -297,17 +297,17 @@ mod tests {
         fn is_open(&self) -> bool {
             self.open
         }
-        fn put_back(&mut self) -> Result<(), ServerError> {
+        fn restore_files(&mut self) -> Result<(), ServerError> {
             self.open = false;
             if self.stuck { Err(ServerError::Setting("it is stuck".into())) } else { self.apply(&Settings::new()) }
         }
-        fn confirm(&mut self) -> Result<Restored, ServerError> {
-            Ok(Restored { was_changed: true, ..Restored::untouched(&self.about.name) })
+        fn verify_health(&mut self) -> Result<RestoreReport, ServerError> {
+            Ok(RestoreReport { was_changed: true, ..RestoreReport::untouched(&self.about.name) })
         }
-        fn bring_to_stay(&mut self, _: &Settings) -> Result<Kept, ServerError> {
-            Ok(Kept::Elsewhere(self.about.name.clone()))
+        fn persist(&mut self, _: &Settings) -> Result<PersistedIn, ServerError> {
+            Ok(PersistedIn::RemoteHosts(self.about.name.clone()))
         }
-        fn settle(&mut self) -> Result<(), ServerError> {
+        fn commit(&mut self) -> Result<(), ServerError> {
             Ok(())
         }
         fn count_workers(&self) -> usize {
@@ -339,8 +339,8 @@ mod tests {
         let (a, b) = (Rc::default(), Rc::default());
         let mut group = Group::of(vec![node("a", 50, true, &a), node("b", 50, false, &b)]).expect("a group");
         group.apply(&workers(10)).expect("both take it");
-        assert!(group.is_open() && group.put_back().is_ok() && !group.is_open());
-        let error = group.confirm().expect_err("a is stuck");
+        assert!(group.is_open() && group.restore_files().is_ok() && !group.is_open());
+        let error = group.verify_health().expect_err("a is stuck");
         assert_eq!((error.to_string().as_str(), b.borrow().len()), ("it is stuck", 0));
     }
 }

@@ -26,7 +26,7 @@ use crate::health::ASK_TIMEOUT;
 
 /// What the user says about others who use the server, or share its machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherTrafficPolicy {
     /// They are there and do not mind.
     pub live: bool,
     /// Who connects from these is no visitor: checkers of its health.
@@ -77,7 +77,7 @@ struct Requests {
     of_itself: u64,
 }
 
-pub struct Lookout<'a> {
+pub struct TrafficDetector<'a> {
     adapter: &'a dyn Adapter,
     ignore: Vec<IpAddr>,
     /// Masters of the servers that are changed with it: what one of them has open to it is no visitor.
@@ -96,16 +96,20 @@ pub struct Lookout<'a> {
     ours: HashSet<SocketAddr>,
 }
 
-impl<'a> Lookout<'a> {
+impl<'a> TrafficDetector<'a> {
     /// Looks a first time; what is counted from here on is ours or somebody else's.
     ///
     /// # Errors
     /// When the table of connections cannot be read.
-    pub fn start(adapter: &'a dyn Adapter, others: &Others, beside: &[i32]) -> Result<Lookout<'a>, ServerError> {
+    pub fn start(
+        adapter: &'a dyn Adapter,
+        others: &OtherTrafficPolicy,
+        beside: &[i32],
+    ) -> Result<TrafficDetector<'a>, ServerError> {
         let facts = adapter.facts();
         let status = facts.status_url.as_ref().map(|url| url.with_path(url.path.split('?').next().unwrap_or("/")));
         let mark = status.as_ref().map(|url| format!("GET {}?lastdrop-{}-", url.path, std::process::id()));
-        let mut lookout = Lookout {
+        let mut lookout = TrafficDetector {
             adapter,
             ignore: others.ignore.iter().map(IpAddr::to_canonical).collect(),
             beside: beside.to_vec(),

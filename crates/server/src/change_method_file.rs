@@ -7,9 +7,9 @@ use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::change_method::{Lines, Means, Written};
 use crate::kind_file::{keep, keep_all};
 use crate::knob_file::KnobFile;
-use crate::means::{Lines, Means, Written};
 
 /// How its settings are changed. Of `command_line`, `environment` and one place in files, what is given is tried in this
 /// order: a server that has written a title over its command line shows neither that nor its environment.
