@@ -83,7 +83,7 @@ impl Beside {
     pub fn news(&mut self) -> Vec<Look> {
         while let Ok(news) = self.news.try_recv() {
             match news {
-                News::FoundServer { name, pool, helpers } => {
+                News::Found { name, pool, helpers } => {
                     (self.name, self.pool, self.helpers) = (name, Some(pool), helpers);
                 }
                 News::Look(look) => self.fresh.push(*look),
@@ -129,7 +129,7 @@ fn look_on(
         workers_at_end: 0,
         shares_cpus: shares_cpus(found.master, &workers),
     };
-    tell.send(News::FoundServer { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
+    tell.send(News::Found { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
     let subject =
         Subject { master: found.master, helpers: found.helpers, listeners, status, url, walks: Walks::default() };

@@ -1,7 +1,8 @@
-//! What the administrator of a machine lets lastdrop do on it: `/etc/lastdrop.toml`. Each ability is on unless the file turns it off.
+//! What the administrator of a machine allows lastdrop to do on it: `/etc/lastdrop.toml`. An ability is on unless the
+//! file turns it off.
 //!
-//! The file binds every user of the machine, so it counts only where nobody but root can write it; anything else in its place is an
-//! error, and lastdrop does not start.
+//! The file binds every user of the machine, so it counts only if root alone can write it. Anything else at that path
+//! is an error, and lastdrop does not start.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use crate::ServerError;
 use crate::execution::check_roots;
 
-/// Where the file is.
+/// Path of the file.
 pub const FILE: &str = "/etc/lastdrop.toml";
 
 static ABILITIES: OnceLock<Abilities> = OnceLock::new();
@@ -38,10 +39,10 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// Reads the file, and remembers it for [`abilities`].
+    /// Reads the file and stores the result for [`abilities`].
     ///
     /// # Errors
-    /// In words: it can be changed by others than root, cannot be read, or has something in it that is not known.
+    /// In words: users other than root can change the file, it cannot be read, or it contains an unknown key.
     pub fn load() -> Result<Abilities, String> {
         let read = Abilities::read(Path::new(FILE))?;
         Ok(*ABILITIES.get_or_init(|| read))
@@ -62,16 +63,16 @@ impl Abilities {
     }
 }
 
-/// What may be done on this machine.
+/// Returns what is allowed on this machine.
 #[must_use]
 pub fn abilities() -> Abilities {
     ABILITIES.get().copied().unwrap_or_default()
 }
 
-/// May settings be changed on this machine?
+/// Checks that settings may be changed on this machine.
 ///
 /// # Errors
-/// Where the administrator has turned that off.
+/// If the administrator has turned that off.
 pub fn check_changes() -> Result<(), ServerError> {
     if abilities().changes {
         return Ok(());

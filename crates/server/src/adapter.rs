@@ -1,4 +1,4 @@
-//! What lastdrop wants to know of a kind of server.
+//! The interface between lastdrop and one kind of server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,29 +13,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
 use crate::change::Change;
-use crate::container::Contained;
+use crate::container::ContainedServer;
 use crate::edited::EditedFile;
 use crate::kind::{Kind, Status};
 use crate::restart::Launch;
 
-/// A running server, as found.
+/// What is known of a running server.
 #[derive(Debug, Clone)]
 pub struct Facts {
     pub kind: &'static Kind,
-    /// `apache:/etc/apache2/apache2.conf`: names the server for locks and journals.
+    /// The server's name for locks and journals: `apache:/etc/apache2/apache2.conf`.
     pub name: String,
     pub version: String,
-    /// `prefork`, `worker`, `event`; the target is always prefork.
+    /// `prefork`, `worker` or `event`; the test target is always prefork.
     pub model: String,
     pub config: Option<PathBuf>,
-    /// The master process: how it was started, for starting it again.
+    /// How the master process was started; needed to start it again.
     pub birth: Birth,
     pub listeners: Vec<SocketAddr>,
     pub status_url: Option<Url>,
 }
 
 impl Facts {
-    /// Is this an address by which the server's own machine reaches it?
+    /// True if the server's own machine reaches it at this address.
     pub(crate) fn is_own(&self, ip: std::net::IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_loopback() || self.listeners.iter().any(|l| l.ip().to_canonical() == ip)
@@ -48,33 +48,33 @@ pub struct EffectiveSettings {
     pub settings: Settings,
     /// Where each value comes from: the scoreboard, a file and line, the server's default.
     pub sources: BTreeMap<String, String>,
-    /// What could not be found out, and what contradicts what.
+    /// What could not be determined, and what is contradictory.
     pub notes: Vec<String>,
 }
 
-/// How a change comes into force.
+/// Where a change of settings is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
-    /// A file in a folder that the configuration includes; the command line stays as it is.
+    /// A file in a folder that the configuration includes. The command line does not change.
     IncludedFile(PathBuf),
-    /// The server runs on a file of ours that includes the original: another command line.
+    /// A file of lastdrop's that includes the original configuration. The server is started with another command line.
     OwnFile,
-    /// The server's own files, for one that takes no setting twice.
+    /// The server's own files, for a server that accepts no setting twice.
     Edited,
-    /// The command line or the environment with which it is started.
+    /// The command line or the environment with which the server is started.
     StartedWith,
 }
 
-/// One kind of server software. Looks, computes and tests; changes nothing.
+/// One kind of server software. An adapter reads, computes and tests; it changes nothing.
 pub trait Adapter: Send {
     fn facts(&self) -> &Facts;
 
-    /// What it is, for a person: program, version, model.
+    /// Program, version and model, for display.
     fn software(&self) -> String {
         format!("{}, {}", self.facts().version, self.facts().model)
     }
 
-    /// Its status page, whether anybody answers there or not.
+    /// The server's status page, whether or not it answers.
     fn status(&self) -> Option<StatusSource> {
         let facts = self.facts();
         match facts.kind.status {
@@ -85,27 +85,27 @@ pub trait Adapter: Send {
 
     fn knobs(&self) -> &'static [Knob];
 
-    /// What the running server does.
+    /// Returns the settings of the running server.
     ///
     /// # Errors
-    /// When neither the server nor its configuration can be read.
+    /// If neither the server nor its configuration can be read.
     fn effective(&self) -> Result<EffectiveSettings, ServerError>;
 
-    /// Directives of its configuration that are no settings of ours and that tell something of it, with their value.
+    /// Directives of the configuration that are not knobs but help to understand it, with their values.
     fn directives(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 
-    /// Settings for a pool of `size` workers that are all kept alive, as this kind spells it.
+    /// Settings for a pool of `size` workers that are all kept alive, in this kind's directives.
     fn pool_settings(&self, size: u64, effective: &Settings) -> Settings;
 
-    /// Settings for so many spare workers, as this kind counts and spells them; none where it keeps no spares.
+    /// Settings for this many spare workers, in this kind's directives and units; empty if it keeps no spares.
     fn spare_settings(&self, _spares: Spares, _effective: &Settings) -> Settings {
         Settings::new()
     }
 
-    /// Settings with all that follows from them: a pool of a size needs limits and spares that go with it. Those that are
-    /// in force anyway are left out.
+    /// Adds the settings that follow from the given ones: a pool of some size needs matching limits and spares.
+    /// Settings that are already in force are left out.
     fn complete(&self, settings: &Settings, effective: &Settings) -> Settings {
         let size = self.knob(Role::PoolSize).and_then(|k| settings.get(k.name)?.count());
         let mut all = settings.clone();
@@ -114,57 +114,59 @@ pub trait Adapter: Send {
         all
     }
 
-    /// Where an override goes: it has to be read after everything that sets the same.
+    /// Where an override goes. The server must read it after everything that sets the same directive.
     fn placement(&self) -> Placement;
 
-    /// The text of the override: what an earlier `--keep` left (`kept`, the text of its file), then the change. For a file
-    /// of our own it begins with the inclusion of the original configuration. Not asked where the server's own files are
-    /// edited.
+    /// Returns the text of the override: first the content of an earlier `--keep` (`kept`, the text of its file), then
+    /// the change. A file on which the server is started begins by including the original configuration. Not called if
+    /// the server's own files are edited.
     fn render(&self, _change: &Change, _placement: &Placement, _kept: Option<&str>) -> String {
         String::new()
     }
 
-    /// Its own files as the change makes them, where they are what is edited: all of it, or what no override reaches.
+    /// Returns the server's own files with the change applied, where they are edited: for the whole change, or for what
+    /// no override reaches.
     ///
     /// # Errors
-    /// When they cannot be read, or have no place for a setting.
+    /// If they cannot be read or have no place for a setting.
     fn edits(&self, _change: &Change) -> Result<Vec<EditedFile>, ServerError> {
         Ok(Vec::new())
     }
 
-    /// A temporary configuration beside its own that `check` makes: what a kill may leave of it is taken away.
+    /// A temporary configuration that `check` writes next to the server's own; a killed lastdrop may leave it behind,
+    /// and it is then removed.
     fn test_file(&self) -> Option<PathBuf> {
         None
     }
 
-    /// What a setting or directive needs to take effect. None: it is not known.
+    /// What a setting or directive needs to take effect; `None` if that is not known.
     fn needs(&self, name: &str) -> Option<ReloadClass> {
         self.knobs().iter().find(|k| k.name == name).map(|k| k.needs)
     }
 
-    /// The command line that starts the server on our file instead of its own.
+    /// The command line that starts the server on a file of lastdrop's instead of its own.
     fn argv_with(&self, _file: &Path) -> Vec<String> {
         self.facts().birth.argv.clone()
     }
 
-    /// How the server is started with a change, where that is what is changed.
+    /// How the server is started with a change, if the change is made in the command line or the environment.
     fn launch_with(&self, _change: &Change) -> Launch {
         Launch::as_found(&self.facts().birth)
     }
 
-    /// The override of ours that a running server was started on, if it was (after an earlier `--keep`).
+    /// The override on which the running server was started after an earlier `--keep`, if any.
     fn kept_override(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Would the server take this change as it is; with an empty one, does its own configuration pass its test? `file`
-    /// is a place for a temporary configuration.
+    /// Tests whether the server accepts this change unaltered. With an empty change, tests its own configuration.
+    /// `file` is a path for a temporary configuration.
     ///
     /// # Errors
-    /// With the server's own words.
+    /// With the server's own message.
     fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError>;
 
-    /// Has a server that was changed and is healthy the settings that it was given, as far as its processes tell?
+    /// Checks that a changed, healthy server has the settings it was given, as far as its processes show.
     ///
     /// # Errors
     /// With what it has instead.
@@ -172,58 +174,58 @@ pub trait Adapter: Send {
         Ok(())
     }
 
-    /// The same server as one in a container, if it is: read and not changed.
-    fn contained(&self) -> Option<&Contained> {
+    /// The same server if it runs in a container: it is read but not changed.
+    fn contained(&self) -> Option<&ContainedServer> {
         None
     }
 
-    /// Does its status page count the looks at it as requests?
+    /// True if the server's status page counts lastdrop's reads of it as requests.
     fn counts_looks(&self) -> bool {
         true
     }
 
-    /// Does its master connect to it, so that an idle worker wakes up and leaves a pool that shrinks?
+    /// True if the master connects to the server itself, so that an idle worker wakes up and leaves a shrinking pool.
     fn connects_to_itself(&self) -> bool {
         false
     }
 
-    /// Does the server detach itself from whoever starts it?
+    /// True if the server detaches itself from the process that starts it.
     fn daemonizes(&self) -> bool;
 
-    /// Makes the server read its configuration again and replace its workers gracefully.
+    /// The signal at which the server reads its configuration again and replaces its workers gracefully.
     fn reload_signal(&self) -> Signal;
 
-    /// At this signal the whole of it ends.
+    /// The signal at which the whole server ends.
     fn stop_signal(&self) -> Signal {
         Signal::SIGTERM
     }
 
-    /// Is it as new after a reload: is everything that serves replaced, and nothing of it kept but what stays with the
-    /// settings? Then it is never stopped.
+    /// True if a reload replaces every serving process and keeps nothing that depends on the settings. Such a server is
+    /// never stopped.
     fn is_fresh_after_reload(&self) -> bool {
         false
     }
 
-    /// Does its master execute itself at a reload, and end where it cannot take its configuration?
+    /// True if the master executes itself at a reload, and ends if it cannot use its configuration.
     fn executes_itself(&self) -> bool {
         false
     }
 
-    /// The variable by which a master that executes itself and shows a title hands itself its sockets: with it there, what it
-    /// was started with is seen at a reload.
+    /// The environment variable in which a master that executes itself and shows a title passes its sockets on. With
+    /// it, the original command line becomes visible at a reload.
     fn hands_over_by(&self) -> Option<&'static str> {
         None
     }
 
-    /// How it was started is known now.
+    /// Takes note of how the server was started, once that is known.
     fn learn(&mut self, _launch: &Launch) {}
 
-    /// Does one that executes itself run on with the workers that it has instead?
+    /// True if a master that executes itself keeps its old workers when the new configuration is bad.
     fn survives_a_bad_reload(&self) -> bool {
         false
     }
 
-    /// Where it says why it did not take a configuration at a reload.
+    /// The log in which the server explains why it did not use a configuration at a reload.
     fn error_log(&self) -> Option<PathBuf> {
         None
     }
@@ -233,12 +235,12 @@ pub trait Adapter: Send {
         process::child_pids(master)
     }
 
-    /// The knob that has a role.
+    /// The knob with this role.
     fn knob(&self, role: Role) -> Option<&'static Knob> {
         lastdrop_model::settings::knob_for(self.knobs(), role)
     }
 
-    /// The present value of the knob that has a role; its default where `settings` do not say.
+    /// The present value of the knob with this role; its default if `settings` do not contain it.
     fn value(&self, role: Role, settings: &Settings) -> Option<Setting> {
         let knob = self.knob(role)?;
         settings.get(knob.name).cloned().or_else(|| Some(Setting::read(knob.default)))

@@ -1,4 +1,4 @@
-//! The adapters, a line each; and what settings a server has, whether it has an adapter or is the host.
+//! The table of adapters, and the settings of any server, including the host.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use lastdrop_probe::process::Birth;
 
 use crate::adapter::{Adapter, EffectiveSettings};
 use crate::apache::Apache;
-use crate::container::Contained;
-use crate::described::Described;
+use crate::container::ContainedServer;
+use crate::described::DescribedServer;
 use crate::fpm::Fpm;
 use crate::haproxy::Haproxy;
 use crate::host::Host;
@@ -19,22 +19,22 @@ use crate::nginx::Nginx;
 use crate::target::Target;
 use crate::{ServerError, ServerRef};
 
-/// Finds the running server that a name means.
+/// Finds the running server with this name.
 ///
 /// # Errors
-/// When there is none, more than one, or it may not be looked at.
+/// If there is none, if there are several, or if lastdrop may not read it.
 pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
     not_elsewhere(server)?;
     find_adapter(server)
         .or_else(|e| {
             let may_be_contained = matches!(e, ServerError::NotFound { .. } | ServerError::Io { .. });
-            let contained = may_be_contained.then(|| Contained::discover(server)).flatten();
+            let contained = may_be_contained.then(|| ContainedServer::discover(server)).flatten();
             contained.map_or(Err(e), |found| found.map(|found| Box::new(found) as Box<dyn Adapter>))
         })
         .map_err(|e| or_restore(e, server))
 }
 
-/// A server of another machine is not looked for on this one.
+/// Refuses a server of another machine: it is not searched for on this one.
 pub(crate) fn not_elsewhere(server: &ServerRef) -> Result<(), ServerError> {
     let Some(agent) = server.agents().first() else { return Ok(()) };
     Err(ServerError::Setting(format!(
@@ -44,10 +44,10 @@ pub(crate) fn not_elsewhere(server: &ServerRef) -> Result<(), ServerError> {
     )))
 }
 
-/// Folders whose files a running server serves, or names to those behind it: empty for kinds of which that is not known.
+/// Folders whose files a running server serves or names to its backends; empty for kinds where this is unknown.
 ///
 /// # Errors
-/// When there is no such server, or its configuration cannot be read.
+/// If there is no such server, or its configuration cannot be read.
 pub fn served_folders(server: &ServerRef) -> Result<Vec<PathBuf>, ServerError> {
     Ok(match server.kind.adapter {
         Some(AdapterName::Nginx) => Nginx::discover(server)?.served_folders()?,
@@ -73,7 +73,7 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
     })?;
     Ok(match adapter {
         AdapterName::Apache => Box::new(Apache::discover(server)?),
-        AdapterName::Described => Box::new(Described::discover(server)?),
+        AdapterName::Described => Box::new(DescribedServer::discover(server)?),
         AdapterName::Haproxy => Box::new(Haproxy::discover(server)?),
         AdapterName::Nginx => Box::new(Nginx::discover(server)?),
         AdapterName::PhpFpm => Box::new(Fpm::discover(server)?),
@@ -82,10 +82,10 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
     })
 }
 
-/// Tests the configuration that a server has when it is started with a command line, whatever it runs on now. None: its kind is
-/// tested only as it runs.
+/// Tests the configuration that a command line would start the server with, whatever it runs on now. Returns `None` if
+/// the kind can only be tested as it runs.
 pub(crate) fn test_start(server: &ServerRef, birth: &Birth) -> Option<Result<(), ServerError>> {
-    // Nobody knows a command line behind a title.
+    // The command line behind a process title is unknown.
     if birth.argv.is_empty() {
         return None;
     }
@@ -95,13 +95,13 @@ pub(crate) fn test_start(server: &ServerRef, birth: &Birth) -> Option<Result<(),
         AdapterName::Haproxy => Some(crate::haproxy::test_start(birth)),
         AdapterName::Nginx => Some(crate::nginx::test_start(birth)),
         AdapterName::Target => Some(crate::target::test_start(birth)),
-        // A journal of an earlier version does not say what else root would read.
+        // The journal of an earlier version does not list what else root would read.
         AdapterName::PhpFpm => (!birth.code.is_empty()).then(|| crate::fpm::test_start(birth)),
         AdapterName::Host => None,
     }
 }
 
-/// What is wanted of the host and only a program can give.
+/// The error for a request to the host that needs a program.
 pub(crate) fn no_program(server: &ServerRef) -> ServerError {
     ServerError::Setting(format!(
         "'{server}' has settings, and no process that is it: name the server that runs there (lastdrop knobs {server} lists \
@@ -112,19 +112,19 @@ pub(crate) fn no_program(server: &ServerRef) -> ServerError {
 /// The settings of a running server.
 #[derive(Debug)]
 pub struct ServerKnobs {
-    /// The server, as it is named on a command line.
+    /// The server's name as on a command line.
     pub server: String,
-    /// Each with what a change of it needs here.
+    /// The knobs, each with what a change of it needs on this server.
     pub knobs: Vec<Knob>,
     pub effective: EffectiveSettings,
-    /// Directives that are no settings, by name.
+    /// Values of directives that are not knobs, by name.
     pub directives: std::collections::BTreeMap<String, String>,
 }
 
-/// Reads the settings that a server, or the host, has now. Changes nothing.
+/// Reads the present settings of a server or of the host. Changes nothing.
 ///
 /// # Errors
-/// As [`discover`]; or when they cannot be read.
+/// Those of [`discover`], or the settings cannot be read.
 pub fn knobs_of(server: &ServerRef) -> Result<ServerKnobs, ServerError> {
     not_elsewhere(server)?;
     if server.kind.is_host() {

@@ -1,14 +1,15 @@
-//! What a trial lays over a server's own configuration: settings that lastdrop knows, and directives that it does not.
+//! What a trial puts on top of a server's own configuration: settings that lastdrop knows, and directives that it does
+//! not.
 
 use lastdrop_model::{Setting, Settings};
 use serde::{Deserialize, Serialize};
 
-/// Lines in the server's own language, as a person gave them.
+/// Lines in the server's own language, as the user gave them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directives(Vec<String>);
 
 impl Directives {
-    /// Takes text apart at `;` and at line ends, outside of quotes. As with Apache a quote begins with a word.
+    /// Splits text at `;` and at line ends outside quotes. As in Apache, a quote counts only at the start of a word.
     #[must_use]
     pub fn read(text: &str) -> Directives {
         let mut lines = vec![String::new()];
@@ -37,7 +38,7 @@ impl Directives {
         &self.0
     }
 
-    /// Their names: of a section its kind, as `Directory`.
+    /// Names of the directives; for a section its kind, such as `Directory`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0
             .iter()
@@ -46,7 +47,7 @@ impl Directives {
     }
 }
 
-/// A change of a server; empty is the server as it is.
+/// A change of a server's configuration; the empty change is the server as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub settings: Settings,
@@ -54,8 +55,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// Reads a change of one line or several, `;` between them: directives for a server that takes such, else settings with
-    /// a value each.
+    /// Reads a change of one or more lines, separated by `;`. They are directives if the server takes such, otherwise
+    /// settings with a value each.
     ///
     /// # Errors
     /// With the line that has no value.
@@ -76,7 +77,7 @@ impl Change {
         self.settings.is_empty() && self.directives.0.is_empty()
     }
 
-    /// One line of a configuration each, settings first.
+    /// The configuration lines of the change, settings first.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let line = |(name, value): (&String, &Setting)| format!("{name} {value}");
         self.settings.iter().map(line).chain(self.directives.0.iter().cloned())

@@ -1,44 +1,46 @@
-//! How the settings of a kind that is only data are changed: where they are written, and what makes the server take them.
+//! How the settings of a kind that is described by data alone are changed: where they are written, and what makes the
+//! server use them.
 
 use std::path::Path;
 
 use lastdrop_model::Knob;
 use nix::sys::signal::Signal;
 
-/// How a server takes a change. What a kind has of `option`, `variable` and files is tried in this order.
+/// How a server takes a change. Of `command_line`, `environment` and files, those that a kind has are tried in this
+/// order.
 #[derive(Debug)]
-pub struct Means {
-    /// Settings are options of its command line, where that can be seen.
+pub struct ChangeMethods {
+    /// True if settings are command line options. Used only if the command line is visible.
     pub command_line: bool,
-    /// Settings are variables of its environment, where that can be seen.
+    /// True if settings are environment variables. Used only if the environment is visible.
     pub environment: bool,
-    pub written: Option<Written>,
-    /// At this signal it reads its configuration again and replaces its workers.
+    pub written: Option<SettingsFile>,
+    /// The signal at which the server reads its configuration again and replaces its workers.
     pub reload: Option<Signal>,
-    /// Its master executes itself at that signal.
+    /// True if the master executes itself at that signal.
     pub executes_itself: bool,
-    /// At this signal the whole of it ends.
+    /// The signal at which the whole server ends.
     pub stop: Signal,
-    /// Words of its command line with which it detaches itself from whoever starts it.
+    /// Command line words with which the server detaches itself from the process that starts it.
     pub detached_by: &'static [&'static str],
-    /// Words of its command line without which it detaches itself; none are of a server that never does.
+    /// Command line words without which the server detaches itself; empty for a server that never does.
     pub attached_by: &'static [&'static str],
-    /// Tests a configuration: fails with the reason on its standard error.
+    /// The command that tests a configuration. It fails with the reason on its standard error.
     pub test: &'static [&'static str],
-    /// Words in what a passing test says that mean that a value would not be taken as it is.
+    /// Words in the output of a passing test which mean that the server would not use a value as it is.
     pub clamps: &'static [&'static str],
-    /// Prints `name = value` of every setting as the server would have it.
+    /// The command that prints `name = value` for every setting as the server would use it.
     pub tells: &'static [&'static str],
-    /// The same of a configuration file alone, for a server whose command line cannot be seen.
+    /// The same for a configuration file alone, for a server whose command line is not visible.
     pub tells_file: &'static [&'static str],
     pub knobs: &'static [Knob],
-    /// Of each knob.
-    pub spelled: &'static [Spelled],
+    /// Spelling of each knob, in the order of `knobs`.
+    pub spelled: &'static [Spelling],
 }
 
-impl Means {
-    /// Is this the command line of a server that only tests or tells its configuration? What a killed lastdrop has asked may
-    /// still be at it.
+impl ChangeMethods {
+    /// True if this is the command line of a server that only tests or prints its configuration. A killed lastdrop may
+    /// have left such a process running.
     pub fn is_asked(&self, argv: &[String]) -> bool {
         [self.test, self.tells].iter().any(|words| match words {
             ["{argv}", more @ ..] if !more.is_empty() => more.iter().all(|word| argv.iter().any(|a| a == word)),
@@ -49,73 +51,73 @@ impl Means {
 
 /// Where settings are written.
 #[derive(Debug)]
-pub enum Written {
+pub enum SettingsFile {
     /// Lines of the server's own configuration file.
-    Lines(Lines),
+    Lines(LineFormat),
     /// Lines of a file of ours that its configuration includes; relative to the folder of the configuration.
-    Included { file: &'static Path, lines: Lines },
-    /// A file of ours on which it runs instead of its own: `head` includes that.
-    OwnFile { head: &'static str, lines: Lines },
-    /// The whole configuration file is made of this one, in which `{{name}}` stands for a value. Relative to the folder of
-    /// the configuration.
+    Included { file: &'static Path, lines: LineFormat },
+    /// A file of lastdrop's on which the server runs instead of its own; the line `head` includes the original.
+    OwnFile { head: &'static str, lines: LineFormat },
+    /// The configuration file is generated from this template, in which `{{name}}` stands for a value. Relative to the
+    /// folder of the configuration.
     Template(&'static Path),
 }
 
-/// How a knob is spelled where it is changed.
+/// How a knob is spelled in each place where it can be changed.
 #[derive(Debug, Clone)]
-pub struct Spelled {
+pub struct Spelling {
     pub option: Option<&'static str>,
     pub also: &'static [&'static str],
     pub option_off: Option<&'static str>,
     pub variable: &'static str,
     pub line: Option<&'static str>,
-    /// Other names of it in the configuration.
+    /// Other names of the knob in the configuration.
     pub aliases: &'static [&'static str],
 }
 
-/// How a setting is written in a line.
+/// How a setting is written as a line.
 #[derive(Debug, Clone)]
-pub struct Lines {
+pub struct LineFormat {
     /// `{name} = {value}`.
     pub line: &'static str,
-    /// The section of an INI file in which it stands.
+    /// The section of an INI file that contains it.
     pub section: Option<&'static str>,
-    /// What begins a comment.
+    /// The characters that begin a comment.
     pub comment: &'static str,
-    /// What stands around a value that is a word.
+    /// The quote around a value that is a word.
     pub quote: &'static str,
-    /// The file where no flag of the command line names one; relative to the folder in which the server was started.
+    /// The file to use if no command line flag names one; relative to the folder in which the server was started.
     pub otherwise: Option<&'static Path>,
-    /// Names of lines that bring in another file.
+    /// Names of lines that include another file.
     pub includes: &'static [&'static str],
-    /// The file is a program: its text does not tell what its settings are, and a change is a line at its end.
+    /// The file is a program: its text does not show the settings, and a change is a line at its end.
     pub is_code: bool,
 }
 
-/// Included files are read so deep at most.
+/// Deepest nesting of included files that is read.
 pub const MOST_DEPTH: usize = 8;
 
-/// A setting where it stands in a text.
+/// A setting and its position in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Of the line, without its end.
+pub struct SettingPosition {
+    /// Byte range of the line, without its line end.
     pub bytes: std::ops::Range<usize>,
-    /// From 1.
+    /// Line number, from 1.
     pub number: usize,
     pub value: String,
 }
 
-impl Lines {
-    fn form(&self, name: &str, spelled: &Spelled) -> (String, &'static str, &'static str) {
+impl LineFormat {
+    fn form(&self, name: &str, spelled: &Spelling) -> (String, &'static str, &'static str) {
         let line = spelled.line.unwrap_or(self.line);
         let (head, rest) = line.split_once("{value}").unwrap_or((line, ""));
-        // What follows the value up to where the line says it again.
+        // The text after the value, up to where the line repeats it.
         let tail = rest.split_once("{value}").map_or(rest, |(between, _)| between);
         (head.replace("{name}", name), tail, rest)
     }
 
     /// The line that sets a knob to a value.
-    pub fn written(&self, knob: &Knob, spelled: &Spelled, value: &str) -> String {
+    pub fn written(&self, knob: &Knob, spelled: &Spelling, value: &str) -> String {
         let line = spelled.line.unwrap_or(self.line).replace("{name}", knob.name);
         let is_word =
             value.parse::<i64>().is_err() && !matches!(knob.takes, lastdrop_model::settings::Takes::Switch { .. });
@@ -123,21 +125,21 @@ impl Lines {
         line.replace("{value}", &format!("{quote}{value}{quote}"))
     }
 
-    /// The last line that sets a knob: it counts.
-    pub fn find(&self, text: &str, knob: &Knob, spelled: &Spelled) -> Option<Place> {
+    /// Finds the last line that sets a knob: the one that counts.
+    pub fn find(&self, text: &str, knob: &Knob, spelled: &Spelling) -> Option<SettingPosition> {
         self.find_through(text, knob, spelled, &|_| None, MOST_DEPTH).map(|(_, place)| place)
     }
 
-    /// The same in all files of a configuration, each read by `read`, which is given the name that a line has for it. Gives
-    /// that name, too; none for the text itself.
+    /// The same across all files of a configuration. `read` returns the text of a file by the name that a line gives
+    /// it. The result contains that name; `None` for the text itself.
     pub fn find_through(
         &self,
         text: &str,
         knob: &Knob,
-        spelled: &Spelled,
+        spelled: &Spelling,
         read: &dyn Fn(&str) -> Option<String>,
         deeper: usize,
-    ) -> Option<(Option<String>, Place)> {
+    ) -> Option<(Option<String>, SettingPosition)> {
         let names = std::iter::once(knob.name).chain(spelled.aliases.iter().copied());
         let forms: Vec<(String, &str)> = names.map(|name| self.form(name, spelled)).map(|(h, t, _)| (h, t)).collect();
         let inclusions: Vec<String> = self.includes.iter().map(|name| self.form(name, spelled).0).collect();
@@ -156,7 +158,7 @@ impl Lines {
                 continue;
             }
             if let Some(value) = forms.iter().find_map(|(head, tail)| value_of(line, head, tail, self.comment)) {
-                found = Some((None, Place { bytes, number: i + 1, value }));
+                found = Some((None, SettingPosition { bytes, number: i + 1, value }));
                 continue;
             }
             let included = inclusions.iter().find_map(|head| value_of(line, head, "", self.comment));
@@ -170,8 +172,9 @@ impl Lines {
         found
     }
 
-    /// What the text of a program says of a knob for sure: it is named once, in a line of its own that stands in no block.
-    pub fn certain_in_code(&self, text: &str, knob: &Knob, spelled: &Spelled) -> Option<Place> {
+    /// Finds a knob in a program's text where its value is certain: it is named once, in a line of its own outside any
+    /// block.
+    pub fn certain_in_code(&self, text: &str, knob: &Knob, spelled: &Spelling) -> Option<SettingPosition> {
         const OF_LONG_TEXTS: [&str; 4] = ["\"\"\"", "'''", "=begin", "<<"];
         let place = self.find(text, knob, spelled)?;
         let is_comment = |line: &&str| self.comment.chars().any(|c| line.trim_start().starts_with(c));
@@ -185,13 +188,13 @@ impl Lines {
         is_certain.then_some(place)
     }
 
-    /// The text with a knob set: its last line replaced, or another added where the section ends. `read` as in
-    /// [`Lines::find_through`]: a line before an inclusion that sets the same does not count.
+    /// Returns the text with a knob set: its last line is replaced, or a line is added at the end of the section.
+    /// `read` is as in [`LineFormat::find_through`]: a line before an inclusion that sets the same does not count.
     pub fn set(
         &self,
         text: &str,
         knob: &Knob,
-        spelled: &Spelled,
+        spelled: &Spelling,
         value: &str,
         read: &dyn Fn(&str) -> Option<String>,
     ) -> Result<String, String> {
@@ -212,7 +215,7 @@ impl Lines {
     }
 }
 
-/// Where the last section of a name ends in an INI file: behind its last line that says something.
+/// Where the last section with this name ends in an INI file: after its last line with content.
 fn end_of_section(text: &str, section: &str) -> Option<usize> {
     let (mut inside, mut end, mut at) = (false, None, 0);
     for whole in text.split_inclusive('\n') {
@@ -228,7 +231,7 @@ fn end_of_section(text: &str, section: &str) -> Option<usize> {
     end
 }
 
-/// What a line sets, where it is one of this knob: `head`, the value, `tail`, with any spaces between.
+/// The value that a line sets for this knob: the line is `head`, value, `tail`, with optional spaces between.
 fn value_of(line: &str, head: &str, tail: &str, comment: &str) -> Option<String> {
     let mut rest = line.trim_start();
     if comment.chars().any(|c| rest.starts_with(c)) {
@@ -262,11 +265,11 @@ mod tests {
 
     use super::*;
 
-    const SPELLED: Spelled =
-        Spelled { option: None, also: &[], option_off: None, variable: "", line: None, aliases: &[] };
+    const SPELLED: Spelling =
+        Spelling { option: None, also: &[], option_off: None, variable: "", line: None, aliases: &[] };
 
-    fn lines(line: &'static str, section: Option<&'static str>) -> Lines {
-        Lines { line, section, comment: "#;", quote: "'", otherwise: None, includes: &[], is_code: false }
+    fn lines(line: &'static str, section: Option<&'static str>) -> LineFormat {
+        LineFormat { line, section, comment: "#;", quote: "'", otherwise: None, includes: &[], is_code: false }
     }
 
     fn nothing(_: &str) -> Option<String> {
@@ -293,8 +296,8 @@ mod tests {
 
     #[test]
     fn included_files_count_where_they_stand_and_other_names_are_the_same_setting() {
-        let ini = Lines { includes: &["ini", "include"], ..lines("{name} = {value}", Some("app")) };
-        let spelled = Spelled { aliases: &["workers"], ..SPELLED };
+        let ini = LineFormat { includes: &["ini", "include"], ..lines("{name} = {value}", Some("app")) };
+        let spelled = Spelling { aliases: &["workers"], ..SPELLED };
         let read = |name: &str| (name == "more.ini").then(|| "[app]\nprocesses = 6\n".to_string());
         let find = |text: &str| {
             let found = ini.find_through(text, &knob("processes"), &spelled, &read, 3);
@@ -311,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_program_is_never_edited_in_the_middle() {
-        let python = Lines { is_code: true, ..lines("{name} = {value}", None) };
+        let python = LineFormat { is_code: true, ..lines("{name} = {value}", None) };
         for text in ["workers = max(\n    1,\n    2,\n)\n", "def f():\n    workers = 99\n", "if x:\n    workers = 9\n"]
         {
             let set = python.set(text, &knob("workers"), &SPELLED, "3", &nothing).expect("set");
@@ -330,7 +333,7 @@ mod tests {
     #[test]
     fn a_line_may_say_its_value_twice() {
         let ruby = lines("{name} {value}", None);
-        let twice = Spelled { line: Some("threads {value}, {value}"), ..SPELLED };
+        let twice = Spelling { line: Some("threads {value}, {value}"), ..SPELLED };
         let text = "threads 2, 5\nworkers 3\nworkersmax 8\n";
         assert_eq!(ruby.find(text, &knob("threads"), &twice).expect("there").value, "2");
         assert_eq!(

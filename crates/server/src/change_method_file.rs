@@ -1,4 +1,4 @@
-//! How settings are changed, as the file of a kind has it.
+//! The part of a kind's file that says how settings are changed.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::change_method::{Lines, Means, Written};
+use crate::change_method::{ChangeMethods, LineFormat, SettingsFile};
 use crate::kind_file::{keep, keep_all};
 use crate::knob_file::KnobFile;
 
@@ -90,14 +90,14 @@ impl Default for LinesFile {
 }
 
 impl LinesFile {
-    fn read(self) -> Result<Lines, String> {
+    fn read(self) -> Result<LineFormat, String> {
         if !self.line.contains("{name}") || !self.line.contains("{value}") {
             return Err(format!(
                 "change.lines.line has {{name}} and {{value}} in it, as \"{{name}} = {{value}}\": '{}'",
                 self.line
             ));
         }
-        Ok(Lines {
+        Ok(LineFormat {
             line: keep(self.line),
             section: self.section.map(keep),
             comment: keep(self.comment),
@@ -137,19 +137,19 @@ impl ChangeFile {
     ///
     /// # Errors
     /// In words: the first mistake, and what to do about it.
-    pub fn read(self, knobs: Vec<KnobFile>) -> Result<Means, String> {
+    pub fn read(self, knobs: Vec<KnobFile>) -> Result<ChangeMethods, String> {
         let apart = self.lines.is_some() && self.included.is_none() && self.own_file.is_none();
         let written = match (self.included, self.own_file, self.template) {
             (Some(file), None, None) => {
                 let lines = self.lines.unwrap_or_default().read()?;
-                Some(Written::Included { file: keep_path(file), lines })
+                Some(SettingsFile::Included { file: keep_path(file), lines })
             }
             (None, Some(head), None) => {
                 let lines = self.lines.unwrap_or_default().read()?;
-                Some(Written::OwnFile { head: keep(head), lines })
+                Some(SettingsFile::OwnFile { head: keep(head), lines })
             }
-            (None, None, Some(template)) if !apart => Some(Written::Template(keep_path(template))),
-            (None, None, None) => self.lines.map(|lines| lines.read().map(Written::Lines)).transpose()?,
+            (None, None, Some(template)) if !apart => Some(SettingsFile::Template(keep_path(template))),
+            (None, None, None) => self.lines.map(|lines| lines.read().map(SettingsFile::Lines)).transpose()?,
             _ => return Err(ONE_OF.into()),
         };
         if !self.command_line && !self.environment && written.is_none() {
@@ -179,7 +179,7 @@ impl ChangeFile {
             }
         }
         let (knobs, spelled): (Vec<_>, Vec<_>) = read.into_iter().unzip();
-        Ok(Means {
+        Ok(ChangeMethods {
             command_line: self.command_line,
             environment: self.environment,
             written,

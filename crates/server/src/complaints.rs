@@ -1,4 +1,4 @@
-//! What a server writes into its log from some moment on.
+//! Reads what a server appends to its log from some moment on.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -8,13 +8,13 @@ use lastdrop_files::input;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::reader::Reader;
 
-/// More than that is not read.
+/// At most this much is read.
 const MOST: u64 = 1 << 20;
 
 pub struct Complaints<'a> {
     file: PathBuf,
     from: u64,
-    /// The server whose configuration names the file.
+    /// The server whose configuration names the log.
     birth: &'a Birth,
 }
 
@@ -24,7 +24,7 @@ impl Complaints<'_> {
         Complaints { file: file.into(), from: fs::metadata(file).map_or(0, |m| m.len()), birth }
     }
 
-    /// What has come since; none where the log is no file that can be read.
+    /// Returns the text written since; `None` if the log is not a readable file.
     pub fn text(&self) -> Option<String> {
         let _reader = Reader::of(self.birth);
         let mut file = input::open_regular(&self.file).ok()?;

@@ -1,9 +1,9 @@
-//! A server's own files, where there is no other place for a change: what stood in them is in the journal before the
-//! first byte is changed, and each is replaced whole, with the owner and mode that it had.
+//! Edits a server's own files, for changes that fit nowhere else. The old content is in the journal before the first
+//! byte changes. Each file is replaced as a whole and keeps its owner and mode.
 //!
-//! Such a file may belong to another user, who may replace it or a folder above it by a link at any time. So the folder is
-//! held open from the first look to the last, and what is replaced is the very file that was read there. Owner and mode are
-//! those of that file, never those that a journal names.
+//! Such a file may belong to another user, who may replace it or a folder above it by a link at any time. Therefore the
+//! folder is held open from the first read to the last write, and only the very file that was read is replaced. Owner
+//! and mode are those of that file, never those that a journal names.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -16,24 +16,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
 use crate::patch::Rewrite;
-use crate::private::{Like, hold, prepare_in};
+use crate::private::{FileAttributes, hold, prepare_in};
 
-/// A larger file is no configuration.
+/// A larger file is not a configuration.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A file as it was and as a change makes it.
+/// A file's content before and after a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditedFile {
-    /// Behind all symbolic links.
+    /// The path with all symbolic links resolved.
     pub path: PathBuf,
     before: Content,
     after: Content,
-    /// Device and inode of the file that was read, while lastdrop runs.
+    /// Device and inode of the file that was read; not stored in the journal.
     #[serde(skip)]
     identity: Option<(u64, u64)>,
 }
 
-/// Text where it is text, so that a person can read it in the journal.
+/// Stored as text if it is valid text, so that a person can read it in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Content {
@@ -53,7 +53,7 @@ impl Content {
         }
     }
 
-    /// Lines of this that are not in another, a few of them.
+    /// A few of the lines that are not in the other content.
     fn beyond(&self, other: &Content) -> Vec<String> {
         let (own, others) = (String::from_utf8_lossy(self.bytes()), String::from_utf8_lossy(other.bytes()));
         let others: std::collections::HashSet<&str> = others.lines().collect();
@@ -61,11 +61,11 @@ impl Content {
     }
 }
 
-/// Lines of a file that an error shows.
+/// Number of changed lines that an error shows.
 const SHOWN: usize = 5;
 
 impl EditedFile {
-    /// A file that holds `before` now.
+    /// A file that now contains `before`.
     pub fn new(path: PathBuf, before: Vec<u8>, after: Vec<u8>) -> Result<EditedFile, ServerError> {
         let held = HeldFile::open(&path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
         let is_as_read = held.bytes == before;
@@ -74,20 +74,20 @@ impl EditedFile {
         if is_as_read { Ok(file) } else { Err(changed_by_others(&[&file])) }
     }
 
-    /// The same for people.
+    /// The same change as a patch for display.
     pub fn rewrite(&self) -> Rewrite {
         let text = |content: &Content| String::from_utf8_lossy(content.bytes()).into_owned();
         Rewrite { path: self.path.clone(), before: Some(text(&self.before)), after: text(&self.after) }
     }
 
-    /// The file, where it is the one that was read and holds this.
+    /// Opens the file if it is the one that was read and has this content.
     fn hold(&self, content: &Content) -> Option<HeldFile> {
         let held = HeldFile::open(&self.path).ok()?;
         let is_the_same = self.identity.is_none_or(|known| known == held.identity());
         (is_the_same && held.bytes == content.bytes()).then_some(held)
     }
 
-    /// What a restore would do with it.
+    /// What a restore would do with the file.
     pub fn undo_action(&self) -> &'static str {
         if self.hold(&self.before).is_some() {
             "leave as it is: it holds what stood in it"
@@ -103,7 +103,7 @@ impl EditedFile {
     }
 }
 
-/// A regular file in a folder that is held open.
+/// A regular file whose folder is held open.
 #[derive(Debug)]
 struct HeldFile {
     folder: Folder,
@@ -113,7 +113,7 @@ struct HeldFile {
 }
 
 impl HeldFile {
-    /// Opens and reads it, without following a link and without waiting.
+    /// Opens and reads the file, without following links and without blocking.
     fn open(path: &Path) -> io::Result<HeldFile> {
         let (folder, name) = hold(path)?;
         let file = folder.open(&name)?;
@@ -133,18 +133,18 @@ impl HeldFile {
         (self.about.dev(), self.about.ino())
     }
 
-    /// Where its new content is until it is whole. Hidden: a server that includes all files of a folder takes no hidden
-    /// ones.
+    /// Name of the new content until it is complete. It is hidden, because a server that includes a whole folder
+    /// ignores hidden files.
     fn unfinished(&self) -> OsString {
         beside(Path::new(&self.name), "new").into_os_string()
     }
 
-    /// Writes the new content beside it, for the same owner and with the same mode.
+    /// Writes the new content next to the file, with the same owner and mode.
     fn prepare(&self, content: &Content) -> io::Result<()> {
-        prepare_in(&self.folder, &self.unfinished(), &Like::from(&self.about), content.bytes())
+        prepare_in(&self.folder, &self.unfinished(), &FileAttributes::from(&self.about), content.bytes())
     }
 
-    /// Puts the new content in its place, if it is still the file of that name.
+    /// Moves the new content into place if the name still refers to the same file.
     fn replace(&self) -> io::Result<()> {
         if self.folder.identity(&self.name)? != Some(self.identity()) {
             let _ = self.folder.remove_if_there(&self.unfinished());
@@ -155,19 +155,19 @@ impl HeldFile {
     }
 }
 
-/// A hidden file beside another, of ours.
+/// Path of a hidden file of lastdrop's next to another file.
 pub fn beside(path: &Path, what: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.lastdrop-{what}"))
 }
 
-/// Makes the change. Where a file cannot be written, or is not as it was, none is changed.
+/// Makes the change. If one file cannot be written or is not as it was, none is changed.
 pub fn change(files: &[EditedFile]) -> Result<(), ServerError> {
     let as_before = |file: &EditedFile| file.hold(&file.before).ok_or_else(|| changed_by_others(&[file]));
     let held = files.iter().map(as_before).collect::<Result<Vec<HeldFile>, ServerError>>()?;
     let mut both = files.iter().zip(&held);
     let made = both.try_for_each(|(file, held)| held.prepare(&file.after).map_err(file.cannot("write")));
-    // Somebody may have written into one meanwhile.
+    // Another process may have written to a file in the meantime.
     let still = made.and_then(|()| files.iter().try_for_each(|file| as_before(file).map(drop)));
     if let Err(e) = still {
         for held in &held {
@@ -178,8 +178,8 @@ pub fn change(files: &[EditedFile]) -> Result<(), ServerError> {
     files.iter().zip(&held).try_for_each(|(file, held)| held.replace().map_err(file.cannot("replace")))
 }
 
-/// Puts back what stood there before. True when something of ours was there. What somebody else has changed since is
-/// left as it is, and an error.
+/// Restores the former content. Returns true if a change of lastdrop's was there. Files that others have changed since
+/// are left alone and reported as an error.
 pub fn put_back(files: &[EditedFile]) -> Result<bool, ServerError> {
     let (mut ours, mut others) = (false, Vec::new());
     for file in files {
@@ -231,7 +231,7 @@ mod tests {
             })
             .collect();
         let read = || paths.each_ref().map(|path| fs::read(path).expect("there"));
-        // As from a journal.
+        // As read from a journal.
         let text = serde_json::to_string(&files).expect("JSON");
         let files: Vec<EditedFile> = serde_json::from_str(&text).expect("the same");
         change(&files).expect("changed");
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_change_follows_no_link_that_was_put_in_its_way() {
         if !nix::unistd::geteuid().is_root() {
-            // Nobody else can make files of other users.
+            // Only root can create files of other users.
             return;
         }
         const NOBODY: u32 = 65_534;
@@ -280,7 +280,7 @@ mod tests {
             (fs::read_to_string(at("roots/site.conf")).expect("there"), about.uid(), names)
         };
         let as_it_was = ("theirs\n".to_string(), 0, 1);
-        // The folder becomes a link between the look and the change.
+        // The folder is replaced by a link between reading and writing.
         begin();
         let read = file().expect("read");
         fs::rename(at("theirs"), at("moved")).expect("moved");
@@ -289,7 +289,7 @@ mod tests {
         assert!(change(std::slice::from_ref(&read)).is_err() && put_back(std::slice::from_ref(&read)).is_err());
         assert!(file().is_err());
         assert_eq!(roots(), as_it_was);
-        // The file does.
+        // The file is replaced by a link.
         begin();
         let read = file().expect("read");
         fs::remove_file(at("theirs/site.conf")).expect("removed");
@@ -297,14 +297,14 @@ mod tests {
         give("theirs/site.conf");
         assert!(change(std::slice::from_ref(&read)).is_err() && file().is_err());
         assert_eq!(roots(), as_it_was);
-        // A second name of root's file is another file than the one that was read.
+        // A hard link to root's file is a different file from the one that was read.
         begin();
         let read = file().expect("read");
         fs::remove_file(at("theirs/site.conf")).expect("removed");
         fs::hard_link(at("roots/site.conf"), at("theirs/site.conf")).expect("linked");
         assert!(change(std::slice::from_ref(&read)).is_err());
         assert_eq!(roots(), as_it_was);
-        // Where nobody interferes the file of another user is changed, stays that user's, and is put back.
+        // Without interference, another user's file is changed, keeps its owner, and is restored.
         begin();
         let read = file().expect("read");
         change(std::slice::from_ref(&read)).expect("changed");
@@ -319,7 +319,7 @@ mod tests {
         let path = dir.path().join("a.conf");
         fs::write(&path, "after").expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
-        // As an older lastdrop wrote it, or an attacker.
+        // A journal as an older lastdrop wrote it, or an attacker.
         let journal = serde_json::json!({
             "path": path,
             "like": { "uid": 65_534, "gid": 65_534, "mode": 0o4755 },

@@ -1,4 +1,4 @@
-//! Changes of a configuration: some bytes of some of its files; and all of it in one text, so that it can be tested.
+//! Edits of byte ranges in the files of a configuration, and the whole configuration as one text for testing.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,38 +6,38 @@ use std::path::{Path, PathBuf};
 
 /// A word of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Word {
-    /// Without quotes and escapes.
+pub struct ConfigWord {
+    /// Text without quotes and escapes.
     pub text: String,
-    /// The bytes that it stands in, with them.
+    /// Byte range of the word including quotes and escapes.
     pub at: Range<usize>,
 }
 
-/// A file of a configuration that others may include, or the directives of a command line.
+/// A file of a configuration, which may include others, or the directives of a command line.
 #[derive(Debug)]
 pub struct Source {
-    /// As the server names it.
+    /// The path as the server names it.
     pub name: PathBuf,
-    /// The file itself, behind symbolic links; none for the command line.
+    /// The file with symbolic links resolved; `None` for the command line.
     pub file: Option<PathBuf>,
     pub text: Vec<u8>,
-    /// What includes others in it, in order, with the sources that each brings in.
+    /// Byte ranges of the include directives, in order, with the sources that each includes.
     pub includes: Vec<(Range<usize>, Vec<usize>)>,
 }
 
 impl Source {
-    /// The line of a byte, counted from 1.
+    /// Line number of a byte, from 1.
     pub fn line(&self, at: usize) -> usize {
         1 + self.text[..at.min(self.text.len())].iter().filter(|b| **b == b'\n').count()
     }
 }
 
-/// Changes of some bytes of some sources.
+/// Replacements of byte ranges, by source.
 #[derive(Debug, Default)]
 pub struct Edits(HashMap<usize, Vec<(Range<usize>, String)>>);
 
 impl Edits {
-    /// Puts a text in the place of some bytes. The same change of a file that is included twice is one.
+    /// Replaces some bytes by a text. For a file that is included twice, the same replacement counts once.
     pub fn replace(&mut self, source: usize, at: Range<usize>, text: String) {
         let own = self.0.entry(source).or_default();
         if !own.iter().any(|(a, t)| (a, t) == (&at, &text)) {
@@ -50,7 +50,7 @@ impl Edits {
         self.0.keys().copied()
     }
 
-    /// A range of a source's text with the changes in it.
+    /// A range of a source's text with its edits applied.
     pub fn apply(&self, source: usize, text: &[u8], range: Range<usize>) -> Vec<u8> {
         let mut out = Vec::new();
         let mut from = range.start;
@@ -67,26 +67,26 @@ impl Edits {
 
 const MOST_PIECES: usize = 100_000;
 
-/// A configuration in one text, and which line of it comes from where.
+/// A configuration as one text that knows the origin of each line.
 #[derive(Debug, Default)]
-pub struct Flat {
+pub struct FlatText {
     pub text: Vec<u8>,
-    /// For each piece: the line of this text where it begins, and the name and line of where it is from.
+    /// For each piece: its first line in this text, and the name and line it comes from.
     pieces: Vec<(usize, PathBuf, usize)>,
-    /// So many of its bytes have so many line ends.
+    /// Number of bytes counted so far, and of line ends in them.
     counted: (usize, usize),
 }
 
-impl Flat {
-    /// A source with all that it includes, so deep at the most, after some changes.
-    pub fn of(sources: &[Source], main: usize, edits: &Edits, deepest: usize) -> Flat {
-        let mut flat = Flat::default();
+impl FlatText {
+    /// Flattens a source with all its includes up to a depth, with edits applied.
+    pub fn of(sources: &[Source], main: usize, edits: &Edits, deepest: usize) -> FlatText {
+        let mut flat = FlatText::default();
         flat.flatten(sources, main, edits, deepest);
         flat
     }
 
     fn flatten(&mut self, sources: &[Source], source: usize, edits: &Edits, deeper: usize) {
-        // Files that include each other have no end.
+        // Files may include each other endlessly.
         if self.pieces.len() > MOST_PIECES {
             return;
         }
@@ -104,13 +104,13 @@ impl Flat {
         self.add(&own.name, own.line(from), &edits.apply(source, &own.text, from..own.text.len()));
     }
 
-    /// Where a line of this text is from: the name of its file, and the line there.
+    /// Origin of a line of this text: file name and line number.
     pub fn place(&self, line: usize) -> Option<(&Path, usize)> {
         let (first, name, own) = self.pieces.iter().rev().find(|(first, ..)| *first <= line)?;
         Some((name, own + (line - first)))
     }
 
-    /// Goes on with a text that is from this line of a file.
+    /// Appends a text that begins at this line of a file.
     pub fn add(&mut self, name: &Path, line: usize, text: &[u8]) {
         let new = self.text[self.counted.0..].iter().filter(|b| **b == b'\n').count();
         self.counted = (self.text.len(), self.counted.1 + new);
@@ -118,7 +118,7 @@ impl Flat {
         self.text.extend(text);
     }
 
-    /// What a server says of this text at `file`, said of the files that it is made of.
+    /// Translates line numbers in a server's messages about this text, stored at `file`, to the original files.
     pub fn told_of_its_files(&self, said: &str, file: &Path) -> String {
         let mark = format!("{}:", file.display());
         let mut parts = said.split(&mark);

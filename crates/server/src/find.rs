@@ -1,4 +1,4 @@
-//! Finds a running server for looking at it: its processes, its listeners, its status page. Any server, tunable or not.
+//! Finds a running server to read it: its processes, listeners and status page. Works for any server, tunable or not.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,32 +10,33 @@ use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
 use crate::adapters::{find_adapter, no_program, not_elsewhere};
-use crate::kind::{AdapterName, Kind, Leave, program_of};
+use crate::kind::{AdapterName, Kind, LeaveMethod, program_of};
 use crate::kinds;
 use crate::leftovers::or_restore;
 use crate::resolve::{Candidate, choose, listeners_of, masters_anywhere};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, container};
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug, Clone)]
 pub struct FoundServer {
-    /// As it is named on a command line.
+    /// The name for a command line.
     pub name: String,
     pub kind: &'static Kind,
-    /// `Apache/2.4.62 (Debian), prefork`; the program's name where no more is known.
+    /// `Apache/2.4.62 (Debian), prefork`; the program's name if no more is known.
     pub software: String,
     pub master: i32,
-    /// Workers are processes of one request each.
+    /// True if each worker is a process that serves one request at a time.
     pub prefork: bool,
-    /// Which of its children are no workers: told by the program, also where the server is named by a process.
+    /// How to tell child processes that are not workers; taken from the program, even if the server is named by a
+    /// process.
     pub helpers: Helpers,
     pub listeners: Vec<SocketAddr>,
     pub status: Option<StatusSource>,
 }
 
 impl FoundServer {
-    /// Ports that it listens on.
+    /// Ports it listens on.
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {
         self.listeners.iter().map(SocketAddr::port).collect()
@@ -47,30 +48,30 @@ impl FoundServer {
         process::worker_pids(self.master, self.helpers)
     }
 
-    /// The signal at which one worker finishes what it does and leaves, its master putting another in its place.
+    /// The signal at which one worker finishes its work and leaves, so that its master starts another.
     ///
     /// # Errors
-    /// In words, where one worker cannot be replaced alone.
+    /// In words, if a single worker cannot be replaced.
     pub fn leave_signal(&self) -> Result<Signal, String> {
         match &self.kind.leave {
-            Leave::Gracefully(signal) => Ok(*signal),
-            Leave::IfOneRequest { signal, .. } if self.prefork => Ok(*signal),
-            Leave::IfOneRequest { otherwise, .. } => Err(format!(
+            LeaveMethod::Gracefully(signal) => Ok(*signal),
+            LeaveMethod::IfOneRequest { signal, .. } if self.prefork => Ok(*signal),
+            LeaveMethod::IfOneRequest { otherwise, .. } => Err(format!(
                 "{} is not prefork: one process of it serves many requests at once and cannot be replaced alone; {otherwise}",
                 self.name
             )),
-            Leave::Never(why) => Err((*why).into()),
-            Leave::Unknown => {
+            LeaveMethod::Never(why) => Err((*why).into()),
+            LeaveMethod::Unknown => {
                 Err(format!("how a worker of {} is replaced gracefully is not known yet", self.kind.title))
             }
         }
     }
 }
 
-/// Finds the running server that a name means.
+/// Finds the running server with this name.
 ///
 /// # Errors
-/// When there is none, more than one, or it may not be looked at.
+/// If there is none, if there are several, or if lastdrop may not read it.
 pub fn find(server: &ServerRef) -> Result<FoundServer, ServerError> {
     not_elsewhere(server)?;
     let found = find_any(server).map_err(|e| match e {
@@ -92,15 +93,15 @@ fn find_any(server: &ServerRef) -> Result<FoundServer, ServerError> {
             })?;
             Ok(FoundServer { name: server.unnamed().to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
-        // These tell all that a look needs, also to those who may not read their configuration.
+        // For these kinds, everything needed is visible from outside, even without access to the configuration.
         (None, Some(AdapterName::Nginx | AdapterName::PhpFpm) | None) => from_outside(server),
-        // One that writes a title over its command line is known by its adapter alone.
+        // Only the adapter recognises a server that shows a title instead of its command line.
         (None, Some(AdapterName::Described)) => from_outside(server).or_else(|e| {
             let one_request = server.kind.one_request_a_worker;
             by_adapter(server).map(|found| FoundServer { prefork: one_request, ..found }).map_err(|_| e)
         }),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server).or_else(|e| {
-            // One that is not asked, or is another user's and tells nothing, can be looked at all the same.
+            // A server whose program is not executed, or that belongs to another user, can still be read from outside.
             let unasked = matches!(e, ServerError::NotAsked { .. } | ServerError::Timeout { .. });
             let outside = from_outside(server).ok();
             let can =
@@ -108,7 +109,7 @@ fn find_any(server: &ServerRef) -> Result<FoundServer, ServerError> {
             outside.filter(can).ok_or(e)
         }),
         (None, Some(AdapterName::Host)) => Err(no_program(server)),
-        // Its configuration tells where its stats socket is.
+        // Its configuration names its stats socket.
         (None, Some(AdapterName::Haproxy)) => by_adapter(server).or_else(|_| from_outside(server)),
     }
 }
@@ -117,7 +118,7 @@ fn is_roots(pid: i32) -> bool {
     Identity::of(pid).is_ok_and(|identity| identity.user() == 0)
 }
 
-/// A kind of server that can be changed: whoever does that knows it best.
+/// Finds a server through its adapter, which knows most about it.
 fn by_adapter(server: &ServerRef) -> Result<FoundServer, ServerError> {
     let adapter = find_adapter(server)?;
     let facts = adapter.facts();
@@ -133,14 +134,14 @@ fn by_adapter(server: &ServerRef) -> Result<FoundServer, ServerError> {
     })
 }
 
-/// The server that listens at an address or path of this machine, found by the owner of the socket. None where nobody
-/// listens there or its owner may not be seen.
+/// Finds the server that listens at an address or path of this machine, by the owner of the socket. `None` if nobody
+/// listens there or the owner is not visible.
 #[must_use]
 pub fn find_listening_at(endpoint: &Endpoint) -> Option<FoundServer> {
     Some(by_process(&process::look(listeners::owner(endpoint)?)?))
 }
 
-/// What can be told of a process without asking the server anything, its status page included. None once it is gone.
+/// Describes a process without asking the server anything, not even its status page. `None` once it is gone.
 #[must_use]
 pub fn found_of_process(pid: i32) -> Option<FoundServer> {
     let listens = process::look(pid)?;
@@ -152,20 +153,21 @@ pub fn found_of_process(pid: i32) -> Option<FoundServer> {
     if kind.programs.is_empty() || kind.is_host() {
         return Some(found);
     }
-    // Its own title may tell its configuration, where that is not certain enough to name it.
+    // Its title may show its configuration, even if not reliably enough to name the server by it.
     let config = kind.named_by.likely(&info);
     let named = ServerRef { name: None, kind, config: config.clone(), pid: None, url: None, at: None };
     found.name = named.to_string();
     found.listeners = own;
     found.status = status_of(&named, pid, config.as_deref(), &found.listeners);
-    // The adapter knows more, where there is one and it means the same process.
+    // The adapter knows more, if there is one and it finds the same process.
     match find(&named) {
         Ok(same) if same.master == pid => Some(same),
         _ => Some(found),
     }
 }
 
-/// The process that the others of one command line were forked from: HAProxy's master has no listener, its workers have them all.
+/// The process from which the others with the same command line were forked. HAProxy's master has no listener; its
+/// workers have them all.
 fn first_of_its_copies(mut info: ProcessInfo) -> ProcessInfo {
     let is_copy = |parent: &ProcessInfo, of: &ProcessInfo| {
         of.exe.is_some() && parent.exe == of.exe && !of.argv.is_empty() && parent.argv == of.argv
@@ -176,10 +178,10 @@ fn first_of_its_copies(mut info: ProcessInfo) -> ProcessInfo {
     info
 }
 
-/// What can be told of a process without asking the server anything.
+/// Describes a process without asking the server anything.
 fn by_process(info: &ProcessInfo) -> FoundServer {
     let kind = kinds::of(info);
-    // A process of no kind is named by itself.
+    // A process of unknown kind is named by its pid.
     let pid = kind.programs.is_empty().then_some(info.pid);
     FoundServer {
         name: ServerRef { name: None, kind, config: kind.named_by.certain(info), pid, url: None, at: None }.to_string(),
@@ -193,18 +195,19 @@ fn by_process(info: &ProcessInfo) -> FoundServer {
     }
 }
 
-/// A process that is a server's master.
+/// The master process of a server.
 pub(crate) struct Master {
     pub info: ProcessInfo,
     pub config: Option<PathBuf>,
     pub listeners: Vec<SocketAddr>,
 }
 
-/// The one master that is meant, in a container or not, its configuration as seen from here, and where it listens.
+/// Finds the one master that is meant, in a container or not. Returns its configuration path as seen from here, and its
+/// listeners.
 pub(crate) fn master_of(server: &ServerRef) -> Result<Master, ServerError> {
     let kind = server.kind;
     let mut masters = masters_anywhere(|p| kind.runs(p));
-    // Who does not say which one means one of this machine.
+    // A name without further detail means a server of this machine.
     let is_here = |p: &ProcessInfo| container::root_of(p.pid).is_none();
     if server.config.is_none() && server.url.is_none() && masters.iter().any(is_here) {
         masters.retain(is_here);
@@ -220,18 +223,18 @@ pub(crate) fn master_of(server: &ServerRef) -> Result<Master, ServerError> {
     Ok(Master { info: meant.found, config: meant.config, listeners: meant.listeners })
 }
 
-/// Has a server that is not asked loaded the module by which a process serves one request at a time?
+/// True if a server that is not asked has loaded the module by which a process serves one request at a time.
 fn maps_prefork(kind: &Kind, pid: i32) -> bool {
-    matches!(kind.leave, Leave::IfOneRequest { .. }) && process::maps_any(pid, &["mod_mpm_prefork.so"])
+    matches!(kind.leave, LeaveMethod::IfOneRequest { .. }) && process::maps_any(pid, &["mod_mpm_prefork.so"])
 }
 
-/// It, with all that its row tells.
+/// Describes a server by its kind's table entry alone.
 fn from_outside(server: &ServerRef) -> Result<FoundServer, ServerError> {
     let kind = server.kind;
     let Master { info, config, listeners } = master_of(server)?;
     let status = match container::root_of(info.pid) {
         None => status_of(server, info.pid, config.as_deref(), &listeners),
-        // What its configuration and its listeners say is meant within; a URL is ours.
+        // File and listeners have their meaning inside the container; a URL is meant from here.
         Some(_) => status_of(server, info.pid, None, &[]),
     };
     Ok(FoundServer {
@@ -279,7 +282,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
-        // Two copies below the first wait for what nobody writes.
+        // Two copies below the first wait for input that never comes.
         let script = format!("( ( read -r x <'{0}'; true ) & wait ) & wait", pipe.display());
         let mut first = std::process::Command::new("bash").args(["-c", &script]).spawn().expect("bash");
         let pid = i32::try_from(first.id()).expect("a pid");

@@ -1,5 +1,5 @@
-//! Reads a configuration of PHP-FPM as it does: line by line, files of an inclusion by name, and a section goes on behind an
-//! inclusion with what that has left (`fpm_conf_ini_parser_section`).
+//! Reads a PHP-FPM configuration as PHP-FPM does: line by line, with included files in order of name. A section
+//! continues after an inclusion with the section that the included file ended in (`fpm_conf_ini_parser_section`).
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use lastdrop_files::input;
 use lastdrop_probe::fastcgi::FpmSocket;
 use lastdrop_probe::status::StatusSource;
 
-use crate::wildcard::{Hidden, Walk};
+use crate::wildcard::{HiddenFiles, WalkBudget};
 
-/// A setting where it stands.
+/// A setting and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct SettingLine {
     pub file: PathBuf,
     pub number: usize,
-    /// `global`, or a pool.
+    /// `global`, or the name of a pool.
     pub section: String,
     pub key: String,
     pub value: String,
 }
 
-/// A pattern of files that are included, and how many lines come before and with them.
+/// A pattern of included files, and the number of lines up to their end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inclusion {
     pub pattern: PathBuf,
@@ -30,27 +30,27 @@ pub struct Inclusion {
 
 #[derive(Debug, Default)]
 pub struct Scan {
-    pub lines: Vec<Line>,
+    pub lines: Vec<SettingLine>,
     /// The files, and the folders from which they are included.
     pub files: Vec<PathBuf>,
     pub inclusions: Vec<Inclusion>,
-    /// Files that could not be read.
+    /// Errors from files that could not be read.
     pub problems: Vec<String>,
-    /// The folder by which relative inclusions go, where that is not one of [`PREFIXES`].
+    /// The folder for relative inclusions, if it is not one of [`PREFIXES`].
     pub prefix: Option<PathBuf>,
     section: String,
-    /// Folders above the main file, the nearest first.
+    /// Folders above the main file, nearest first.
     above: Vec<PathBuf>,
-    walk: Walk,
+    walk: WalkBudget,
     bytes: usize,
 }
 
 const GLOBAL: &str = "global";
 const MOST_DEPTH: usize = 4;
-/// Files that include each other have no end.
+/// Bounds files that include each other.
 const MOST_FILES: usize = 2000;
 const MOST_BYTES: usize = 64 << 20;
-/// Relative names are below the folder that it was installed to.
+/// Relative names refer to the installation prefix.
 const PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 
 impl Scan {
@@ -82,7 +82,7 @@ impl Scan {
                     self.include(value, depth);
                     continue;
                 }
-                self.lines.push(Line {
+                self.lines.push(SettingLine {
                     file: path.into(),
                     number: i + 1,
                     section: self.section.clone(),
@@ -95,10 +95,10 @@ impl Scan {
 
     fn include(&mut self, pattern: &str, depth: usize) {
         let walk = RefCell::new(std::mem::take(&mut self.walk));
-        let found = |pattern: &Path| walk.borrow_mut().files(pattern, Hidden::Taken).unwrap_or_default();
-        // The title hides `-p PREFIX`, by which relative names go; the configuration is usually below that folder.
+        let found = |pattern: &Path| walk.borrow_mut().files(pattern, HiddenFiles::Taken).unwrap_or_default();
+        // The title hides `-p PREFIX`, to which relative names refer; the configuration is usually below that folder.
         let built_in = PREFIXES.map(PathBuf::from);
-        // An absolute name is the same below each of them.
+        // An absolute name does not depend on the prefix.
         let most = if Path::new(pattern).is_absolute() { 1 } else { usize::MAX };
         let known = self.prefix.iter().chain(&built_in).chain(&self.above).take(most);
         let prefix = known.into_iter().find(|prefix| !found(&prefix.join(pattern)).is_empty()).cloned();
@@ -115,7 +115,7 @@ impl Scan {
         self.inclusions.push(Inclusion { pattern, end: self.lines.len() });
     }
 
-    /// Pools, in order.
+    /// Names of the pools, in order.
     pub fn pools(&self) -> Vec<&str> {
         let mut pools: Vec<&str> = Vec::new();
         for line in &self.lines {
@@ -126,15 +126,15 @@ impl Scan {
         pools
     }
 
-    /// The last line of a section that sets something: it counts.
-    pub fn last(&self, section: &str, key: &str) -> Option<&Line> {
+    /// The last line of a section that sets a key: the effective one.
+    pub fn last(&self, section: &str, key: &str) -> Option<&SettingLine> {
         self.lines.iter().rev().find(|line| line.section == section && line.key == key)
     }
 
-    /// The line of a pool that sets something of PHP, and whether no other can: of several the first counts
-    /// (`fpm_conf_set_array` turns their order around).
-    pub fn of_php(&self, pool: &str, key: &str, skip: &str) -> Option<(&Line, bool)> {
-        let sets = |line: &&Line, by: &str| line.key.strip_prefix(by).is_some_and(|k| k == format!("[{key}]"));
+    /// The line of a pool that sets a PHP setting, and whether no script can override it. Of several lines the first is
+    /// effective (`fpm_conf_set_array` reverses their order).
+    pub fn of_php(&self, pool: &str, key: &str, skip: &str) -> Option<(&SettingLine, bool)> {
+        let sets = |line: &&SettingLine, by: &str| line.key.strip_prefix(by).is_some_and(|k| k == format!("[{key}]"));
         let own = || self.lines.iter().filter(|line| line.section == pool && !line.file.ends_with(skip));
         let first = |by: [&str; 2]| own().find(|line| by.iter().any(|by| sets(line, by)));
         let admin = first(["php_admin_value", "php_admin_flag"]).map(|line| (line, true));
@@ -158,7 +158,7 @@ pub fn status(config: &Path) -> Option<StatusSource> {
     })
 }
 
-/// Where a pool listens, as its configuration has it; what names neither a path nor an address is not read.
+/// A pool's listen address from its configuration; `None` if it is neither a path nor an address.
 pub(crate) fn socket_of(text: &str) -> Option<FpmSocket> {
     if text.starts_with('/') {
         return Some(FpmSocket::Unix(text.into()));

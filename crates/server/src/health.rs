@@ -1,4 +1,4 @@
-//! Is a server as it was: does it answer its URL with the status that it gave before anything was changed?
+//! Checks that a server still answers its URL with the status that it gave before anything was changed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use lastdrop_probe::{process, status};
 
 use crate::ServerError;
 
-/// How long a restarted server that answers otherwise may take to answer as before.
+/// How long a restarted server with a different answer may take to answer as before.
 const HEALTHY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one that runs may take to answer at all: a Java machine on a busy computer needs more than a minute.
+/// How long a running server may take to answer at all: a Java server on a busy machine needs more than a minute.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server answers this URL with this status.
+/// A URL and the status with which the server answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     pub url: Url,
@@ -22,10 +22,10 @@ pub struct Health {
 }
 
 impl Health {
-    /// Asks once whether it still does.
+    /// Sends one request to check that it still does.
     ///
     /// # Errors
-    /// With what it does instead.
+    /// With the different answer.
     pub fn check(&self) -> Result<(), ServerError> {
         let said = match status::get(&self.url, ASK_TIMEOUT) {
             Ok(answer) if answer.status == self.status => return Ok(()),
@@ -36,30 +36,30 @@ impl Health {
     }
 }
 
-/// What it answers now.
+/// Records the present answer.
 ///
 /// # Errors
-/// When it does not answer.
+/// If the server does not answer.
 pub fn look_at_health(url: &Url, pid: i32) -> Result<Health, ServerError> {
     let answer = status::get(url, ASK_TIMEOUT)
         .map_err(|e| ServerError::Unhealthy(format!("the server (process {pid}) is not healthy: {e}")))?;
     Ok(Health { url: url.clone(), status: answer.status })
 }
 
-/// What a site answers now that is not asked of a server of this machine.
+/// Records the present answer of a URL whose server is not on this machine.
 ///
 /// # Errors
-/// When it does not answer.
+/// If it does not answer.
 pub fn ask(url: &Url) -> Result<Health, ServerError> {
     let answer = status::get(url, ASK_TIMEOUT)
         .map_err(|e| ServerError::Unhealthy(format!("{url} does not answer from this machine: {e}")))?;
     Ok(Health { url: url.clone(), status: answer.status })
 }
 
-/// Waits until a site of servers on other machines answers as it did at the start.
+/// Waits until a site with servers on other machines answers as it did at the start.
 ///
 /// # Errors
-/// When it does not.
+/// If it does not.
 pub fn wait_until_it_answers(health: &Health) -> Result<(), ServerError> {
     let begun = Instant::now();
     loop {
@@ -78,7 +78,7 @@ pub fn wait_healthy(health: Option<&Health>, master: i32) -> Result<(), ServerEr
     let begun = Instant::now();
     let ended = || process::look(master).is_none_or(|p| p.state == 'Z');
     loop {
-        // Looked at before it is asked: one that answers meanwhile has not ended.
+        // Checked before the request: a server that answers afterwards has not ended.
         let gone = ended();
         let (seen, limit) = match status::get(&health.url, ASK_TIMEOUT) {
             Ok(answer) if answer.status == health.status => return Ok(()),

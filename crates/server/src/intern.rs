@@ -1,5 +1,5 @@
-//! Knobs that depend on a configuration, and their names: a knob is known for as long as the program lives, as a kind is. The
-//! same one made again is the same, so that what is kept does not grow with the number of looks.
+//! Interns knobs that depend on a configuration, and their names: a knob lives as long as the program, like a kind. An
+//! equal one is reused, so that memory does not grow with the number of reads.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! What is needed to undo a change, on disk before the change is made; and the lock that keeps two at bay.
+//! What is needed to undo a change, written to disk before the change; and the lock that keeps two lastdrops off one
+//! server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -23,11 +24,11 @@ use crate::private::{keep_to_ourselves, make_folder, remove_if_there, unfinished
 use crate::streams::Streams;
 use crate::systemd::DropIn;
 
-/// Where journals, locks and overrides live: /var/lib/lastdrop for root, the user's state folder otherwise.
+/// Folder of journals, locks and overrides: /var/lib/lastdrop for root, otherwise the user's state folder.
 /// LASTDROP_STATE names another.
 ///
 /// # Errors
-/// When there is no such place.
+/// If there is no such folder.
 pub fn state_folder() -> Result<PathBuf, ServerError> {
     let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(folder) = variable("LASTDROP_STATE") {
@@ -42,22 +43,22 @@ pub fn state_folder() -> Result<PathBuf, ServerError> {
         .ok_or_else(|| ServerError::Setting("no folder for the journal: set LASTDROP_STATE to one".into()))
 }
 
-/// How far a change has come.
+/// How far a change has proceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// Everything needed is written down, nothing is changed.
+    /// Everything needed is written down; nothing is changed.
     Armed,
-    /// Files or the running server may be changed.
+    /// Files or the running server may have been changed.
     Changed,
 }
 
-/// What the server was before the first change. Its environment may hold passwords: nobody but its owner may read it, and
-/// nothing of it goes anywhere else.
+/// The state of a server before the first change. Its environment may contain passwords: only its owner may read it,
+/// and nothing of it goes anywhere else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Journal {
     pub schema: String,
-    /// The server, as in [`crate::Facts::name`].
+    /// The server's name, as in [`crate::Facts::name`].
     pub server: String,
     pub stage: Stage,
     pub created_unix_s: u64,
@@ -65,83 +66,83 @@ pub struct Journal {
     pub daemonizes: bool,
     /// Number of the signal that reloads it.
     pub reload_signal: i32,
-    /// Unit by which the service manager restarts it, if one keeps it.
+    /// The systemd unit that restarts it, if it belongs to one.
     pub unit: Option<String>,
-    /// The command line on our own file.
+    /// The command line that starts it on lastdrop's file.
     pub changed_argv: Vec<String>,
-    /// Other command lines with which it has been started, of one whose command line is what is changed.
+    /// Other command lines with which it has been started, for a server whose command line is what changes.
     #[serde(default)]
     pub tried_argvs: Vec<Vec<String>>,
     /// Number of the signal that ends it [default: that of SIGTERM].
     #[serde(default)]
     pub stop_signal: Option<i32>,
-    /// Override in an included folder, and what stood there before (from an earlier `--keep`).
+    /// Override in an included folder, and its former content (from an earlier `--keep`).
     pub included_file: Option<PathBuf>,
     pub included_before: Option<String>,
-    /// The server's own files that were edited, and what stood there before.
+    /// The server's own files that were edited, with their former content.
     #[serde(default)]
     pub edited: Vec<EditedFile>,
-    /// Files beside its unit that say how it is started, and what stood there before.
+    /// Drop-in files of its unit that say how it is started, with their former content.
     #[serde(default)]
     pub drop_ins: Vec<DropIn>,
-    /// A temporary configuration beside the server's own.
+    /// A temporary configuration next to the server's own.
     #[serde(default)]
     pub test_file: Option<PathBuf>,
-    /// A reload makes the server as new.
+    /// A reload replaces every serving process.
     #[serde(default)]
     pub reloads: bool,
     /// Its master executes itself at a reload.
     #[serde(default)]
     pub executes_itself: bool,
-    /// Of one that shows a title: its command line and environment were seen, and are not assumed.
+    /// For a server that shows a title: its command line and environment were seen, not assumed.
     #[serde(default)]
     pub launch_is_known: bool,
-    /// It runs on with the workers that it has where it cannot take its configuration.
+    /// It keeps its old workers if it cannot use a configuration.
     #[serde(default)]
     pub survives: bool,
-    /// Where it says why it did not take a configuration.
+    /// The log in which it says why it did not use a configuration.
     #[serde(default)]
     pub error_log: Option<PathBuf>,
-    /// The file of ours that the changed server runs on.
+    /// The file of lastdrop's on which the changed server runs.
     pub own_file: PathBuf,
-    /// Where the server listened.
+    /// Addresses on which the server listened.
     #[serde(default)]
     pub listeners: Vec<SocketAddr>,
     pub settings: Settings,
-    /// The server is in use: what a reload undoes is undone by a reload.
+    /// The server is in use: changes made by a reload are undone by a reload.
     pub live: bool,
-    /// It was started anew with other settings: only another start undoes that for sure.
+    /// It was restarted with other settings: only another restart is sure to undo that.
     pub restarted: bool,
     pub url: Option<Url>,
     pub status: Option<u16>,
     /// Users whose files were trusted like root's (--trust).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trusted_users: Vec<u32>,
-    /// It is changed together with others.
+    /// Set if it is changed together with other servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackPlace>,
-    /// Where it writes.
+    /// Where its output goes.
     #[serde(default)]
     pub streams: Streams,
     #[serde(skip)]
     pub path: PathBuf,
 }
 
-/// One server's place among those that are changed together, each with a journal of its own.
+/// Position of a server among those that are changed together, each with its own journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackPlace {
-    /// The same in the journals of all of them.
+    /// Id of the stack, the same in all its journals.
     pub stack: String,
-    /// What the server is called there.
+    /// The server's name in the stack.
     pub called: String,
-    /// From 0 on in the order in which they are changed; they are put back in the reverse order.
+    /// From 0 in the order of changes; servers are restored in reverse order.
     pub place: usize,
 }
 
 pub const JOURNAL_SCHEMA: &str = "lastdrop.journal/1";
 
 impl Journal {
-    /// Writes it so that it is on disk, whole, before this returns.
+    /// Writes the journal; when this returns, it is completely on disk.
     pub fn write(&self) -> Result<(), ServerError> {
         let text = serde_json::to_string_pretty(self).map_err(|e| self.error(e.to_string()))?;
         write_durably(&self.path, text.as_bytes()).map_err(|e| self.error(e.to_string()))
@@ -158,13 +159,13 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Does the server run on only where its configuration passes its test? One that is only reloaded runs on with what it
-    /// has, unless its master executes itself.
+    /// True if the server survives only with a configuration that passes its test. A server that is only reloaded keeps
+    /// its old state, unless its master executes itself.
     pub fn has_to_pass(&self) -> bool {
         !self.reloads || self.executes_itself
     }
 
-    /// All command lines with which the server may run.
+    /// All command lines with which the server may be running.
     pub fn argvs(&self) -> Vec<&[String]> {
         let own = [&self.birth.argv, &self.changed_argv];
         own.into_iter().chain(&self.tried_argvs).map(Vec::as_slice).collect()
@@ -175,17 +176,17 @@ impl Journal {
         signal.map_err(|e| ServerError::Setting(format!("the journal's stop signal: {e}")))
     }
 
-    /// Forgets the change: it is undone, or meant to stay.
+    /// Removes the journal: the change is undone or meant to stay.
     pub fn remove(&self) -> Result<(), ServerError> {
-        // A kill may have left a part of one, with the same passwords in it.
+        // A kill may have left a partial journal with the same passwords.
         let removed = remove_if_there(&unfinished(&self.path)).and_then(|()| remove_if_there(&self.path));
         removed.map_err(|e| self.error(e.to_string()))
     }
 
-    /// All journals of killed runs, oldest name first.
+    /// All journals of killed runs, by name.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn all() -> Result<Vec<PathBuf>, ServerError> {
         let folder = state_folder()?;
         match check_folder(&folder) {
@@ -194,7 +195,7 @@ impl Journal {
         }
         match fs::read_dir(&folder) {
             Ok(entries) => {
-                // What an older version left open to others.
+                // Close what an older version left open to other users.
                 let _ = keep_to_ourselves(&folder);
                 let mut paths: Vec<PathBuf> = entries
                     .filter_map(Result::ok)
@@ -210,13 +211,13 @@ impl Journal {
     }
 }
 
-/// A journal holds what stood in the files that a run has edited.
+/// A journal contains the former content of edited files.
 const MOST_JOURNAL_BYTES: u64 = 256 << 20;
 
-/// The bytes of a journal that only root and the user who runs lastdrop can have written: what it says is executed.
+/// Reads a journal that only root and the user of lastdrop can have written, because its content is executed.
 ///
 /// # Errors
-/// With its owner and mode where it is another's.
+/// With owner and mode if it belongs to another user.
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>, ServerError> {
     TrustedFile::open(path).and_then(|file| file.read(MOST_JOURNAL_BYTES)).map_err(|e| match e {
         lastdrop_files::FileError::Io { source, .. } => {
@@ -226,7 +227,7 @@ pub fn read_bytes(path: &Path) -> Result<Vec<u8>, ServerError> {
     })
 }
 
-/// What is wrong with a journal that says nothing.
+/// Why a journal cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JournalFault {
     #[error("it is empty")]
@@ -260,7 +261,7 @@ pub fn parse_as<T: DeserializeOwned>(bytes: &[u8], known: &str) -> Result<T, Jou
     serde_json::from_value(value).map_err(fault)
 }
 
-/// Files of one server in the state folder, named after it.
+/// One server's files in the state folder, named after it.
 #[derive(Debug, Clone)]
 pub struct StateFiles {
     pub journal: PathBuf,
@@ -277,7 +278,7 @@ impl StateFiles {
             let what = format!("cannot use {} for the journal (LASTDROP_STATE names another folder)", folder.display());
             ServerError::io(what)
         };
-        // In a folder that another user may change nothing is made.
+        // Nothing is created in a folder that another user may change.
         let existing = folder.ancestors().find(|f| f.exists() || f.as_os_str().is_empty()).unwrap_or(Path::new("/"));
         check_folder(existing).map_err(|e| cannot()(e.into()))?;
         make_folder(&folder).map_err(cannot())?;
@@ -296,19 +297,19 @@ impl StateFiles {
         }
     }
 
-    /// The files that go with a journal.
+    /// The files that belong to a journal.
     pub fn beside(journal: &Path) -> StateFiles {
         let name = journal.file_stem().unwrap_or_default().to_string_lossy();
         StateFiles::named(journal.parent().unwrap_or(Path::new("")), &name)
     }
 
-    /// Takes away what somebody who was killed was just writing. Under the lock.
+    /// Removes partial files of a killed process. Needs the lock.
     pub fn tidy(&self) {
         let half_written = [&self.journal, &self.trial, &self.kept, &self.test].map(|file| unfinished(file));
         for file in half_written.iter().chain([&self.test]) {
             let _ = remove_if_there(file);
         }
-        // A trial that no journal knows of is over; a server that still runs on it needs it when it is reloaded.
+        // A trial file without a journal is obsolete, but a server that still runs on it needs it for its next reload.
         let in_use = || process::all().iter().any(|p| p.argv.iter().any(|word| Path::new(word) == self.trial));
         if self.trial.exists() && !self.journal.exists() && !in_use() {
             let _ = remove_if_there(&self.trial);
@@ -316,12 +317,12 @@ impl StateFiles {
     }
 }
 
-/// How the files of a server are named.
+/// Base name of a server's files.
 fn name_of(server: &str) -> String {
     server.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
 
-/// Takes away what killed runs left besides their journals: half-written files, locks that nobody holds.
+/// Removes what killed runs left besides journals: partial files, and locks that no process holds.
 pub fn tidy_all() -> Result<(), ServerError> {
     let folder = state_folder()?;
     if check_folder(&folder).is_err() {
@@ -334,7 +335,7 @@ pub fn tidy_all() -> Result<(), ServerError> {
     let names: BTreeSet<String> =
         names.filter_map(|name| suffixes.iter().find_map(|s| name.strip_suffix(s)).map(str::to_string)).collect();
     for files in names.iter().map(|name| StateFiles::named(&folder, name)) {
-        // Somebody who is at work needs them.
+        // A process at work needs them.
         if let Ok(_lock) = Lock::take(&files.lock) {
             files.tidy();
         }
@@ -342,15 +343,15 @@ pub fn tidy_all() -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Held while a server may be changed; the kernel lets go of it when the process ends, however it ends. Its file goes
-/// with it.
+/// Held while a server may be changed. The kernel releases it when the process ends, however it ends. The file is
+/// removed with the lock.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
     _file: Flock<File>,
 }
 
-/// A child of a killed holder keeps the lock from its fork to its exec; that takes a moment on a busy machine.
+/// A child of a killed holder keeps the lock from its fork to its exec, which takes a moment on a busy machine.
 const DEAD_HOLDER_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Lock {
@@ -360,8 +361,8 @@ impl Lock {
             let file = TrustedFile::create(path)
                 .map_err(|e| ServerError::io(format!("cannot open the lock {}", path.display()))(io::Error::from(e)))?;
             match Flock::lock(file.into_file(), FlockArg::LockExclusiveNonblock) {
-                // Whoever held it may have taken the file away between our open and our lock: then it is the lock of
-                // nobody, and another may hold the file that is there now.
+                // The previous holder may have removed the file between our open and our lock. Then we hold a deleted
+                // file, and another process may hold the present one.
                 Ok(lock) if !is_at(&lock, path) => {}
                 Ok(mut lock) => {
                     let _ = lock.set_len(0);
@@ -382,16 +383,16 @@ impl Lock {
         }
     }
 
-    /// Is somebody at work who holds it?
+    /// True if a running process holds the lock.
     pub fn is_held(path: &Path) -> bool {
-        /// A lock holds the number of a process.
+        /// A lock file contains a pid.
         const MOST_BYTES: u64 = 64;
         let bytes = TrustedFile::open(path).and_then(|file| file.read(MOST_BYTES));
         bytes.is_ok_and(|pid| is_alive(String::from_utf8_lossy(&pid).trim()))
     }
 }
 
-/// Takes the locks of several servers, by name: of two who want the same ones the first to come has them all.
+/// Takes the locks of several servers in order of name: of two processes that want the same locks, the first gets all.
 pub fn lock_all<'a>(servers: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, Result<Lock, ServerError>> {
     let in_order: BTreeSet<&str> = servers.into_iter().collect();
     let lock = |name: &str| StateFiles::of(name).and_then(|files| Lock::take(&files.lock));
@@ -400,7 +401,7 @@ pub fn lock_all<'a>(servers: impl IntoIterator<Item = &'a str>) -> BTreeMap<Stri
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Before it is let go of: nobody else can have made the file that is there.
+        // Before the lock is released: until then, no other process can have created the file.
         let _ = remove_if_there(&self.path);
     }
 }
@@ -409,13 +410,13 @@ fn is_alive(pid: &str) -> bool {
     pid.parse().is_ok_and(|p| process::look(p).is_some_and(|p| p.state != 'Z'))
 }
 
-/// Is the open file still the one that has this name?
+/// True if the open file is still the one with this name.
 fn is_at(file: &File, path: &Path) -> bool {
     let id = |m: fs::Metadata| (m.dev(), m.ino());
     file.metadata().ok().map(id).is_some_and(|open| fs::symlink_metadata(path).ok().map(id) == Some(open))
 }
 
-/// The error about a journal that cannot be used: what it was about, and what a person can do without it.
+/// The error about an unusable journal: which server it was about, and what a person can do without it.
 fn unusable(path: &Path, bytes: &[u8], fault: JournalFault) -> ServerError {
     let text = String::from_utf8_lossy(bytes);
     let files = StateFiles::beside(path);
@@ -441,7 +442,7 @@ fn unusable(path: &Path, bytes: &[u8], fault: JournalFault) -> ServerError {
     ServerError::BrokenJournal { path: path.to_path_buf(), fault, about, by_hand: by_hand.join(";\n  ") }
 }
 
-/// The value of a field in what there is of a journal, by the lines that it is written in.
+/// Reads a field's value from the readable part of a journal, by its lines.
 fn value_of(text: &str, field: &str) -> Option<String> {
     let begins = format!("\"{field}\": ");
     let value = text.lines().find_map(|l| l.trim_start().strip_prefix(&begins))?;
@@ -462,7 +463,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while turns.load(Ordering::SeqCst) < 400 {
-                        // Whoever holds it is this process, which lives: it is refused, and asked for again.
+                        // The lock is held by this process, which is alive: taking it fails and is retried.
                         let Ok(_lock) = Lock::take(&path) else { continue };
                         most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         thread::yield_now();

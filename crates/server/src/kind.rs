@@ -1,9 +1,9 @@
-//! What is known of a kind of server. Nothing else in the program knows one kind from another: what can be named on a
-//! command line, how a server is found and told from others, where its status page is, how one of its workers is asked to
-//! leave and what help and errors say of all that is read here.
+//! All knowledge of a kind of server. The rest of the program does not distinguish kinds. A kind says how servers are
+//! named on a command line, found and told apart; where the status page is; how one worker is asked to leave; and what
+//! help and errors say about all this.
 //!
-//! `kinds` has them all, each out of a file. One whose settings can be changed has an adapter besides: its file has the name of
-//! it, `adapters` the rest.
+//! `kinds` contains all kinds, each read from a file. A kind whose settings can be changed also has an adapter: its
+//! file names it, and `adapters` contains it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,47 +14,47 @@ use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::change_method::Means;
+use crate::change_method::ChangeMethods;
 
 #[derive(Debug)]
 pub struct Kind {
-    /// On the command line, in documents and journals.
+    /// The name on the command line, in documents and in journals.
     pub name: &'static str,
-    /// Other names that the command line takes.
+    /// Other names accepted on the command line.
     pub aliases: &'static [&'static str],
-    /// As people write it.
+    /// The name in prose.
     pub title: &'static str,
-    /// Names of its programs; a star at the end of one stands for anything: `php-fpm*`.
+    /// Names of its programs; a star at the end matches anything: `php-fpm*`.
     pub programs: &'static [&'static str],
-    /// First argument of the program, or the name of the file that it is, where that makes it a server of this kind. A
-    /// star at the end stands for anything.
+    /// The first argument of the program, or that file's name, if only this makes it a server of the kind. A star at
+    /// the end matches anything.
     pub argument: Option<&'static str>,
-    /// Any word of its command line, likewise.
+    /// The same for any word of its command line.
     pub word: Option<&'static str>,
-    /// How titles begin that its processes write over their command lines.
+    /// Prefixes of the titles that its processes write over their command lines.
     pub titles: &'static [&'static str],
-    pub named_by: NamedBy,
-    /// What may follow the colon, as help shows it.
+    pub named_by: NameSource,
+    /// What may follow the colon, as shown in help.
     pub example: Option<&'static str>,
-    /// What to try where none is found.
+    /// What to try if none is found.
     pub advice: &'static str,
     pub status: Status,
-    /// What makes its status page tell of each worker, where it does not do so by itself.
+    /// The setting that makes its status page list each worker, if it does not do so by default.
     pub tells_each: Option<&'static str>,
-    pub leave: Leave,
-    /// Titles of children that are no workers.
+    pub leave: LeaveMethod,
+    /// Titles of child processes that are not workers.
     pub helpers: Helpers,
-    /// A worker is a process that serves one request at a time, whatever the configuration says. Where it is the
-    /// configuration that decides, the adapter knows.
+    /// True if every worker is a process that serves one request at a time, whatever the configuration. If the
+    /// configuration decides, the adapter knows.
     pub one_request_a_worker: bool,
-    /// What it speaks, where it is a database: it is asked by its own views and never changed.
+    /// The protocol, if it is a database: lastdrop queries its own views and never changes it.
     pub database: Option<DatabaseService>,
-    /// Takes lines of its own language beside settings (`trace --with`, `size --variant`).
+    /// True if it takes directives in its own language besides settings (`trace --with`, `size --variant`).
     pub directives: bool,
-    /// By whom its settings can be read and changed.
+    /// The adapter that reads and changes its settings.
     pub adapter: Option<AdapterName>,
-    /// How its settings are changed, where its file says that.
-    pub means: Option<Means>,
+    /// How its settings are changed, if its file says so.
+    pub means: Option<ChangeMethods>,
 }
 
 /// The adapters that there are; `adapters` has them.
@@ -66,36 +66,38 @@ pub enum AdapterName {
     Nginx,
     PhpFpm,
     Target,
-    // Not a program: what all of them stand on.
+    // Not a program, but the machine that all servers run on.
     Host,
     /// For those whose files say all of it.
     #[serde(skip)]
     Described,
 }
 
-/// What stands after the colon of a server's name, and how a master tells that it is the one.
+/// What follows the colon of a server's name, and how the right master is recognised.
 #[derive(Debug)]
-pub enum NamedBy {
-    /// A configuration file, or a folder: the word after this flag of its command line; of one that ends with '=' what follows it.
+pub enum NameSource {
+    /// A configuration file or folder: the command line word after this flag, or after its '='.
     Flag(&'static str),
-    /// The same in a title; without the flag it is the file that the program is built with. Good for telling one master
-    /// from another that is sought by its file, not for naming it: a relative path is relative to what no title tells.
+    /// The same in a title; without the flag, the file that is built into the program. This identifies a master that is
+    /// searched by its file. It does not suffice to name one, because the title does not show what a relative path is
+    /// relative to.
     TitleFlag { flag: &'static str, otherwise: &'static str },
-    /// The folder of its data, in which it works: what follows this flag of its command line, else where it is.
+    /// Its data folder, which is its working folder: the command line word after this flag, otherwise the working
+    /// folder.
     Folder {
         flag: &'static str,
-        /// Configurations that it reads where its command line names none.
+        /// Configurations that it reads if its command line names none.
         files: &'static [&'static str],
     },
-    /// A configuration file, in brackets in its title: `php-fpm: master process (/etc/php/8.2/fpm/php-fpm.conf)`.
+    /// A configuration file in brackets in its title: `php-fpm: master process (/etc/php/8.2/fpm/php-fpm.conf)`.
     TitleBrackets,
-    /// The id of any process.
+    /// The pid of any process.
     ProcessId,
-    /// There is nothing by which two could be told apart but where they listen.
+    /// Nothing: two servers differ only in where they listen.
     Nothing,
 }
 
-/// The word after a flag; of one that ends with '=' what follows it.
+/// The word after a flag, or the rest of the word if the flag ends with '='.
 fn after(flag: &str, argv: &[String]) -> Option<PathBuf> {
     let joined = || argv.iter().find_map(|w| w.strip_prefix(flag));
     let apart = || argv.windows(2).find(|w| w[0] == flag).map(|w| w[1].as_str());
@@ -106,29 +108,29 @@ fn works_in(info: &ProcessInfo) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{}/cwd", info.pid)).ok()
 }
 
-impl NamedBy {
+impl NameSource {
     /// The configuration file by which a server can be named.
     #[must_use]
     pub fn certain(&self, info: &ProcessInfo) -> Option<PathBuf> {
         match self {
-            NamedBy::Flag(flag) => after(flag, &info.argv),
-            NamedBy::Folder { flag, .. } => after(flag, &info.argv).or_else(|| works_in(info)),
-            NamedBy::TitleBrackets => Some(PathBuf::from(info.argv.first()?.split_once('(')?.1.split_once(')')?.0)),
-            NamedBy::TitleFlag { .. } | NamedBy::ProcessId | NamedBy::Nothing => None,
+            NameSource::Flag(flag) => after(flag, &info.argv),
+            NameSource::Folder { flag, .. } => after(flag, &info.argv).or_else(|| works_in(info)),
+            NameSource::TitleBrackets => Some(PathBuf::from(info.argv.first()?.split_once('(')?.1.split_once(')')?.0)),
+            NameSource::TitleFlag { .. } | NameSource::ProcessId | NameSource::Nothing => None,
         }
     }
 
-    /// The configuration file that it has by all appearances.
+    /// The configuration file that it most likely has.
     #[must_use]
     pub fn likely(&self, info: &ProcessInfo) -> Option<PathBuf> {
         match self {
-            NamedBy::TitleFlag { flag, otherwise } => {
+            NameSource::TitleFlag { flag, otherwise } => {
                 let title = info.argv.join(" ");
                 let mut words = title.split_whitespace().skip_while(|w| w != flag);
                 Some(PathBuf::from(words.nth(1).unwrap_or(otherwise)))
             }
-            // A relative path means one from where the server was started.
-            NamedBy::Flag(_) => {
+            // A relative path is relative to the folder where the server was started.
+            NameSource::Flag(_) => {
                 self.certain(info).map(|file| works_in(info).map_or_else(|| file.clone(), |at| at.join(&file)))
             }
             _ => self.certain(info),
@@ -136,7 +138,7 @@ impl NamedBy {
     }
 }
 
-/// The files that a process names on its command line, as words or behind a '=' (`--defaults-file=/etc/my.cnf`).
+/// Files that a process names on its command line, as words or after a '=' (`--defaults-file=/etc/my.cnf`).
 fn files_named_by(info: &ProcessInfo) -> impl Iterator<Item = PathBuf> {
     let folder = works_in(info).unwrap_or_else(|| PathBuf::from("/"));
     let names = info.argv.iter().skip(1).flat_map(|word| {
@@ -146,16 +148,16 @@ fn files_named_by(info: &ProcessInfo) -> impl Iterator<Item = PathBuf> {
     names.map(move |name| folder.join(name)).filter(|file| file.is_file())
 }
 
-impl NamedBy {
-    /// Was a server started on this configuration, though that is not what tells it from others? Its command line names
-    /// it, or it is the one that is read where no other is named, or it is in the folder of its data.
+impl NameSource {
+    /// True if a server was started on this configuration, even if its kind is not named by it. Its command line names
+    /// the file, or the file is the default, or it is in the data folder.
     #[must_use]
     pub fn also_names(&self, info: &ProcessInfo, wanted: &Path) -> bool {
         let is_wanted = |file: &Path| crate::container::is_same_file(file, wanted) == Some(true);
         if files_named_by(info).any(|file| is_wanted(&crate::container::seen_from_here(info.pid, &file))) {
             return true;
         }
-        let NamedBy::Folder { files, .. } = self else { return false };
+        let NameSource::Folder { files, .. } = self else { return false };
         let names_one = info.argv.iter().any(|w| w == "--no-defaults" || w.starts_with("--defaults-file="));
         let in_its_folder = || self.certain(info).is_some_and(|folder| wanted.parent() == Some(folder.as_path()));
         in_its_folder() || (!names_one && files.iter().any(|file| is_wanted(Path::new(file))))
@@ -166,34 +168,35 @@ impl NamedBy {
 #[derive(Debug)]
 pub enum Status {
     Nowhere,
-    /// Over HTTP; at one of these paths by habit.
+    /// Over HTTP, usually at one of these paths.
     Http {
         format: PageFormat,
         paths: &'static [&'static str],
     },
-    /// By FastCGI, where the configuration of PHP-FPM says; at a socket that is named by hand it is at `path`.
+    /// By FastCGI, at the address in PHP-FPM's configuration; at a socket named by hand, at `path`.
     FastCgi {
         path: &'static str,
     },
-    /// HAProxy's stats socket, where its configuration says.
+    /// HAProxy's stats socket, at the address in its configuration.
     StatsSocket,
 }
 
-/// How one worker alone is asked to go.
+/// How a single worker is asked to leave.
 #[derive(Debug)]
-pub enum Leave {
-    /// At this signal it finishes what it does and leaves, and its master puts another in its place.
+pub enum LeaveMethod {
+    /// At this signal, a worker finishes its work and leaves, and its master starts another.
     Gracefully(Signal),
-    /// The same, of processes of one request each only. Of others: what bounds their age instead.
+    /// The same, but only for processes that serve one request at a time. For others, `otherwise` names the setting
+    /// that bounds their age.
     IfOneRequest { signal: Signal, otherwise: &'static str },
-    /// It would cut requests off, or cannot be known; in words.
+    /// It would cut requests off or is impossible to know, with the reason.
     Never(&'static str),
-    /// Nobody has found out yet.
+    /// It has not been investigated.
     Unknown,
 }
 
 impl Kind {
-    /// Is this a process of its program?
+    /// True if this is a process of its program.
     #[must_use]
     pub fn runs(&self, info: &ProcessInfo) -> bool {
         let program = program_of(info);
@@ -211,25 +214,25 @@ impl Kind {
         argument && self.word.is_none_or(|word| info.argv.iter().skip(1).any(|a| a == word))
     }
 
-    /// Is it the host: settings, and no process that is it?
+    /// True for the host: it has settings but no process.
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.adapter == Some(AdapterName::Host)
     }
 
-    /// Is it a program that runs?
+    /// True if it is a running program.
     #[must_use]
     pub fn is_program(&self) -> bool {
         !self.is_host()
     }
 
-    /// Can its settings be read and changed?
+    /// True if its settings can be read and changed.
     #[must_use]
     pub fn can_change(&self) -> bool {
         self.adapter.is_some()
     }
 
-    /// Does its status page tell of all its requests together and of none alone?
+    /// True if its status page counts all requests together and lists no single one.
     pub(crate) fn counts_in_total(&self) -> bool {
         matches!(
             self.status,
@@ -237,22 +240,23 @@ impl Kind {
         )
     }
 
-    /// Can its workers be replaced one by one?
+    /// True if its workers can be replaced one by one.
     #[must_use]
     pub fn can_replace(&self) -> bool {
-        !matches!(self.leave, Leave::Never(_) | Leave::Unknown)
+        !matches!(self.leave, LeaveMethod::Never(_) | LeaveMethod::Unknown)
     }
 
-    /// How it is written where no file is named: `nginx`, `pid:1234`.
+    /// How the kind is written without a file: `nginx`, `pid:1234`.
     pub(crate) fn written(&self) -> String {
         match (&self.named_by, self.example) {
-            (NamedBy::ProcessId, Some(id)) => format!("{}:{id}", self.name),
+            (NameSource::ProcessId, Some(id)) => format!("{}:{id}", self.name),
             _ => self.name.into(),
         }
     }
 }
 
-/// The name of a process's program; of another user's process, whose program is hidden, what its title says.
+/// Name of a process's program; if the program is hidden because the process belongs to another user, the name in its
+/// title.
 pub(crate) fn program_of(info: &ProcessInfo) -> String {
     let name = info.exe.as_ref().and_then(|e| e.file_name()).map(|n| n.to_string_lossy().into_owned());
     let name = name.or_else(|| {
@@ -270,7 +274,7 @@ impl PartialEq for Kind {
 
 impl Eq for Kind {}
 
-/// Is this the name, where a star at its end stands for anything?
+/// Compares a name with a pattern, in which a star at the end matches anything.
 fn fits(name: &str, given: &str) -> bool {
     match name.strip_suffix('*') {
         Some(beginning) => given.starts_with(beginning),

@@ -1,4 +1,5 @@
-//! The file that a kind of server is: TOML. The structures here are its format, and its JSON schema is made from them.
+//! The TOML file that defines a kind of server. The structures here are its format; its JSON schema is generated from
+//! them.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -10,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::change_method_file::ChangeFile;
-use crate::kind::{AdapterName, Kind, Leave, NamedBy, Status};
+use crate::kind::{AdapterName, Kind, LeaveMethod, NameSource, Status};
 use crate::knob_file::KnobFile;
 
 /// A kind of server: how it is found, looked at and asked to let one worker go.
@@ -122,7 +123,7 @@ struct HelperFile {
     ends: String,
 }
 
-/// A kind lives as long as the program: each is read once.
+/// Leaks the text: a kind lives as long as the program and is read once.
 pub(crate) fn keep(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
@@ -131,10 +132,10 @@ pub(crate) fn keep_all(texts: Vec<String>) -> &'static [&'static str] {
     Box::leak(texts.into_iter().map(keep).collect::<Vec<_>>().into_boxed_slice())
 }
 
-/// Reads a kind that will be called `name` from a file.
+/// Reads the kind called `name` from a file's text.
 ///
 /// # Errors
-/// In words: the first mistake, with its line where it has one, and what to do about it.
+/// In words: the first mistake, with its line if known, and what to do about it.
 pub fn parse(text: &str, name: String) -> Result<Kind, String> {
     let file: KindFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].matches('\n').count() + 1);
@@ -147,9 +148,9 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
     if file.programs.iter().chain(&file.titles).any(|p| p.trim_end_matches('*').is_empty()) {
         return Err("a program or title without a name would fit everything; write its name".into());
     }
-    let named_by = file.config.map_or(Ok(NamedBy::Nothing), named_by)?;
+    let named_by = file.config.map_or(Ok(NameSource::Nothing), named_by)?;
     let status = file.status.map_or(Ok(Status::Nowhere), status)?;
-    let leave = file.leave.map_or(Ok(Leave::Unknown), leave)?;
+    let leave = file.leave.map_or(Ok(LeaveMethod::Unknown), leave)?;
     let helpers: Vec<(&'static str, &'static str)> =
         file.helpers.into_iter().map(|h| (keep(h.begins), keep(h.ends))).collect();
     if helpers.iter().any(|(begins, _)| begins.is_empty()) {
@@ -192,18 +193,18 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
     })
 }
 
-fn named_by(c: ConfigFile) -> Result<NamedBy, String> {
+fn named_by(c: ConfigFile) -> Result<NameSource, String> {
     let others = [c.title_brackets, c.working_folder, c.process_id];
     match (c.flag, c.title_flag, c.otherwise, others) {
-        (Some(flag), None, None, [false, false, false]) => Ok(NamedBy::Flag(keep(flag))),
+        (Some(flag), None, None, [false, false, false]) => Ok(NameSource::Flag(keep(flag))),
         (Some(flag), None, None, [false, true, false]) => {
-            Ok(NamedBy::Folder { flag: keep(flag), files: keep_all(c.files) })
+            Ok(NameSource::Folder { flag: keep(flag), files: keep_all(c.files) })
         }
         (None, Some(flag), Some(otherwise), [false, false, false]) => {
-            Ok(NamedBy::TitleFlag { flag: keep(flag), otherwise: keep(otherwise) })
+            Ok(NameSource::TitleFlag { flag: keep(flag), otherwise: keep(otherwise) })
         }
-        (None, None, None, [true, false, false]) => Ok(NamedBy::TitleBrackets),
-        (None, None, None, [false, false, true]) => Ok(NamedBy::ProcessId),
+        (None, None, None, [true, false, false]) => Ok(NameSource::TitleBrackets),
+        (None, None, None, [false, false, true]) => Ok(NameSource::ProcessId),
         _ => Err(
             "config is one of: flag, flag with working_folder, title_flag with otherwise, title_brackets, process_id"
                 .into(),
@@ -225,22 +226,22 @@ fn status(s: StatusFile) -> Result<Status, String> {
     })
 }
 
-fn leave(l: LeaveFile) -> Result<Leave, String> {
+fn leave(l: LeaveFile) -> Result<LeaveMethod, String> {
     match (l.signal, l.otherwise, l.never) {
         (Some(signal), otherwise, None) => {
             let signal = Signal::from_str(&signal)
                 .map_err(|_| format!("leave.signal is the name of a signal such as \"SIGQUIT\", not '{signal}'"))?;
             Ok(match otherwise {
-                Some(otherwise) => Leave::IfOneRequest { signal, otherwise: keep(otherwise) },
-                None => Leave::Gracefully(signal),
+                Some(otherwise) => LeaveMethod::IfOneRequest { signal, otherwise: keep(otherwise) },
+                None => LeaveMethod::Gracefully(signal),
             })
         }
-        (None, None, Some(never)) => Ok(Leave::Never(keep(never))),
+        (None, None, Some(never)) => Ok(LeaveMethod::Never(keep(never))),
         _ => Err("leave is a signal (with otherwise, if it may be), or never with the reason".into()),
     }
 }
 
-/// The JSON schema of such a file.
+/// Returns the JSON schema of such a file.
 #[must_use]
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(KindFile).to_value()
@@ -316,6 +317,6 @@ mod tests {
     fn what_is_not_said_is_the_least() {
         let kind = parse("programs = ['site*']", "custom:/srv/site.toml".into()).expect("a kind");
         assert_eq!((kind.name, kind.title), ("custom:/srv/site.toml", "site"));
-        assert!(matches!((&kind.status, &kind.leave, kind.adapter), (Status::Nowhere, Leave::Unknown, None)));
+        assert!(matches!((&kind.status, &kind.leave, kind.adapter), (Status::Nowhere, LeaveMethod::Unknown, None)));
     }
 }

@@ -1,7 +1,7 @@
-//! All kinds of servers: those of lastdrop, and those that users have added as files.
+//! All kinds of servers: lastdrop's own, and those that users have added as files.
 //!
-//! A file of a user may make lastdrop send signals to processes and, once it says how, change them: it is read only where
-//! nobody but root and the user who runs lastdrop could have written it.
+//! A user's file may make lastdrop send signals to processes, and change them if it says how. Therefore it is read only
+//! if root and the user of lastdrop alone could have written it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use lastdrop_probe::process::ProcessInfo;
 use crate::kind::Kind;
 use crate::kind_file;
 
-/// The files of lastdrop's own kinds. The last one is what is left when no other fits.
+/// The files of lastdrop's own kinds. The last one matches any process that no other kind matches.
 pub(crate) const OWN: &[(&str, &str)] = &[
     ("apache", include_str!("../kinds/apache.toml")),
     ("nginx", include_str!("../kinds/nginx.toml")),
@@ -33,14 +33,14 @@ pub(crate) const OWN: &[(&str, &str)] = &[
     ("pid", include_str!("../kinds/pid.toml")),
 ];
 
-/// The word of a server's name after which the file of its kind follows.
+/// The prefix of a server name that is followed by the file of its kind.
 pub const CUSTOM: &str = "custom";
-/// A file of a kind is not larger than this.
+/// Largest size of a kind's file.
 const MOST_BYTES: u64 = 64 * 1024;
 
 struct Kinds {
     all: Vec<&'static Kind>,
-    /// Files of users that are no kinds, and why.
+    /// Users' files that are not valid kinds, with the reasons.
     troubles: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ fn kinds() -> &'static Kinds {
     ALL.get_or_init(|| read(&folders()))
 }
 
-/// Where users' kinds are, those of the user after those of the machine.
+/// Folders with users' kinds: those of the machine, then those of the user.
 fn folders() -> Vec<PathBuf> {
     let config = std::env::var_os("XDG_CONFIG_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
     let home = std::env::var_os("HOME").filter(|v| !v.is_empty()).map(|home| Path::new(&home).join(".config"));
@@ -59,13 +59,13 @@ fn folders() -> Vec<PathBuf> {
 
 fn read(folders: &[PathBuf]) -> Kinds {
     let mut own: Vec<&'static Kind> = Vec::new();
-    // Looked for first: a user's file says more of a program than lastdrop's.
+    // Users' kinds come first: a user's file says more about a program than lastdrop's.
     let mut all: Vec<&'static Kind> = Vec::new();
     let mut troubles = Vec::new();
     for (name, text) in OWN {
         match kind_file::parse(text, (*name).into()) {
             Ok(kind) => own.push(Box::leak(Box::new(kind))),
-            // Only a change of lastdrop itself brings this about; a test reads them all.
+            // Happens only if lastdrop's own files are wrong; a test reads them all.
             Err(why) => troubles.push(format!("{name}: {why}")),
         }
     }
@@ -95,7 +95,7 @@ fn read(folders: &[PathBuf]) -> Kinds {
     Kinds { all, troubles }
 }
 
-/// The kind that a file is.
+/// Reads the kind in a file.
 fn from_file(file: &TrustedFile, name: String) -> Result<Kind, String> {
     if name.is_empty() || (!name.starts_with(CUSTOM) && name.contains([':', '@', '=', '/', ' '])) {
         return Err("the file's name is the kind's: letters, digits and '-' only".into());
@@ -105,7 +105,7 @@ fn from_file(file: &TrustedFile, name: String) -> Result<Kind, String> {
     kind_file::parse(&text, name)
 }
 
-/// The kind that a file is which somebody names on the command line.
+/// The kind in a file that is named on the command line.
 ///
 /// # Errors
 /// With the file and what is wrong with it.
@@ -121,32 +121,32 @@ pub fn all() -> &'static [&'static Kind] {
     &kinds().all
 }
 
-/// Files of users that are no kinds, each with the reason.
+/// Users' files that are not valid kinds, with the reasons.
 #[must_use]
 pub fn troubles() -> &'static [String] {
     &kinds().troubles
 }
 
-/// The kind that a word on the command line means.
+/// The kind with this name on the command line.
 #[must_use]
 pub fn named(word: &str) -> Option<&'static Kind> {
     all().iter().copied().find(|k| k.name == word || k.aliases.contains(&word))
 }
 
-/// The kind that a process is of.
+/// The kind of a process.
 #[must_use]
 pub fn of(info: &ProcessInfo) -> &'static Kind {
     let known = all().iter().copied().find(|k| k.runs(info));
     known.unwrap_or(all()[all().len() - 1])
 }
 
-/// The kinds for which something is true, as help lists them: `apache, nginx, php-fpm, target, pid:1234`.
+/// The selected kinds, as help lists them: `apache, nginx, php-fpm, target, pid:1234`.
 #[must_use]
 pub fn list(which: impl Fn(&Kind) -> bool) -> String {
     all().iter().filter(|k| which(k)).map(|k| k.written()).collect::<Vec<_>>().join(", ")
 }
 
-/// The same, with configuration files: `apache, apache:/path/apache2.conf, nginx …`.
+/// The same with configuration files: `apache, apache:/path/apache2.conf, nginx …`.
 #[must_use]
 pub fn list_with_files(which: impl Fn(&Kind) -> bool) -> String {
     let ways = |k: &Kind| {
@@ -156,7 +156,7 @@ pub fn list_with_files(which: impl Fn(&Kind) -> bool) -> String {
     all().iter().filter(|k| which(k)).flat_map(|k| ways(k)).collect::<Vec<_>>().join(", ")
 }
 
-/// The titles of the kinds for which something is true, in a sentence: `Apache and nginx`.
+/// The titles of the selected kinds, in a sentence: `Apache and nginx`.
 #[must_use]
 pub fn titles(which: impl Fn(&Kind) -> bool) -> String {
     let titles: Vec<&str> = all().iter().filter(|k| which(k)).map(|k| k.title).collect();
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
     use crate::ServerRef;
-    use crate::kind::{NamedBy, Status};
+    use crate::kind::{NameSource, Status};
 
     fn process(argv: &[&str]) -> ProcessInfo {
         let argv: Vec<String> = argv.iter().map(ToString::to_string).collect();
@@ -195,7 +195,7 @@ mod tests {
     fn every_file_of_lastdrop_is_a_kind() {
         let kinds = read(&[]);
         assert!(kinds.troubles.is_empty() && kinds.all.len() == OWN.len(), "{:?}", kinds.troubles);
-        assert!(matches!(kinds.all[OWN.len() - 1].named_by, NamedBy::ProcessId), "what is left fits everything");
+        assert!(matches!(kinds.all[OWN.len() - 1].named_by, NameSource::ProcessId), "what is left fits everything");
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
                 assert!(!name.contains([':', '@', '=', '/', ' ']), "{name} cannot be told from what follows it");
                 assert_eq!(named(name), Some(kind));
             }
-            let file = if matches!(kind.named_by, NamedBy::ProcessId) { "7" } else { "/etc/a@b.conf" };
+            let file = if matches!(kind.named_by, NameSource::ProcessId) { "7" } else { "/etc/a@b.conf" };
             let plain = kind.written();
             let with_file = if kind.is_host() { plain.clone() } else { format!("{}:{file}", kind.name) };
             for text in [plain.clone(), with_file, format!("{plain}@http://127.0.0.1:81/s")] {
@@ -264,7 +264,7 @@ mod tests {
                 assert_eq!(takers, [kind.name], "{exe}");
                 assert_eq!(of(&info), kind);
             }
-            let without = kind.is_host() || matches!(kind.named_by, NamedBy::ProcessId);
+            let without = kind.is_host() || matches!(kind.named_by, NameSource::ProcessId);
             assert_eq!(kind.programs.is_empty(), without, "{}", kind.name);
         }
         assert_eq!(of(&process(&["/usr/bin/lastdrop", "run"])).name, "pid", "lastdrop itself is no target");
@@ -281,7 +281,7 @@ mod tests {
                 assert!(!paths.is_empty() && paths.iter().all(|p| p.starts_with('/')), "{}", kind.name);
             }
         }
-        // Of some rows, since a new one shall not need an edit here.
+        // Only some kinds, so that a new one needs no change here.
         let old = |k: &Kind| ["apache", "nginx", "target", "pid"].contains(&k.name);
         assert_eq!(
             (list(old).as_str(), titles(|k| k.name == "nginx").as_str()),

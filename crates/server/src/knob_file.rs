@@ -1,4 +1,4 @@
-//! A knob as the file of a kind has it.
+//! A knob in the file of a kind.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use lastdrop_model::{Knob, ReloadClass, Role, Setting};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::change_method::Spelled;
+use crate::change_method::Spelling;
 use crate::kind_file::{keep, keep_all};
 
 /// A setting that can be changed: what it may be, and how it is spelled where it is changed.
@@ -128,7 +128,7 @@ impl From<RoleFile> for Role {
     }
 }
 
-/// `4 * processors` as a number, of this machine.
+/// Evaluates `4 * processors` for this machine.
 fn of_machine(text: &str) -> Option<i64> {
     let (factor, word) = match text.split_once('*') {
         Some((factor, word)) => (i64::from_str(factor.trim()).ok()?, word.trim()),
@@ -146,11 +146,11 @@ fn of_machine(text: &str) -> Option<i64> {
 const OF_MACHINE: &str = "processors, memory_mb or open_files, with a factor if there is one: \"4 * processors\"";
 
 impl KnobFile {
-    /// The knob, and how it is spelled. `reloads`: is there a signal at which the server reads its configuration again?
+    /// Returns the knob and its spelling. `reloads`: a signal makes the server read its configuration again.
     ///
     /// # Errors
     /// In words: the first mistake, and what to do about it.
-    pub fn read(self, reloads: bool) -> Result<(Knob, Spelled), String> {
+    pub fn read(self, reloads: bool) -> Result<(Knob, Spelling), String> {
         let name = self.name;
         if name.is_empty() || name.contains(char::is_whitespace) {
             return Err(format!("the name of a knob has no spaces, and is not empty: '{name}'"));
@@ -221,7 +221,7 @@ impl KnobFile {
         if line.is_some_and(|line| !line.contains("{value}")) {
             return Err(wrong("its line has no {value}".into()));
         }
-        let spelled = Spelled {
+        let spelled = Spelling {
             option: self.option.map(keep),
             also: keep_all(self.also),
             option_off: self.option_off.map(keep),

@@ -1,9 +1,9 @@
-//! How a server was started that shows a title instead of its command line.
+//! Finds out how a server was started that shows a title instead of its command line.
 //!
-//! Its master executes itself at a reload, with the words and the environment that it was given at first; from then until
-//! it has written its title again the kernel shows both. So it is reloaded, as it would be for any change, and watched
-//! meanwhile. What is read counts only where it is whole: the same before and after the environment, and with the variable in
-//! that by which the master hands itself its sockets.
+//! At a reload, its master executes itself with the words and environment that it got at first. From then until it
+//! writes its title again, the kernel shows both. So lastdrop reloads it, as it would for any change, and watches it
+//! meanwhile. The result counts only if it is complete: the command line is the same before and after reading the
+//! environment, and the environment contains the variable with which the master passes its sockets to itself.
 
 use std::fs;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::journal::Journal;
 use crate::restart::Launch;
 use crate::restore::reload;
 
-/// A title is there again after some 40 ms of work at least.
+/// The title returns after at least 40 ms of work.
 const POLL: Duration = Duration::from_micros(200);
 /// On a busy machine the moment may be missed.
 const TRIES: u32 = 5;
 
-/// Has it known to journal and adapter how the server was started, where only a title is known of it and it can be found out:
-/// by a reload. Gives its master.
+/// Records in journal and adapter how the server was started, if it shows only a title and a reload can reveal it.
+/// Returns the master.
 ///
 /// # Errors
-/// When it does not come back from a reload, or never showed how it was started.
+/// If it does not come back from a reload, or never shows how it was started.
 pub fn learn(journal: &mut Journal, adapter: &mut dyn Adapter, mut master: i32) -> Result<i32, ServerError> {
-    // A unit is restarted by systemd, however it is started.
+    // systemd restarts a unit, however it is started.
     let Some(variable) = adapter.hands_over_by().filter(|_| !journal.launch_is_known && journal.unit.is_none()) else {
         return Ok(master);
     };
@@ -61,7 +61,7 @@ pub fn learn(journal: &mut Journal, adapter: &mut dyn Adapter, mut master: i32) 
     })
 }
 
-/// Somebody who looks at a process until it shows how it was started.
+/// A thread that polls a process until it shows how it was started.
 struct Watch {
     over: Arc<AtomicBool>,
     thread: JoinHandle<Option<Launch>>,
@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-/// What a process was executed with, where all of it is still there.
+/// Command line and environment of a process, if both are complete.
 fn whole(pid: i32, variable: &str) -> Option<Launch> {
     let words = |file: &str| -> Option<Vec<String>> {
         let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;

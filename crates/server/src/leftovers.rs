@@ -1,4 +1,4 @@
-//! What killed runs left: the servers that they may have left stopped, and journals that are to be forgotten.
+//! What killed runs left: servers that may be stopped, and journals to be forgotten.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use crate::journal::{Journal, Lock, StateFiles};
 use crate::private::remove_if_there;
 use crate::{ServerError, ServerRef};
 
-/// Forgets journals, and changes nothing else: the one that is named by its file or its server, or else all that cannot
-/// be used. Gives their files.
+/// Removes journals and changes nothing else: the one with this file or server name, or otherwise all that cannot be
+/// used. Returns their files.
 ///
 /// # Errors
-/// When the one that is named is not there, or somebody is at work on its server.
+/// If there is no such journal, or another process is at work on its server.
 pub fn forget(named: Option<&str>) -> Result<Vec<PathBuf>, ServerError> {
     let mut all = Journal::all()?;
     match named {
@@ -47,7 +47,7 @@ fn server_of(path: &Path) -> Result<String, ServerError> {
     }
 }
 
-/// Is a server that was not found one that a killed run left stopped? Then the way on is to put it back.
+/// If a killed run may have left the missing server stopped, makes the error advise to restore it.
 pub fn or_restore(error: ServerError, server: &ServerRef) -> ServerError {
     let ServerError::NotFound { what, advice } = error else { return error };
     match left_by_a_killed_run(|path, journal| is_about(path, journal, server)) {
@@ -83,7 +83,7 @@ fn left_by_a_killed_run(is_meant: impl Fn(&Path, Option<&Journal>) -> bool) -> O
 
 fn is_about(path: &Path, journal: Option<&Journal>, wanted: &ServerRef) -> bool {
     let Some(journal) = journal else {
-        // Of one that cannot be read the file's name tells the kind.
+        // If a journal cannot be read, its file name still shows the kind.
         return path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(wanted.kind.name));
     };
     if let Some(pid) = wanted.pid {

@@ -1,10 +1,10 @@
-//! Knows server software: finds it, lists its knobs, changes them, and puts everything back.
+//! Finds servers, lists and changes their settings, and restores everything.
 //!
-//! An [`Adapter`] knows one kind of server and changes nothing by itself. A [`Session`] does the changing, the same way
-//! for every kind: one lock a server, a journal on disk before the first change, an override in one file of ours, the
-//! server restarted exactly as it had been started. [`restore_all`] needs only the journal, so that it works when the
-//! process that wrote it is gone. The [`Host`] that a server stands on has no program and no configuration: a
-//! [`HostSession`] does the same for it.
+//! An [`Adapter`] knows one kind of server and changes nothing by itself. A [`Session`] makes changes in the same way
+//! for every kind. It takes one lock per server, writes a journal to disk before the first change, and puts the
+//! settings in one override file. Then it restarts the server exactly as it had been started. [`restore_all`] needs
+//! only the journal, so that it works when the process that wrote it is gone. The [`Host`] that a server runs on has no
+//! program and no configuration; a [`HostSession`] changes its settings.
 
 pub mod abilities;
 mod adapter;
@@ -80,7 +80,7 @@ pub use stack::{PendingPersist, PendingRestore, Server, Stack};
 pub use tables::{KnobRow, KnobTable, knob_tables};
 pub use undo_step::{StepKind, UndoStep};
 
-/// Why a server cannot be found, changed or put back: what, where, and what to try.
+/// Why a server cannot be found, changed or restored: what, where, and what to try.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("{what}; {advice}")]
@@ -93,7 +93,8 @@ pub enum ServerError {
     Clamped { settings: String, output: String },
     #[error("{0}")]
     Setting(String),
-    /// A program is not executed for a server, since others than its owner could have written what it would do.
+    /// lastdrop does not execute a program for a server if users other than the server's owner could have written what
+    /// it would do.
     #[error("{program} is not asked: {why}")]
     NotAsked { program: String, why: String },
     #[error("{what}: {source}")]
@@ -144,10 +145,10 @@ pub enum ServerError {
     ChangedByOthers { files: String },
     #[error("the server is not put back: {0}\nwhen that is mended: lastdrop restore")]
     NotRestored(Box<ServerError>),
-    /// What an agent says of a server of its machine, in words.
+    /// An agent's error about a server of its machine, in words.
     #[error("agent {agent}: {what}")]
     Elsewhere { agent: String, what: String, refusal: bool },
-    /// About one of several.
+    /// The error of one of several servers.
     #[error("{server}: {what}")]
     Of { server: String, what: Box<ServerError> },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
@@ -159,16 +160,16 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Are it the settings that the server does not take, and does it run on without them?
+    /// True if the server refuses the settings and runs on without them.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match self {
             ServerError::Of { what, .. } => what.is_refusal(),
-            ServerError::RemoteHosts { refusal, .. } => *refusal,
+            ServerError::Elsewhere { refusal, .. } => *refusal,
             ServerError::Clamped { .. }
             | ServerError::ConfigTest { .. }
             | ServerError::NotReloaded { .. }
-            // With these settings it does not come up; with the next ones it is started again.
+            // The server does not start with these settings; it will be started again with the next ones.
             | ServerError::Ended { .. }
             | ServerError::Unhealthy(_)
             | ServerError::Setting(_) => true,
@@ -176,7 +177,7 @@ impl ServerError {
         }
     }
 
-    /// The same, said of one of several servers.
+    /// The same error, naming one of several servers.
     pub(crate) fn of(self, server: &str) -> ServerError {
         ServerError::Of { server: server.into(), what: Box::new(self) }
     }

@@ -1,12 +1,14 @@
-//! Does anybody else use a server? Found out before it is touched.
+//! Finds out whether clients other than lastdrop use a server, before the server is touched.
 //!
-//! Two things tell: the kernel's table of connections, looked at again and again, and the server's count of requests,
-//! where it has a status page. Neither is enough: somebody who closes first is in the table for a moment only, and a
-//! connection on which nothing is asked is in no count. What is not a visitor: our own looks, which carry a mark;
-//! connections from before; requests from before that are counted only now; and Apache's connections to itself. Its
-//! prefork master connects to a listener and sends `OPTIONS *` once a second while a pool shrinks, so that an idle worker
-//! wakes up and leaves (`dummy_connection` in httpd's mpm_unix.c); such a connection ends by a reset, so it is in the
-//! table for a moment and never in TIME_WAIT, and its request stands in the scoreboard like any other.
+//! Two sources show it: the kernel's table of connections, polled repeatedly, and the server's count of requests, if it
+//! has a status page. Neither is enough. A connection that the client closes first is in the table only for a moment,
+//! and a connection without requests is in no count.
+//!
+//! The following are not visitors: lastdrop's own requests, which carry a mark; earlier connections; earlier requests
+//! that are counted only now; and Apache's connections to itself. While a pool shrinks, the prefork master connects to
+//! a listener once per second and sends `OPTIONS *`, so that an idle worker wakes up and leaves (`dummy_connection` in
+//! httpd's mpm_unix.c). Such a connection ends with a reset, so it is in the table for a moment and never in TIME_WAIT.
+//! Its request is in the scoreboard like any other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -24,83 +26,83 @@ use crate::ServerError;
 use crate::adapter::Adapter;
 use crate::health::ASK_TIMEOUT;
 
-/// What the user says about others who use the server, or share its machine.
+/// The user's options about other clients of the server, and about its machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OtherTrafficPolicy {
-    /// They are there and do not mind.
+    /// Change the server although it has other clients.
     pub live: bool,
-    /// Who connects from these is no visitor: checkers of its health.
+    /// Connections from these addresses are health checks, not visitors.
     pub ignore: Vec<IpAddr>,
-    /// What belongs to the whole machine may be changed, too.
+    /// Machine-wide settings may be changed too.
     pub host_wide: bool,
 }
 
-/// How long visitors are looked for.
+/// How long to look for visitors.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Windows in which what was seen says neither yes nor no, before it counts as yes.
+/// After this many windows with an inconclusive result, it counts as traffic.
 const MOST_WINDOWS: u32 = 3;
 const POLL: Duration = Duration::from_millis(50);
-/// A server is done with earlier load when it counts nothing for so long …
+/// The server has finished earlier load when it counts no request for this long …
 const QUIET: Duration = Duration::from_millis(300);
-/// … or after this: a backlog of clients who have gone can take a while.
+/// … or after this: a backlog of clients that have disconnected can take a while.
 const MOST_SETTLING: Duration = Duration::from_secs(30);
-/// A request is counted some time after its answer, on a busy machine later than that; but not later than this.
+/// A request is counted some time after its answer, later on a busy machine, but no later than this.
 const LATEST_COUNT: Duration = Duration::from_secs(5);
 /// How long a connection that one side has closed may take to end.
 const ENDING: Duration = Duration::from_secs(3);
-/// mod_status keeps so many bytes of a request's first line.
+/// mod_status stores this many bytes of a request's first line.
 const REQUEST_LENGTH: usize = 63;
-/// Kinds of requests that are told.
+/// Number of different requests that an error shows.
 const TOLD: usize = 3;
 
 enum Verdict {
     Nobody,
     Somebody(String),
-    /// Something was seen that may have been ours or the server's own.
+    /// Observed requests or connections may be lastdrop's or the server's own.
     Unsure(String),
 }
 
-/// What a status page counts.
+/// The counters of a status page.
 enum Count {
     Rows(Vec<Row>),
     Total(u64),
 }
 
-/// Requests between two looks at the status page, without our own.
+/// Requests between two reads of the status page, without lastdrop's own.
 #[derive(Debug, Default, PartialEq)]
 struct Requests {
-    /// By client and first line.
+    /// Number of requests by client and first line.
     known: BTreeMap<(String, String), u64>,
-    /// Counted, but of which the page shows no more.
+    /// Requests that were counted but are no longer shown.
     unknown: u64,
-    /// The server's own.
+    /// The server's own requests.
     of_itself: u64,
 }
 
 pub struct TrafficDetector<'a> {
     adapter: &'a dyn Adapter,
     ignore: Vec<IpAddr>,
-    /// Masters of the servers that are changed with it: what one of them has open to it is no visitor.
+    /// Masters of the servers that are changed with it: their open connections are not visitors.
     beside: Vec<i32>,
     ports: Vec<u16>,
     status: Option<Url>,
-    /// How the first lines of our own looks begin.
+    /// Prefix of the first line of lastdrop's own requests.
     mark: String,
     looks: u32,
-    /// Looks of ours that the server has not counted yet, by process slot.
+    /// Lastdrop's requests that the server has not counted yet, by process slot.
     owed: BTreeMap<String, u64>,
-    /// The last look at the status page, and whose connections were there after it.
+    /// The last read of the status page, and the peers that were connected after it.
     count: Option<Count>,
     known: HashSet<SocketAddr>,
-    /// Other ends that a server beside has had open.
+    /// Peers that another server of the stack has had open.
     ours: HashSet<SocketAddr>,
 }
 
 impl<'a> TrafficDetector<'a> {
-    /// Looks a first time; what is counted from here on is ours or somebody else's.
+    /// Takes the first sample; later requests are lastdrop's or a visitor's.
     ///
     /// # Errors
-    /// When the table of connections cannot be read.
+    /// If the table of connections cannot be read.
     pub fn start(
         adapter: &'a dyn Adapter,
         others: &OtherTrafficPolicy,
@@ -146,7 +148,7 @@ impl<'a> TrafficDetector<'a> {
         Ok(now.into_iter().filter(|c| !self.known.contains(&c.peer)).collect())
     }
 
-    /// Connections without those that a server beside has open, or had when somebody looked.
+    /// Connections, without those that another server of the stack has open or had open at a sample.
     fn of_others(&mut self) -> Result<Vec<Connection>, ServerError> {
         let mut now = self.connections()?;
         if !self.beside.is_empty() && now.iter().any(|c| c.open && !self.ours.contains(&c.peer)) {
@@ -157,7 +159,7 @@ impl<'a> TrafficDetector<'a> {
         Ok(now)
     }
 
-    /// Looks at the status page and notes who is connected. Gives the requests since the last look.
+    /// Reads the status page and the connections. Returns the requests since the last read.
     fn look(&mut self) -> Result<Requests, ServerError> {
         let now = self.read();
         let requests = match (&self.count, &now) {
@@ -198,10 +200,10 @@ impl<'a> TrafficDetector<'a> {
         StatusPage::parse(&page("auto")?)?.total_accesses.map(Count::Total)
     }
 
-    /// An error where somebody else uses the server. `requests` of ours were answered since the start.
+    /// Returns an error if other clients use the server. `requests` of lastdrop's were answered since the start.
     ///
     /// # Errors
-    /// [`ServerError::Busy`] with who and what was seen, or that the tables cannot be read.
+    /// [`ServerError::Busy`] with the clients and requests, or the tables cannot be read.
     pub fn look_for_others(&mut self, requests: u64) -> Result<(), ServerError> {
         self.known.extend(self.connections()?.iter().map(|c| c.peer));
         self.settle(requests)?;
@@ -216,13 +218,14 @@ impl<'a> TrafficDetector<'a> {
         Err(ServerError::Busy { evidence })
     }
 
-    /// Waits until the server has counted what it has answered, ours of it, and has dealt with clients who have gone.
+    /// Waits until the server has counted what it has answered, `ours` of it, and has finished with clients that have
+    /// disconnected.
     fn settle(&mut self, ours: u64) -> Result<(), ServerError> {
         let began = Instant::now();
         let mut counted = 0;
         while began.elapsed() < MOST_SETTLING {
             thread::sleep(QUIET);
-            // Somebody new is what the window is for: it begins before them, but after what is ours.
+            // A new client is what the window is for: the window begins before it, but after lastdrop's own requests.
             if counted >= ours && self.strangers()?.iter().any(|c| !self.is_ignored(c.peer.ip())) {
                 return Ok(());
             }
@@ -258,7 +261,7 @@ impl<'a> TrafficDetector<'a> {
         let checks: u64 = requests.known.iter().filter(|((client, _), _)| from_ignored(client)).map(|(_, n)| n).sum();
         requests.known.retain(|(client, _), _| !from_ignored(client));
         requests.unknown = requests.unknown.saturating_sub(ignored.saturating_sub(checks));
-        // Without rows a worker that has left tells that the master has woken it.
+        // Without rows, a worker that has left shows that the master has woken it.
         let rows = matches!(self.count, Some(Count::Rows(_)));
         let own = if rows {
             requests.of_itself
@@ -278,7 +281,7 @@ impl<'a> TrafficDetector<'a> {
         })
     }
 
-    /// Connections that are open now or were closed in order, and those of `seen` that just went.
+    /// Records connections that are open or were closed normally, and those of `seen` that have just gone.
     fn sort_out(
         &mut self,
         mut seen: HashMap<SocketAddr, Connection>,
@@ -303,13 +306,13 @@ impl<'a> TrafficDetector<'a> {
     }
 }
 
-/// The child that a row is about, whatever its generation.
+/// The child process of a row, whatever its generation.
 fn process_slot(row: &Row) -> &str {
     row.slot.split('-').next().unwrap_or_default()
 }
 
-/// Requests between two looks at the rows. A threaded server has several rows a process, which cannot be told apart from
-/// look to look: counts are those of the process, and rows that have changed say who it was.
+/// Compares the rows of two reads. A threaded server has several rows per process, which cannot be matched between
+/// reads. Therefore the process's counts are used, and changed rows show the clients.
 fn between(
     before: &[Row],
     after: &[Row],
@@ -333,7 +336,7 @@ fn between(
             .iter()
             .filter(|r| process_slot(r) == slot && !before.iter().any(|b| process_slot(b) == slot && same(r, b)));
         for row in changed {
-            // The request that a worker is at is not counted yet; an earlier one of the row is not shown any more.
+            // A worker's current request is not counted yet, and an earlier one of the row is no longer shown.
             if new == 0 || row.mode == 'W' || row.request.is_empty() || row.request.starts_with(mark) {
                 continue;
             }
@@ -412,7 +415,7 @@ mod tests {
         let after =
             [row("0-0", 6, '.', "127.0.0.1", "OPTIONS * HTTP/1.0"), row("1-0", 1, 'C', "::1", "OPTIONS * HTTP/1.0")];
         assert_eq!(seen(&before, &after, &[]), Requests { of_itself: 2, ..Requests::default() });
-        // From elsewhere, or with something else in the same slot, it is somebody.
+        // From another machine, or with another request in the same slot, it is a visitor.
         let far = seen(&[], &[row("0-0", 1, '_', "10.0.0.1", "OPTIONS * HTTP/1.0")], &[]);
         assert_eq!((far.of_itself, far.known.len()), (0, 1));
         assert_eq!(seen(&before, &[row("0-0", 7, '.', "::1", "OPTIONS * HTTP/1.0")], &[]).unknown, 1);
@@ -424,7 +427,7 @@ mod tests {
         let before = [row("3-0", 8, 'W', "127.0.0.1", &look)];
         let none = Requests::default();
         assert_eq!(seen(&before, &[row("3-0", 9, '_', "127.0.0.1", &look)], &[("3", 1)]), none);
-        // The next look is in the same slot.
+        // The next read is served in the same slot.
         assert_eq!(seen(&before, &[row("3-0", 9, 'W', "127.0.0.1", &look.replace("7-1", "7-2"))], &[("3", 1)]), none);
         let visited = seen(&before, &[row("3-0", 10, '_', "10.0.0.9", "GET /health HTTP/1.1")], &[("3", 1)]);
         assert_eq!(visited.known, BTreeMap::from([(("10.0.0.9".into(), "GET /health HTTP/1.1".into()), 1)]));

@@ -1,4 +1,4 @@
-//! A change of files that are not ours to write, as a patch for whoever may.
+//! A change of files that lastdrop may not write, as a patch for their owner.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 
-/// Lines around a change that tell where it belongs.
+/// Lines of context around a change.
 const CONTEXT: usize = 3;
 
-/// A file as it is, or is not, and as it is to be.
+/// The content of a file now, if it exists, and after the change.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Rewrite {
     pub path: PathBuf,
@@ -18,16 +18,16 @@ pub struct Rewrite {
 }
 
 impl Rewrite {
-    /// May another file be put in its place? If not, why.
+    /// Why another file cannot replace it, if so.
     pub fn hindrance(&self) -> Option<String> {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
-        // A file may be a mount of its own.
+        // The file may itself be a mount.
         let own = self.before.as_ref().map(|_| self.path.as_path());
         let refused = [Some(folder), own].into_iter().flatten().find_map(|path| access(path, AccessFlags::W_OK).err());
         refused.map(|e| format!("{}: {}", self.path.display(), e.desc()))
     }
 
-    /// As patch(1) reads it: one hunk, from the first line that differs to the last.
+    /// The change in the format of patch(1): one hunk from the first differing line to the last.
     pub fn unified(&self) -> String {
         let (before, after) = (lines(self.before.as_deref().unwrap_or("")), lines(&self.after));
         let same = before.iter().zip(&after).take_while(|(a, b)| a == b).count();
@@ -37,7 +37,7 @@ impl Rewrite {
         let more = tail.min(CONTEXT);
         let span = |all: &[&str]| {
             let n = all.len() - tail + more - start;
-            // An empty one begins before its first line.
+            // An empty hunk begins before its first line.
             format!("{},{n}", if n == 0 { start } else { start + 1 })
         };
         let name = self.path.display();
@@ -57,7 +57,7 @@ impl Rewrite {
     }
 }
 
-/// Lines with what ends them.
+/// Lines with their line ends.
 fn lines(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').collect()
 }

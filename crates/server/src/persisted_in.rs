@@ -1,17 +1,17 @@
-//! What is left of a session whose settings are to stay.
+//! The result of a session whose settings are meant to stay.
 
 use std::path::PathBuf;
 
-/// Where settings that are meant to stay are.
+/// Where settings that are meant to stay are stored.
 #[derive(Debug, Clone)]
 pub enum PersistedIn {
-    /// In a file that the server's configuration is or knows of.
+    /// In a file that the server's configuration is or includes.
     InFile(PathBuf),
-    /// In a file of ours, which only this command line names: the next start by other hands would be without it.
+    /// In a file of lastdrop's that only this command line names: another start would not use it.
     OnFile { file: PathBuf, argv: Vec<String> },
-    /// In the running server alone: this command line, and these variables of its environment.
+    /// In the running server alone: this command line and these environment variables.
     Running { argv: Vec<String>, environment: Vec<(String, String)> },
-    /// On other machines: in words.
+    /// On other machines, in words.
     Elsewhere(String),
 }
 

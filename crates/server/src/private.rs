@@ -1,8 +1,8 @@
-//! Files that only we may read. A journal holds the environment of a server, passwords included, because starting the
-//! server again needs it: it is for its owner alone, in a folder of its owner's alone. What an older version left open is
-//! closed when it is met.
+//! Files that only lastdrop's user may read. A journal contains a server's environment including passwords, because
+//! restarting the server needs it. Therefore only its owner may read it, and its folder is the owner's alone. Files
+//! that an older version left open are closed when they are found.
 //!
-//! An override is another matter: the server has to read it, perhaps as another user.
+//! Overrides are different: the server must read them, perhaps as another user.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata};
@@ -14,16 +14,16 @@ use lastdrop_files::{Folder, step};
 use lastdrop_probe::process::Birth;
 use nix::fcntl::OFlag;
 
-/// Who may read a file of ours.
+/// Who may read a file of lastdrop's.
 #[derive(Debug, Clone, Copy)]
 pub enum Readers<'a> {
     Us,
-    /// A server that was started by this user and group, and nobody else.
+    /// Only a server started by this user and group.
     Server {
         uid: u32,
         gid: u32,
     },
-    /// Those of what stands there now, else those of this file: the configuration that includes it.
+    /// The same readers as the existing file, or otherwise as `or_like`: the configuration that includes it.
     AsBefore {
         or_like: Option<&'a Path>,
     },
@@ -31,13 +31,13 @@ pub enum Readers<'a> {
 
 const OURS: u32 = 0o600;
 const OURS_FOLDER: u32 = 0o700;
-/// A server of another user must be able to come by to its override; nobody can list what else is there.
+/// A server of another user must be able to reach its override, but no user can list the folder.
 const PASSABLE_FOLDER: u32 = 0o711;
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Replaces a file that is for us alone: the old content or the new, never a part, also after a crash.
+/// Replaces a file that only lastdrop's user may read. After a crash it has the old or the new content, never a part.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_durably_for(Readers::Us, path, bytes)
 }
@@ -46,10 +46,10 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn write_durably_for(readers: Readers<'_>, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (folder, name) = hold(path)?;
     let temporary = unfinished_name(&name);
-    // One that a crash has left may be open to others, and somebody may have it open.
+    // A file left by a crash may be readable by others, and another process may have it open.
     let _ = folder.remove_if_there(&temporary);
     let mut file = folder.create_new(&temporary)?;
-    // Before anything is in it.
+    // Before it has any content.
     let foreign = give_to(&file, &folder, &name, readers)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -60,47 +60,48 @@ pub fn write_durably_for(readers: Readers<'_>, path: &Path, bytes: &[u8]) -> io:
     folder.sync()
 }
 
-/// Holds the folder of a file, and gives the file's name in it. Nobody can redirect what is done in a folder that is held.
+/// Opens the folder of a file, and returns the file's name in it. Operations in an open folder cannot be redirected.
 pub fn hold(path: &Path) -> io::Result<(Folder, OsString)> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((Folder::of_anybody(folder)?, name.to_os_string()))
 }
 
-/// Replaces a file that a server's program reads when it is asked: with the rights of the server, which may be another user's.
+/// Replaces a file that a server's program reads for a question, with the rights of the server, which may be another
+/// user's.
 pub fn write_for_question(birth: &Birth, path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_durably_for(Readers::Server { uid: birth.uid, gid: birth.gid }, path, bytes)
 }
 
-/// Whose a file is, and what may be done with it.
+/// Owner and mode of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Like {
+pub struct FileAttributes {
     pub uid: u32,
     pub gid: u32,
     pub mode: u32,
 }
 
-impl Like {
-    pub fn of(path: &Path) -> io::Result<Like> {
-        Ok(Like::from(&fs::metadata(path)?))
+impl FileAttributes {
+    pub fn of(path: &Path) -> io::Result<FileAttributes> {
+        Ok(FileAttributes::from(&fs::metadata(path)?))
     }
 }
 
-impl From<&Metadata> for Like {
-    /// No file of settings runs as its owner: the bits for that are left out.
-    fn from(metadata: &Metadata) -> Like {
-        Like { uid: metadata.uid(), gid: metadata.gid(), mode: metadata.mode() & 0o777 }
+impl From<&Metadata> for FileAttributes {
+    /// The set-uid, set-gid and sticky bits are left out: no settings file runs as its owner.
+    fn from(metadata: &Metadata) -> FileAttributes {
+        FileAttributes { uid: metadata.uid(), gid: metadata.gid(), mode: metadata.mode() & 0o777 }
     }
 }
 
-/// Makes a file with this content, on disk when this returns, that can take the place of one like it.
-pub fn prepare(path: &Path, like: &Like, bytes: &[u8]) -> io::Result<()> {
+/// Creates a file with this content and these attributes; when this returns, it is on disk and can replace another.
+pub fn prepare(path: &Path, like: &FileAttributes, bytes: &[u8]) -> io::Result<()> {
     let (folder, name) = hold(path)?;
     prepare_in(&folder, &name, like, bytes)
 }
 
-/// The same in a folder that is held.
-pub fn prepare_in(folder: &Folder, name: &OsStr, like: &Like, bytes: &[u8]) -> io::Result<()> {
+/// The same in an open folder.
+pub fn prepare_in(folder: &Folder, name: &OsStr, like: &FileAttributes, bytes: &[u8]) -> io::Result<()> {
     let _ = folder.remove_if_there(name);
     let mut file = folder.create_new(name)?;
     let made = file.metadata()?;
@@ -120,7 +121,7 @@ pub fn remove_if_there(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Where the new content of a file is until it is whole.
+/// Path of a file's new content until it is complete.
 pub fn unfinished(path: &Path) -> PathBuf {
     PathBuf::from(unfinished_name(path.as_os_str()))
 }
@@ -131,7 +132,7 @@ fn unfinished_name(name: &OsStr) -> OsString {
     name
 }
 
-/// Lets the right people read a file. Says whether it is another user's now.
+/// Sets the owner and mode for the readers. Returns true if the file now belongs to another user.
 fn give_to(file: &File, folder: &Folder, name: &OsStr, readers: Readers<'_>) -> io::Result<bool> {
     match readers {
         Readers::Us => Ok(false),
@@ -148,10 +149,10 @@ fn give_to(file: &File, folder: &Folder, name: &OsStr, readers: Readers<'_>) -> 
             if let Some(like) = &like
                 && (like.uid(), like.gid()) != (own_uid(), nix::unistd::getegid().as_raw())
             {
-                // Only root may; for others it stays their own.
+                // Only root may do that; for other users the file stays their own.
                 let _ = fchown(file, Some(like.uid()), Some(like.gid()));
             }
-            // No file of settings is a program.
+            // A settings file is never executable.
             let mode = like.map_or(0o644, |m| m.permissions().mode() & 0o666);
             file.set_permissions(fs::Permissions::from_mode(mode))?;
             Ok(false)
@@ -163,7 +164,7 @@ fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Makes the folder of journals, or closes one that is open to others, with the journals in it.
+/// Creates the folder of journals, or closes an open one together with its journals.
 pub fn make_folder(folder: &Path) -> io::Result<()> {
     if !folder.is_dir() {
         DirBuilder::new().recursive(true).mode(OURS_FOLDER).create(folder)?;
@@ -171,7 +172,7 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     keep_to_ourselves(folder)
 }
 
-/// Closes an existing folder of journals to others, and the journals and locks in it.
+/// Closes an existing folder of journals, and the journals and locks in it.
 pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
     let mut mode = OURS_FOLDER;
     let mut all_ours = true;
@@ -189,7 +190,7 @@ pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
         }
     }
     let metadata = fs::metadata(folder)?;
-    // LASTDROP_STATE may name a folder that is not ours alone, such as /tmp. Nobody wants that closed.
+    // LASTDROP_STATE may name a shared folder such as /tmp, which must not be closed.
     let named_for_us = folder.file_name().is_some_and(|name| name == "lastdrop");
     if (all_ours || named_for_us) && metadata.permissions().mode() & STICKY == 0 {
         close(folder, &metadata, mode)?;
@@ -197,13 +198,13 @@ pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Is it the name of a file of settings that lastdrop makes for a server?
+/// True if lastdrop creates settings files with such a name.
 pub fn is_settings_file(name: &str) -> bool {
     [".trial.conf", ".test.conf", ".kept.conf", ".kept.2.conf"].iter().any(|end| name.ends_with(end))
 }
 
-/// Takes away that others may read something of ours. What others may write stays as it is: somebody may have written it, and
-/// whoever reads it has to find out.
+/// Takes away other users' read permission on a file of lastdrop's. A file that others may write is left alone: another
+/// user may have written it, and the reader must notice.
 fn close(path: &Path, metadata: &Metadata, mode: u32) -> io::Result<()> {
     let now = metadata.permissions().mode() & 0o7777;
     if now & OTHERS_WRITE != 0 {
@@ -240,7 +241,7 @@ mod tests {
         open_up(&journal, 0o644);
         make_folder(&state).expect("mended");
         assert_eq!((mode(&state), mode(&journal)), (0o700, 0o600));
-        // One that others could write is not made to look like ours.
+        // A file that others could write is not made to look like ours.
         open_up(&journal, 0o620);
         make_folder(&state).expect("looked at");
         assert_eq!(mode(&journal), 0o620);
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn a_server_of_another_user_can_read_its_override_and_nothing_else() {
         if !nix::unistd::geteuid().is_root() {
-            // Nobody else can own a file of ours then; the case does not arise.
+            // Without root, no other user can own one of our files.
             return;
         }
         let dir = tempfile::tempdir().expect("a folder");

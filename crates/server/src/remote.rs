@@ -1,4 +1,4 @@
-//! Servers on other machines: what a stack needs of them, whoever carries it there; and the same server on several machines as one.
+//! Servers on other machines: the interface a stack needs, and the same server on several machines as one.
 
 use lastdrop_model::documents::SizeDocument;
 use lastdrop_model::{Knob, Settings};
@@ -11,87 +11,99 @@ use crate::persisted_in::PersistedIn;
 use crate::restore::RestoreReport;
 use crate::{ServerError, ServerRef};
 
-/// What is known of a server elsewhere since its session began.
+/// What is known of a remote server since its session began.
 #[derive(Debug, Clone)]
 pub struct RemoteServer {
-    /// With its agent: `web-1/apache:/etc/apache2/apache2.conf`.
+    /// The name with its agent: `web-1/apache:/etc/apache2/apache2.conf`.
     pub name: String,
     pub original: EffectiveSettings,
     pub knobs: &'static [Knob],
     /// Processors of its machine.
     pub cores: u64,
-    /// It is the host, which has settings and no workers.
+    /// True if it is the host, which has settings and no workers.
     pub is_host: bool,
 }
 
-/// A session on another machine, with its lock and its journal there. The methods are those of [`crate::Session`].
+/// A session on another machine, where its lock and journal are. The methods are those of [`crate::Session`].
 pub trait RemoteSession {
     fn about(&self) -> &RemoteServer;
 
+    /// Checks that the server would accept the settings.
+    ///
     /// # Errors
-    /// With the reason why the server would not take them.
+    /// With the reason why the server would not accept them.
     fn check(&self, settings: &Settings) -> Result<(), ServerError>;
 
+    /// Brings the settings into force.
+    ///
     /// # Errors
-    /// When it does not take them or does not come back healthy.
+    /// If the server does not accept them or does not come back healthy.
     fn apply(&mut self, settings: &Settings) -> Result<(), ServerError>;
 
-    /// Settings with what follows from them.
+    /// Adds the settings that follow from the given ones.
     ///
     /// # Errors
-    /// When the machine cannot be asked.
+    /// If the machine cannot be asked.
     fn complete(&self, settings: &Settings) -> Result<Settings, ServerError>;
 
-    /// Is there anything that is neither undone nor kept?
+    /// True if a change is neither undone nor kept.
     fn is_open(&self) -> bool;
 
-    /// # Errors
-    /// When files or processes are not as they were.
-    fn restore_files(&mut self) -> Result<(), ServerError>;
-
-    /// # Errors
-    /// When what was put back does not answer.
-    fn verify_health(&mut self) -> Result<RestoreReport, ServerError>;
-
-    /// # Errors
-    /// When they cannot be brought into force.
-    fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError>;
-
-    /// # Errors
-    /// When it cannot be written down.
-    fn commit(&mut self) -> Result<(), ServerError>;
-
-    /// Workers as they run now; none where the machine cannot be asked.
-    fn count_workers(&self) -> usize;
-
-    /// Σ PSS of master and workers, bytes.
-    fn real_memory(&self) -> Option<u64>;
-
-    /// How many of its workers fit there, into `memory` bytes or what the machine has left.
+    /// Restores files and processes; [`RemoteSession::verify_health`] must follow.
     ///
     /// # Errors
-    /// When its processes may not be read, or the machine cannot be asked.
+    /// If files or processes are not as they were.
+    fn restore_files(&mut self) -> Result<(), ServerError>;
+
+    /// Checks that the restored server answers.
+    ///
+    /// # Errors
+    /// If it does not.
+    fn verify_health(&mut self) -> Result<RestoreReport, ServerError>;
+
+    /// Makes the settings permanent; they can still be undone until [`RemoteSession::commit`].
+    ///
+    /// # Errors
+    /// If they cannot be brought into force.
+    fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError>;
+
+    /// Removes the journal, so that the persisted settings stay.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    fn commit(&mut self) -> Result<(), ServerError>;
+
+    /// Number of workers now; 0 if the machine cannot be asked.
+    fn count_workers(&self) -> usize;
+
+    /// Sum of the PSS of master and workers, in bytes.
+    fn real_memory(&self) -> Option<u64>;
+
+    /// How many of its workers fit into `memory` bytes of its machine, or into the memory that it has left.
+    ///
+    /// # Errors
+    /// If its processes may not be read, or the machine cannot be asked.
     fn size(&self, memory: Option<u64>) -> Result<SizeDocument, ServerError>;
 }
 
-/// What a session elsewhere is opened with.
+/// Parameters of a remote session.
 #[derive(Debug)]
 pub struct SessionRequest<'a> {
     pub others: &'a OtherTrafficPolicy,
-    /// Its place among those that are changed with it.
+    /// Its position among the servers that are changed with it.
     pub place: Option<StackPlace>,
 }
 
 /// Opens sessions on other machines.
 pub trait RemoteHosts {
-    /// Of a server that is on one machine: `ServerRef::agents` has one.
+    /// Opens a session for a server that is on one machine: `ServerRef::agents` has one entry.
     ///
     /// # Errors
-    /// As [`crate::Stack::open`]; when there is no such agent, or it does not have that server.
+    /// As [`crate::Stack::open`]; or there is no such agent, or it does not have that server.
     fn open(&self, server: &ServerRef, opening: &SessionRequest<'_>) -> Result<Box<dyn RemoteSession>, ServerError>;
 }
 
-/// There is nothing but this machine.
+/// The absence of other machines.
 pub(crate) struct NoRemoteHosts;
 
 impl RemoteHosts for NoRemoteHosts {
@@ -101,25 +113,28 @@ impl RemoteHosts for NoRemoteHosts {
     }
 }
 
-/// The same server on several machines: a setting is set on all of them, and one that does not take it has it undone on the others.
+/// The same server on several machines. A setting is changed on all of them; if one refuses, it is undone on the
+/// others.
 pub(crate) struct Group {
     about: RemoteServer,
     members: Vec<Box<dyn RemoteSession>>,
-    /// What is in force on all.
+    /// Settings in force on all members.
     current: Settings,
-    /// What could not be put back.
+    /// Members that could not be restored.
     failed: Vec<(usize, ServerError)>,
 }
 
 impl Group {
+    /// Combines members into one.
+    ///
     /// # Errors
-    /// When they have no setting in common: they are not the same server.
+    /// If they have no setting in common: they are not the same server.
     pub fn of(members: Vec<Box<dyn RemoteSession>>) -> Result<Group, ServerError> {
         let all = || members.iter().map(|member| member.about());
         let name = all().map(|about| about.name.as_str()).collect::<Vec<_>>().join(" + ");
         let Some(first) = members.first() else { return Err(ServerError::Setting("a group of no servers".into())) };
         let first = first.about();
-        // What one of them does not have cannot be the same on all.
+        // A knob that one member lacks cannot be set on all.
         let common = |knob: &&Knob| all().all(|about| about.knobs.iter().any(|other| other.name == knob.name));
         let knobs: &'static [Knob] = first.knobs.iter().filter(common).copied().collect::<Vec<_>>().leak();
         if knobs.is_empty() && !first.knobs.is_empty() {
@@ -156,7 +171,7 @@ impl RemoteSession for Group {
             if !e.is_refusal() {
                 return Err(e);
             }
-            // The one that has refused may have been left without a server by that.
+            // The member that refused may have lost its server by that.
             let current = self.current.clone();
             let undone = self.members[..=i].iter_mut().rev().filter_map(|member| member.apply(&current).err());
             let mut errors: Vec<ServerError> = undone.collect();
@@ -170,7 +185,7 @@ impl RemoteSession for Group {
         Ok(())
     }
 
-    /// What follows on any of them: what one has anyway does it no harm.
+    /// The settings that follow on any member: on another where they hold anyway, they do no harm.
     fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
         let mut all = Settings::new();
         for member in &self.members {
@@ -220,7 +235,7 @@ impl RemoteSession for Group {
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         let kept = self.members.iter_mut().map(|member| member.persist(settings));
         let kept = kept.map(|kept| kept.map(|k| k.to_string())).collect::<Result<Vec<String>, _>>()?;
-        Ok(PersistedIn::RemoteHosts(kept.join(", ")))
+        Ok(PersistedIn::Elsewhere(kept.join(", ")))
     }
 
     fn commit(&mut self) -> Result<(), ServerError> {
@@ -231,13 +246,13 @@ impl RemoteSession for Group {
         self.members.iter().map(|member| member.count_workers()).sum()
     }
 
-    /// Of the machine that uses most: each has its own budget.
+    /// The maximum over the machines: each has its own budget.
     fn real_memory(&self) -> Option<u64> {
         let each = self.members.iter().map(|member| member.real_memory());
         each.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// Of the machine into which fewest fit: the pool has the same size on all.
+    /// The machine into which fewest workers fit decides: the pool has the same size on all.
     fn size(&self, memory: Option<u64>) -> Result<SizeDocument, ServerError> {
         let each = self.members.iter().map(|member| member.size(memory)).collect::<Result<Vec<_>, _>>()?;
         let least = each.into_iter().min_by_key(|size| size.fitting());
@@ -255,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    /// Refuses more than `most` workers, and cannot be put back where `stuck`.
+    /// Refuses more than `most` workers, and cannot be restored if `stuck`.
     struct Node {
         about: RemoteServer,
         most: i64,
@@ -305,7 +320,7 @@ mod tests {
             Ok(RestoreReport { was_changed: true, ..RestoreReport::untouched(&self.about.name) })
         }
         fn persist(&mut self, _: &Settings) -> Result<PersistedIn, ServerError> {
-            Ok(PersistedIn::RemoteHosts(self.about.name.clone()))
+            Ok(PersistedIn::Elsewhere(self.about.name.clone()))
         }
         fn commit(&mut self) -> Result<(), ServerError> {
             Ok(())

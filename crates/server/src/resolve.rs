@@ -1,4 +1,4 @@
-//! Which of the processes that run is the server that a name means.
+//! Finds the running process that a server name means.
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,15 +11,15 @@ use lastdrop_probe::{ProbeError, listeners, namespace};
 use crate::private::is_settings_file;
 use crate::{ServerError, ServerRef, container};
 
-/// Master processes of a program: those whose parent is not of it, be it another user's. Those in containers are left out:
-/// their configurations are not the files that are called so here.
+/// Master processes of a program: those whose parent is of another program or user. Excludes containers, because file
+/// names have another meaning there.
 pub(crate) fn masters(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
     let mut masters = masters_anywhere(is_of);
     masters.retain(|p| container::root_of(p.pid).is_none());
     masters
 }
 
-/// The same with those in containers.
+/// The same including containers.
 pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
     let mut group = process::all();
     group.retain(is_of);
@@ -29,8 +29,8 @@ pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<Proc
     group
 }
 
-/// Leaves out what has all of its listening sockets from an older one of them: something that a server has started, in which its own program
-/// still runs, and that has left it. It holds the sockets, and serves nobody.
+/// Removes processes that inherited all their listening sockets from an older master: a child that a server started and
+/// that has left it, still running the server's own program. It holds the sockets but serves no requests.
 fn leave_out_heirs(masters: &mut Vec<ProcessInfo>) {
     if masters.len() < 2 {
         return;
@@ -45,8 +45,8 @@ fn leave_out_heirs(masters: &mut Vec<ProcessInfo>) {
     masters.retain(|_| !heirs.next().unwrap_or(false));
 }
 
-/// Where a master listens. Its workers hold the same sockets: they tell where the master itself is another user's, or has
-/// none of them, as HAProxy's.
+/// Listeners of a master. Its workers hold the same sockets, so they are used if the master belongs to another user or
+/// has none, as HAProxy's.
 pub(crate) fn listeners_of(master: i32) -> Vec<SocketAddr> {
     let own = listeners::of_process(master).ok().filter(|own| !own.is_empty());
     own.unwrap_or_else(|| {
@@ -55,7 +55,7 @@ pub(crate) fn listeners_of(master: i32) -> Vec<SocketAddr> {
     })
 }
 
-/// A master that may be meant, with what was found of it.
+/// A master that may be the one that is meant, with what was found about it.
 pub(crate) struct Candidate<T> {
     pub pid: i32,
     pub found: T,
@@ -63,7 +63,8 @@ pub(crate) struct Candidate<T> {
     pub listeners: Vec<SocketAddr>,
 }
 
-/// Leaves those that have the port of a URL; of several those of our own network namespace, if the URL is one of ours.
+/// Selects candidates that listen on the port of a URL. If there are several and the URL is local, prefers those in
+/// lastdrop's own network namespace.
 fn at<T>(url: &Url, candidates: &mut Vec<Candidate<T>>) {
     candidates.retain(|c| c.listeners.iter().any(|l| l.port() == url.port));
     if candidates.len() < 2 {
@@ -102,7 +103,7 @@ pub(crate) fn choose<T>(
     if let Some(url) = &server.url {
         at(url, &mut candidates);
     }
-    // A process that only tests a configuration listens nowhere; of another user's it is not known.
+    // A process that only tests a configuration listens nowhere. For another user's process, listeners are unknown.
     if candidates.iter().any(|c| !c.listeners.is_empty()) {
         candidates.retain(|c| !c.listeners.is_empty());
     }
@@ -121,21 +122,22 @@ pub(crate) fn choose<T>(
     candidates.pop().ok_or_else(not_found)
 }
 
-/// Why a master cannot be asked, if it may be the one that is meant. One that ends while it is looked at is not there.
+/// Returns why a master cannot be asked, if it may be the one that is meant. A process that ended in the meantime is
+/// ignored.
 pub(crate) fn why_not_asked(why: ServerError, info: &ProcessInfo, server: &ServerRef) -> Option<ServerError> {
     let is_gone = matches!(why, ServerError::Probe(ProbeError::Gone(_)));
     (!is_gone && may_be_meant(info, server)).then_some(why)
 }
 
-/// Could a master that cannot be asked be the one that is meant? Not where its command line names another file, nor where it listens at
-/// other ports.
+/// True if a master that cannot be asked may be the one that is meant: neither does its command line name another file,
+/// nor does it listen on other ports.
 fn may_be_meant(info: &ProcessInfo, server: &ServerRef) -> bool {
     if let Some(wanted) = &server.config {
         let words: Vec<&str> = info.argv.iter().flat_map(|word| word.split(' ')).collect();
         let names =
             |pair: &[&str]| matches!(pair[0], "-f" | "-c" | "--config" | "--fpm-config") && pair[1].starts_with('/');
         let mut files = words.windows(2).filter(|pair| names(pair)).map(|pair| Path::new(pair[1])).peekable();
-        // Under a trial of ours it runs on a file of ours.
+        // During a trial it runs on a file of lastdrop's.
         let is_wanted = |file: &Path| {
             container::is_same_file(file, wanted) == Some(true) || is_settings_file(&file.to_string_lossy())
         };
@@ -147,7 +149,7 @@ fn may_be_meant(info: &ProcessInfo, server: &ServerRef) -> bool {
     server.url.as_ref().is_none_or(|url| ports.is_empty() || ports.iter().any(|l| l.port() == url.port))
 }
 
-/// The first page of a listener, as the server's own machine reaches it.
+/// The root URL of a listener, as the server's own machine reaches it.
 pub(crate) fn url_of(address: SocketAddr) -> Url {
     let ip = match address.ip() {
         ip if !ip.is_unspecified() => ip,

@@ -1,4 +1,4 @@
-//! Ends a server and starts it again as it had been started: program, command line, environment, folder, user, limits,
+//! Stops a server and starts it again as it had been started: program, command line, environment, folder, user, limits,
 //! CPUs, cgroup.
 
 use std::collections::BTreeMap;
@@ -19,20 +19,21 @@ use crate::streams::Streams;
 use crate::{ServerError, execution};
 
 const POLL: Duration = Duration::from_millis(20);
-/// One that does not detach itself has to be there for so long: until it has read its configuration it lives, whatever that says.
+/// A server that does not detach itself must live this long: until it has read its configuration it is alive, whatever
+/// the configuration says.
 const STAYS: Duration = Duration::from_millis(50);
 /// A master that has not ended by then is killed with its workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A successor whose environment is not known shall at least find programs, and have room for the title: masters write
-/// that over their command lines and environments.
+/// If the environment is unknown, the new process at least needs PATH to find programs, and room for its title, which
+/// masters write over command line and environment.
 pub use lastdrop_probe::tool::PATH;
 
 /// What a server is started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// Empty where nobody can tell: the server shows a title instead.
+    /// Empty if unknown: the server shows a title instead.
     pub argv: Vec<String>,
     pub environment: Vec<(String, String)>,
 }
@@ -43,8 +44,7 @@ impl Launch {
     }
 }
 
-/// All processes, masters and workers, of the server: same program and user's view of processes, one of its command
-/// lines.
+/// All processes of the server, masters and workers: same program, same pid namespace, one of its command lines.
 pub fn family(birth: &Birth, argvs: &[&[String]]) -> Vec<ProcessInfo> {
     let own_namespace = pid_namespace("self");
     process::all()
@@ -52,12 +52,12 @@ pub fn family(birth: &Birth, argvs: &[&[String]]) -> Vec<ProcessInfo> {
         .filter(|p| p.exe.as_ref().is_some_and(|e| same_program(e, &birth.exe)))
         .filter(|p| argvs.iter().any(|a| birth.is_shown_as(a, &p.argv)))
         .filter(|p| !birth.relative || was_started_in(p, &birth.directory))
-        // A container's server may have the same program and command line; it is not ours.
+        // A container's server may have the same program and command line, but is not ours.
         .filter(|p| pid_namespace(&p.pid.to_string()) == own_namespace)
         .collect()
 }
 
-/// A worker may have locked itself up elsewhere; its master has not.
+/// A worker may be in a chroot; its master is not.
 fn was_started_in(p: &ProcessInfo, folder: &Path) -> bool {
     let is_in = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|at| at == folder);
     is_in(p.pid) || is_in(p.parent)
@@ -67,18 +67,18 @@ fn pid_namespace(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// After an upgrade the running program's file is deleted, and the name says so.
+/// Compares programs. After an upgrade, the running program's file is deleted, and the kernel appends that to its name.
 pub fn same_program(a: &Path, b: &Path) -> bool {
     let plain = |p: &Path| p.to_string_lossy().trim_end_matches(" (deleted)").to_string();
     plain(a) == plain(b)
 }
 
-/// Those of a family whose parent is not of it.
+/// Processes of a family whose parent is not in it.
 pub fn masters(family: &[ProcessInfo]) -> Vec<&ProcessInfo> {
     family.iter().filter(|p| !family.iter().any(|q| q.pid == p.parent)).collect()
 }
 
-/// Ends the server, by `signal` to its master, and waits until every process of it is gone.
+/// Sends `signal` to the master and waits until all its processes are gone.
 pub fn stop(birth: &Birth, argvs: &[&[String]], signal: Signal) -> Result<(), ServerError> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut told: Vec<i32> = Vec::new();
@@ -87,11 +87,11 @@ pub fn stop(birth: &Birth, argvs: &[&[String]], signal: Signal) -> Result<(), Se
     loop {
         let family = family(birth, argvs);
         seen.extend(family.iter().map(|p| (p.pid, p.start_ticks)));
-        // A process that ends loses its command line before it lets go of its sockets.
+        // A process that ends loses its command line before it releases its sockets.
         seen.retain(|pid, ticks| process::look(*pid).is_some_and(|p| p.start_ticks == *ticks && p.state != 'Z'));
         if family.is_empty() && seen.is_empty() {
             empty_looks += 1;
-            // A server that is just detaching itself is between two processes for a moment.
+            // While a server detaches itself, it is between two processes for a moment.
             if empty_looks >= 3 {
                 return Ok(());
             }
@@ -125,7 +125,8 @@ pub fn stop(birth: &Birth, argvs: &[&[String]], signal: Signal) -> Result<(), Se
     }
 }
 
-/// Does anybody know how the server is started, and may we? To be asked before it is stopped.
+/// Checks that it is known how the server is started, and that lastdrop may start it. Call it before the server is
+/// stopped.
 pub fn check_known(birth: &Birth, launch: &Launch) -> Result<(), ServerError> {
     execution::check_start(birth)?;
     if !launch.argv.is_empty() {
@@ -138,7 +139,7 @@ pub fn check_known(birth: &Birth, launch: &Launch) -> Result<(), ServerError> {
     })
 }
 
-/// Starts the server, writing where it wrote, and waits for its master. Returns the master's pid.
+/// Starts the server with its former output streams and waits for its master. Returns the master's pid.
 pub fn start(birth: &Birth, launch: &Launch, streams: &Streams, daemonizes: bool) -> Result<i32, ServerError> {
     let argv = launch.argv.as_slice();
     let birth = &Birth { environment: launch.environment.clone(), ..birth.clone() };
@@ -151,7 +152,7 @@ pub fn start(birth: &Birth, launch: &Launch, streams: &Streams, daemonizes: bool
         streams.attach(&mut command, birth, hear_errors).map(|()| command)
     };
     if daemonizes {
-        // The port may be free only a moment after the old server is gone.
+        // The port may become free only a moment after the old server has gone.
         loop {
             let (success, said) = attached(true)
                 .and_then(start_daemon)
@@ -169,14 +170,14 @@ pub fn start(birth: &Birth, launch: &Launch, streams: &Streams, daemonizes: bool
         let mut child = attached(false)
             .and_then(|mut command| command.spawn())
             .map_err(ServerError::io(format!("cannot start {}", birth.exe.display())))?;
-        // Somebody has to take note of its end, or its process entry stays for as long as we run.
+        // The child must be waited for, or its process entry stays for as long as lastdrop runs.
         thread::spawn(move || tell.send(child.wait()));
     }
     let mut there: Option<(i32, Instant)> = None;
     loop {
         let end = ended.try_recv();
         let family = family(birth, &[argv]);
-        // Without detaching itself: what has ended will not come up.
+        // A server that does not detach itself and has ended will not come up.
         if let (Ok(status), true) = (end, family.is_empty()) {
             let status = status.map_or_else(|e| e.to_string(), |s| s.to_string());
             return Err(ServerError::Ended { command: shown, status });
@@ -201,11 +202,11 @@ pub fn start(birth: &Birth, launch: &Launch, streams: &Streams, daemonizes: bool
     }
 }
 
-/// How long what a program has said may take to be read once it has ended.
+/// Longest time to read a program's remaining output after it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Runs a program that detaches itself, until what was started has ended. Gives whether it did well, and what it said.
-/// What it leaves running may keep its standard error open for good.
+/// Runs a program that detaches itself until the started process has ended. Returns whether it succeeded, and its
+/// output. A process that it leaves running may hold its standard error open forever.
 fn start_daemon(mut command: Command) -> io::Result<(bool, String)> {
     let mut child = command.spawn()?;
     let (tell, said) = mpsc::channel();
@@ -228,11 +229,11 @@ fn start_daemon(mut command: Command) -> io::Result<(bool, String)> {
     Ok((status.success(), String::from_utf8_lossy(&all).trim().to_string()))
 }
 
-/// The command that starts the server again, with everything that it has but its standard streams: they are /dev/null, and standard
-/// error may be kept for us.
+/// Returns the command that starts the server again with everything except its standard streams. They are /dev/null,
+/// but standard error may be captured.
 ///
 /// # Errors
-/// When it may not be started from here.
+/// If it may not be started from here.
 pub fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Result<Command, ServerError> {
     let mut command = execution::start(birth, argv)?;
     command.stdout(Stdio::null());

@@ -1,7 +1,7 @@
-//! Puts a server back as its journal says, in the same process or long after the one that changed it was killed.
+//! Restores a server from its journal, in the same process or long after lastdrop was killed.
 //!
-//! Whatever happened meanwhile: the server may run as we left it, may be down, may have been started again by somebody
-//! with another command line, or another may have its address.
+//! It handles all that may have happened in between: the server may run as lastdrop left it, may be down, may have been
+//! restarted by someone else with another command line, or another server may have its address.
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -25,31 +25,32 @@ use crate::streams::Streams;
 use crate::undo_step::{UndoStep, steps_of};
 use crate::{ServerError, ServerRef, edited, execution, haproxy, host, nginx, restart, systemd};
 
-/// How long workers of an old generation may take to finish what they do.
+/// How long workers of an old generation may take to finish their work.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// A child does at a signal what its master would, until it has its own way: a younger one of uWSGI is deaf to its end.
+/// Minimum age in seconds: at a signal, a younger child still does what its master would. A younger uWSGI worker
+/// ignores its termination signal.
 const GROWN_S: f64 = 1.0;
-/// A master that has no children, or none that grows up, is taken to be done with an earlier reload after so long. Ruby
-/// catches signals long before Puma does, and ends by them.
+/// After this long, a master without children, or without any old enough, counts as done with an earlier reload. Ruby
+/// catches signals long before Puma handles them, and ends by them.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// What `restore` did to a server.
+/// The result of restoring a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreReport {
     pub server: String,
-    /// False: the killed run had not changed anything yet.
+    /// False if the killed run had not changed anything yet.
     pub was_changed: bool,
-    /// The command line with which somebody else has started it meanwhile, and with which it runs on.
+    /// The command line with which someone else has started it in the meantime; it runs on with that.
     pub started_by_others: Option<String>,
-    /// Settings that are not what they were, `name: was X, is Y`.
+    /// Settings that differ from the former ones, `name: was X, is Y`.
     pub differences: Vec<String>,
-    /// What a dry run says that it would do.
+    /// The steps that a dry run would take.
     #[serde(default)]
     pub steps: Vec<UndoStep>,
 }
 
 impl RestoreReport {
-    /// Nothing had been changed.
+    /// The report about a server on which nothing was changed.
     pub(crate) fn untouched(server: &str) -> RestoreReport {
         RestoreReport {
             server: server.into(),
@@ -60,13 +61,13 @@ impl RestoreReport {
         }
     }
 
-    /// What the report of an experiment says of it.
+    /// Notes about the restore for an experiment's report.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         self.differences.iter().map(|d| format!("after putting it back: {d}"))
     }
 }
 
-/// Takes our files away, or brings back what stood in their place. True when something of ours was there.
+/// Removes lastdrop's files or restores their former content. Returns true if a file of lastdrop's was there.
 pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
     let mut edited = execution::write_for(&journal.birth, || edited::put_back(&journal.edited))?;
     for file in &journal.drop_ins {
@@ -84,7 +85,7 @@ pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
     })
 }
 
-/// Ends the server and starts it in some way. Returns the pid of the new master.
+/// Stops the server and starts it with `launch`. Returns the pid of the new master.
 pub fn switch(journal: &Journal, launch: &Launch) -> Result<i32, ServerError> {
     if let Some(unit) = &journal.unit {
         return systemd::restart(journal, unit, launch);
@@ -96,8 +97,8 @@ pub fn switch(journal: &Journal, launch: &Launch) -> Result<i32, ServerError> {
     restart::start(&journal.birth, launch, &streams, journal.daemonizes)
 }
 
-/// Makes the server read its configuration again, and waits until the workers of the old generation are gone. One that is
-/// as new after a reload has others then; if it has not, it did not take its configuration. Gives the master.
+/// Makes the server read its configuration again and waits until workers of the old generation are gone. If a reload
+/// should replace every serving process but has not, the server did not use its configuration. Returns the master.
 pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     // A master may have children that are other programs.
     let is_worker = |p: &ProcessInfo| {
@@ -108,7 +109,7 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     let log = journal.error_log.as_deref().map(|log| Complaints::from_now(log, &journal.birth));
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
         .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
-    let executing = journal.executes_itself.then(|| Executing::begin(master, journal.reload_signal)).transpose()?;
+    let executing = journal.executes_itself.then(|| ReexecWatch::begin(master, journal.reload_signal)).transpose()?;
     step();
     let by_unit = journal.unit.as_deref().map(systemd::reload).transpose()?.unwrap_or(false);
     if !by_unit {
@@ -119,7 +120,7 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     let deadline = Instant::now() + RELOAD_TIMEOUT;
     let is_new = |p: ProcessInfo| !old.iter().any(|(known, _)| *known == p.pid);
     let has_new = || process::children(master).into_iter().filter(|p| is_worker(p)).any(is_new);
-    // It has made its workers before it is ready again.
+    // Such a master has started its new workers before it is ready again.
     if journal.survives && !has_new() {
         let said = log.as_ref().and_then(|log| haproxy::refusal(&log.text()?, master));
         let output = said.unwrap_or_else(|| "no new worker came; look at its log".into());
@@ -150,17 +151,18 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     }
 }
 
-/// A master that is to execute itself.
-struct Executing {
+/// Watches a master while it executes itself.
+struct ReexecWatch {
     master: i32,
     start_ticks: u64,
     signal: i32,
     before: Option<Vec<u8>>,
 }
 
-impl Executing {
-    /// Waits until it is done with an earlier reload: a signal that comes too early is lost on its workers, or ends it.
-    fn begin(master: i32, signal: i32) -> Result<Executing, ServerError> {
+impl ReexecWatch {
+    /// Waits until it has finished an earlier reload: a signal that comes too early is lost on its workers, or ends the
+    /// master.
+    fn begin(master: i32, signal: i32) -> Result<ReexecWatch, ServerError> {
         let gone = || ServerError::Probe(lastdrop_probe::ProbeError::Gone(master));
         let start_ticks = process::look(master).ok_or_else(gone)?.start_ticks;
         let deadline = Instant::now() + RELOAD_TIMEOUT;
@@ -175,14 +177,14 @@ impl Executing {
             late(deadline)?;
             thread::sleep(Duration::from_millis(20));
         }
-        Ok(Executing { master, start_ticks, signal, before: process::execution(master) })
+        Ok(ReexecWatch { master, start_ticks, signal, before: process::execution(master) })
     }
 
-    /// Waits until it has taken its configuration: it catches signals again, and has workers unless it has none until
-    /// somebody asks. Gives the master, which is another process where it has detached itself again.
+    /// Waits until the master has read its configuration: it catches signals again and has workers, unless it starts
+    /// them on demand. Returns the master, which is a new process if it has detached itself again.
     fn wait(&self, birth: &Birth, argvs: &[&[String]]) -> Result<i32, ServerError> {
         const NO_WORKERS: Duration = Duration::from_secs(1);
-        // While it detaches itself it is between two processes; half a second, on a busy machine.
+        // While it detaches itself it is between two processes, for up to half a second on a busy machine.
         const MOST_LOOKS_WITHOUT: u32 = 25;
         let deadline = Instant::now() + RELOAD_TIMEOUT;
         let (mut up, mut looks_without): (Option<Instant>, u32) = (None, 0);
@@ -195,7 +197,7 @@ impl Executing {
                 let command = format!("a reload of process {}", self.master);
                 return Err(ServerError::Ended { command, status: "it did not take its configuration".into() });
             }
-            // In this order: it may execute itself between two looks, and what it caught before says nothing.
+            // In this order: it may execute itself between two checks, and what it caught before proves nothing.
             let is_up =
                 |pid: &i32| (!same || process::execution(*pid) != self.before) && process::catches(*pid, self.signal);
             if let Some(pid) = master.filter(is_up) {
@@ -221,38 +223,38 @@ fn late(deadline: Instant) -> Result<(), ServerError> {
     })
 }
 
-/// Who runs in the place of a server that a journal is about.
-enum Present {
-    /// The server, with its own command line or with ours: its master.
+/// What runs in the place of a journal's server.
+enum ServerPresence {
+    /// The server, with its own command line or with lastdrop's: its master.
     Known(i32),
-    /// Nobody.
+    /// No process.
     Nobody,
-    /// The same server, started by somebody else in another way.
+    /// The same server, started by someone else in another way.
     Otherwise(Box<dyn Adapter>),
 }
 
-fn present(journal: &Journal) -> Result<Present, ServerError> {
-    // A master that executes itself is without its title for a moment.
+fn present(journal: &Journal) -> Result<ServerPresence, ServerError> {
+    // A master that executes itself has no title for a moment.
     if journal.executes_itself && process::is_alive(journal.birth.pid, journal.birth.start_ticks) {
-        return Ok(Present::Known(journal.birth.pid));
+        return Ok(ServerPresence::Known(journal.birth.pid));
     }
     let family = restart::family(&journal.birth, &journal.argvs());
     if let Some(master) = restart::masters(&family).first() {
-        return Ok(Present::Known(master.pid));
+        return Ok(ServerPresence::Known(master.pid));
     }
     match find_again(journal)? {
-        Some(adapter) if journal.executes_itself => Ok(Present::Known(adapter.facts().birth.pid)),
-        Some(adapter) => Ok(Present::Otherwise(adapter)),
+        Some(adapter) if journal.executes_itself => Ok(ServerPresence::Known(adapter.facts().birth.pid)),
+        Some(adapter) => Ok(ServerPresence::Otherwise(adapter)),
         None => {
-            // A unit is restarted by systemd whatever there is.
+            // systemd restarts a unit in any case.
             let taken = occupant(journal).filter(|_| journal.unit.is_none());
-            taken.map_or(Ok(Present::Nobody), |evidence| Err(ServerError::Occupied { evidence }))
+            taken.map_or(Ok(ServerPresence::Nobody), |evidence| Err(ServerError::Occupied { evidence }))
         }
     }
 }
 
-/// Finds the server of a journal by its name; None where it does not run. A program of its kind that cannot be asked may have been
-/// started by anybody, and is not it where nobody listens where the server did.
+/// Finds the server of a journal by its name; `None` if it does not run. A program of its kind that cannot be asked may
+/// have been started by anyone. It is not this server if nothing listens on the server's addresses.
 fn find_again(journal: &Journal) -> Result<Option<Box<dyn Adapter>>, ServerError> {
     let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
     let is_down = || !journal.listeners.is_empty() && occupant(journal).is_none();
@@ -264,7 +266,7 @@ fn find_again(journal: &Journal) -> Result<Option<Box<dyn Adapter>>, ServerError
     }
 }
 
-/// Another program that listens where the server did.
+/// Another program that listens on one of the server's addresses.
 fn occupant(journal: &Journal) -> Option<String> {
     journal.listeners.iter().find_map(|address| {
         let info = process::look(listeners::owner(&Endpoint::Tcp(*address))?)?;
@@ -272,25 +274,25 @@ fn occupant(journal: &Journal) -> Option<String> {
     })
 }
 
-/// A server whose files and processes are as they were: what is left is to see that it answers, and to forget its journal.
+/// A server whose files and processes are restored. Two steps remain: check that it answers, and remove its journal.
 #[derive(Debug)]
-pub struct PutBack {
+pub struct RestoredServer {
     restored: RestoreReport,
-    /// The master that has to be healthy, where it was touched.
+    /// The master that must be healthy, if it was touched.
     master: Option<i32>,
 }
 
-impl PutBack {
-    /// Nothing is done yet.
-    fn none(journal: &Journal) -> PutBack {
+impl RestoredServer {
+    /// Nothing is restored yet.
+    fn none(journal: &Journal) -> RestoredServer {
         let restored =
             RestoreReport { was_changed: journal.stage == Stage::Changed, ..RestoreReport::untouched(&journal.server) };
-        PutBack { restored, master: None }
+        RestoredServer { restored, master: None }
     }
 
-    /// All is done, and nobody has to be asked whether it answers.
-    pub fn whole(restored: RestoreReport) -> PutBack {
-        PutBack { restored, master: None }
+    /// Everything is restored, and no health check is needed.
+    pub fn whole(restored: RestoreReport) -> RestoredServer {
+        RestoredServer { restored, master: None }
     }
 
     pub fn into_restored(self) -> RestoreReport {
@@ -298,47 +300,47 @@ impl PutBack {
     }
 }
 
-/// Undoes what a journal describes, but for [`verify_health`]: servers that need each other to answer are all put back before
-/// any of them is asked. Doing it twice does no harm.
-pub fn restore_files(journal: &Journal) -> Result<PutBack, ServerError> {
-    let mut half = PutBack::none(journal);
+/// Undoes what a journal describes, except [`verify_health`]: servers that need each other to answer are all restored
+/// before any health check. Doing it twice does no harm.
+pub fn restore_files(journal: &Journal) -> Result<RestoredServer, ServerError> {
+    let mut half = RestoredServer::none(journal);
     if !half.restored.was_changed {
         return Ok(half);
     }
     let present = match present(journal) {
-        // Workers whose master was killed, or another program: its files are as they were all the same.
+        // Workers whose master was killed, or another program: the server's files are restored anyway.
         Err(occupied @ ServerError::Occupied { .. }) => return put_back_files(journal).and(Err(occupied)),
         present => present?,
     };
     let ours_was_there = put_back_files(journal)?;
     let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
     half.master = match present {
-        // Whoever started it: what it has read of ours goes with a reload.
-        Present::Known(master) if journal.reloads && !journal.restarted => Some(reload(journal, master)?),
-        Present::Known(_) if journal.live && !journal.restarted && process::is_alive(pid, start) => {
+        // Whoever started it: a reload removes the settings that it has read from lastdrop's files.
+        ServerPresence::Known(master) if journal.reloads && !journal.restarted => Some(reload(journal, master)?),
+        ServerPresence::Known(_) if journal.live && !journal.restarted && process::is_alive(pid, start) => {
             Some(reload(journal, pid)?)
         }
-        Present::Known(_) | Present::Nobody => Some(switch(journal, &Launch::as_found(&journal.birth))?),
-        Present::Otherwise(adapter) if journal.reloads => {
+        ServerPresence::Known(_) | ServerPresence::Nobody => Some(switch(journal, &Launch::as_found(&journal.birth))?),
+        ServerPresence::Otherwise(adapter) if journal.reloads => {
             let birth = &adapter.facts().birth;
             half.restored.started_by_others = Some(birth.argv.join(" "));
             ours_was_there.then(|| reload(journal, birth.pid)).transpose()?
         }
-        Present::Otherwise(adapter) => {
+        ServerPresence::Otherwise(adapter) => {
             let birth = &adapter.facts().birth;
             let on_our_file = birth.argv.iter().any(|word| Path::new(word) == journal.own_file);
             let launch = Launch::as_found(if on_our_file { &journal.birth } else { birth });
             half.restored.started_by_others = (!on_our_file).then(|| birth.argv.join(" "));
-            // Only a server that has read our override needs another start.
+            // Only a server that has read the override needs another start.
             (on_our_file || ours_was_there).then(|| start_again(journal, adapter.as_ref(), &launch)).transpose()?
         }
     };
     Ok(half)
 }
 
-/// Waits until a server that is put back answers as it did, and forgets the change.
-pub fn verify_health(journal: &Journal, half: PutBack) -> Result<RestoreReport, ServerError> {
-    let PutBack { mut restored, master } = half;
+/// Waits until a restored server answers as before, and removes its journal.
+pub fn verify_health(journal: &Journal, half: RestoredServer) -> Result<RestoreReport, ServerError> {
+    let RestoredServer { mut restored, master } = half;
     let health = match (&journal.url, journal.status) {
         (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
         _ => None,
@@ -355,13 +357,13 @@ pub fn verify_health(journal: &Journal, half: PutBack) -> Result<RestoreReport, 
     }
     journal.remove()?;
     if let Some(folder) = journal.path.parent() {
-        // Nobody has to come by to that file any more.
+        // No server has to reach that file any more.
         let _ = keep_to_ourselves(folder);
     }
     Ok(restored)
 }
 
-/// Starts a server again that runs with a command line of somebody else's.
+/// Restarts a server that runs with someone else's command line.
 fn start_again(journal: &Journal, adapter: &dyn Adapter, launch: &Launch) -> Result<i32, ServerError> {
     let birth: &Birth = &adapter.facts().birth;
     if journal.unit.is_some() && systemd::unit_of(birth) == journal.unit {
@@ -373,7 +375,7 @@ fn start_again(journal: &Journal, adapter: &dyn Adapter, launch: &Launch) -> Res
     restart::start(birth, launch, &streams, adapter.daemonizes())
 }
 
-/// Compares the settings that the server has with those that it had.
+/// Compares the server's settings with those in the journal.
 fn differences_from(journal: &Journal) -> Vec<String> {
     let Ok(server) = journal.server.parse::<ServerRef>() else { return Vec::new() };
     match find_adapter(&server).and_then(|a| a.effective()) {
@@ -390,28 +392,28 @@ fn differences_from(journal: &Journal) -> Vec<String> {
     }
 }
 
-/// Puts back everything that killed runs left changed: of servers that were changed together the last first, and each
-/// whatever comes of the others.
+/// Restores everything that killed runs left changed. Servers that were changed together are restored in reverse order,
+/// and each one even if others fail.
 ///
 /// # Errors
-/// When the state folder cannot be read. What happened to each server is in the list.
+/// If the state folder cannot be read. The list contains each server's result.
 pub fn restore_all(dry_run: bool) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
     restore_journals(dry_run, true, |_| true)
 }
 
-/// The same of some servers alone, by the names that they have in [`crate::Stack::members`].
+/// The same for some servers, by their names in [`crate::Stack::members`].
 ///
 /// # Errors
-/// When the state folder cannot be read.
+/// If the state folder cannot be read.
 pub fn restore_of(names: &[String]) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
     let is_host = |name: &String| name.parse::<ServerRef>().is_ok_and(|server| server.kind.is_host());
     restore_journals(false, names.iter().any(is_host), |server| names.iter().any(|name| name == server))
 }
 
-/// The same of servers of which somebody knows by other names: of those that are meant, as they are named in journals.
+/// The same for servers that are selected by `is_meant`, given their names in journals.
 ///
 /// # Errors
-/// When the state folder cannot be read.
+/// If the state folder cannot be read.
 pub fn restore_like(
     dry_run: bool,
     is_meant: impl Fn(&ServerRef) -> bool,
@@ -426,7 +428,7 @@ fn restore_journals(
     is_meant: impl Fn(&str) -> bool,
 ) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
     let (hosts, servers): (Vec<_>, Vec<_>) = Journal::all()?.into_iter().partition(|path| host::is_of_a_host(path));
-    // A server that is started again shall find the host as it was: its listener keeps the limits of that moment.
+    // The host is restored first, because a restarted server's listener keeps the limits of that moment.
     let mut results: Vec<_> = hosts.iter().filter(|_| host).map(|path| host::restore(path, dry_run)).collect();
     let mut together: Vec<Vec<Journal>> = Vec::new();
     for path in servers {
@@ -453,21 +455,24 @@ fn restore_journals(
     Ok(results)
 }
 
-/// Puts back servers that were changed together, in this order.
+/// Restores servers that were changed together, in this order.
 fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<RestoreReport, ServerError>> {
     let mut locks = lock_all(journals.iter().map(|j| j.server.as_str()));
-    let begun: Vec<Result<(Lock, PutBack), ServerError>> = journals
+    let begun: Vec<Result<(Lock, RestoredServer), ServerError>> = journals
         .iter()
         .map(|journal| {
             let lock = locks.remove(&journal.server).unwrap_or(Err(ServerError::Unrestored))?;
             let half = match dry_run {
-                true => PutBack::whole(RestoreReport { steps: steps_of(journal), ..PutBack::none(journal).restored }),
+                true => RestoredServer::whole(RestoreReport {
+                    steps: steps_of(journal),
+                    ..RestoredServer::none(journal).restored
+                }),
                 false => check_and_put_back(journal)?,
             };
             Ok((lock, half))
         })
         .collect();
-    let end = |journal: &Journal, begun: Result<(Lock, PutBack), ServerError>| {
+    let end = |journal: &Journal, begun: Result<(Lock, RestoredServer), ServerError>| {
         let (_lock, half) = begun?;
         if dry_run { Ok(half.restored) } else { verify_health(journal, half) }
     };
@@ -478,15 +483,15 @@ fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<RestoreReport, Ser
     journals.iter().zip(begun).map(|(journal, begun)| end(journal, begun).map_err(|e| told(journal, e))).collect()
 }
 
-fn check_and_put_back(journal: &Journal) -> Result<PutBack, ServerError> {
+fn check_and_put_back(journal: &Journal) -> Result<RestoredServer, ServerError> {
     if journal.stage == Stage::Changed && journal.has_to_pass() {
         check_start(journal)?;
     }
     restore_files(journal)
 }
 
-/// Tests the configuration of a server that runs before it is stopped: the one that it will be started on. The file of ours
-/// that it runs on may be lost, and says nothing about that.
+/// Before a running server is stopped, tests the configuration on which it will be started. The override on which it
+/// now runs may be lost and says nothing about that.
 fn check_start(journal: &Journal) -> Result<(), ServerError> {
     let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
     let runs_as_known = !restart::family(&journal.birth, &journal.argvs()).is_empty();
@@ -509,11 +514,11 @@ mod tests {
     #[test]
     fn a_master_is_not_told_again_before_its_workers_have_their_own_way_with_signals() {
         let mut command = Command::new("sh");
-        // Not SIGHUP: whoever has started the tests may have it ignored, and then no shell can catch it.
+        // Not SIGHUP: the process that started the tests may ignore it, and then no shell can catch it.
         command.args(["-c", "trap : USR1; sleep 60 & wait; wait"]).stdin(Stdio::null());
         let mut master = command.spawn().expect("sh runs");
         let pid = master.id() as i32;
-        let told = Executing::begin(pid, libc::SIGUSR1);
+        let told = ReexecWatch::begin(pid, libc::SIGUSR1);
         let ages: Vec<f64> = process::children(pid).iter().map(ProcessInfo::age_s).collect();
         for child in process::child_pids(pid) {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::Signal::SIGKILL);

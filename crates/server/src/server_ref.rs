@@ -1,7 +1,8 @@
-//! How a server is named on the command line: `[NAME=][AGENT/]KIND[:CONFIG][@URL]`, and what several of them are called.
+//! Parses server names from the command line: `[NAME=][AGENT/]KIND[:CONFIG][@URL]`, and names several of them apart.
 //!
-//! `AGENT/KIND` is the server of that kind on the machine of a fleet's agent, `A,B/KIND` the same server on several of them: what is set
-//! is set on all. It is called as it is written, with `+` between agents, since a comma stands between settings: `a+b/apache.MaxRequestWorkers`.
+//! `AGENT/KIND` is the server of that kind on the machine of a fleet's agent. `A,B/KIND` is the same server on several
+//! machines; settings apply to all of them. Its name is as written, but with `+` between agents, because a comma
+//! separates settings: `a+b/apache.MaxRequestWorkers`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,29 +10,29 @@ use std::str::FromStr;
 
 use lastdrop_model::Url;
 
-use crate::kind::{Kind, NamedBy};
+use crate::kind::{Kind, NameSource};
 use crate::kinds;
 
-/// A server as named by the user: what software, which configuration file, where its listener and status page are.
+/// A server as the user names it: its software, its configuration file, and where its listener and status page are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerRef {
-    /// What the user calls it, so that settings of several can be told apart: `NAME.SETTING`.
+    /// The user's name for it, which distinguishes the settings of several servers: `NAME.SETTING`.
     pub name: Option<String>,
     pub kind: &'static Kind,
     pub config: Option<PathBuf>,
-    /// The process, where the kind is named by one.
+    /// The process, if the kind is named by a pid.
     pub pid: Option<i32>,
     pub url: Option<Url>,
-    /// The agents on whose machines it is; None: this one.
+    /// The agents on whose machines it is; `None` for this machine.
     pub at: Option<RemoteLocation>,
 }
 
-/// Where a server is that is not here.
+/// The machines of a remote server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteLocation {
-    /// At least one, each once.
+    /// At least one agent, each once.
     pub agents: Vec<String>,
-    /// What it is called without a name of its own: `a/apache`, `a+b/apache`.
+    /// The default name: `a/apache`, `a+b/apache`.
     called: String,
 }
 
@@ -43,14 +44,14 @@ impl RemoteLocation {
 }
 
 impl ServerRef {
-    /// What it is called among several: its name, else that of its kind, where it is elsewhere after its agents.
+    /// Its name among several servers: the user's, otherwise that of its kind, after its agents if it is remote.
     #[must_use]
     pub fn called(&self) -> &str {
         let own = || self.at.as_ref().map_or(self.kind.name, |at| at.called.as_str());
         self.name.as_deref().unwrap_or_else(own)
     }
 
-    /// Is it on another machine?
+    /// True if it is on another machine.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
         self.at.is_some()
@@ -62,7 +63,8 @@ impl ServerRef {
         self.at.as_ref().map_or(&[], |at| &at.agents)
     }
 
-    /// The same on each machine alone: one here, or one for each agent. With a name that is AGENT/NAME of several.
+    /// Splits it by machine: one server on this machine, or one per agent. If the user has named it, each gets the name
+    /// AGENT/NAME.
     #[must_use]
     pub fn each(&self) -> Vec<ServerRef> {
         let agents = self.agents();
@@ -77,42 +79,42 @@ impl ServerRef {
         if agents.is_empty() { vec![self.clone()] } else { agents.iter().map(alone).collect() }
     }
 
-    /// The same on the machines of these agents, of which there is one at least.
+    /// The same server on the machines of these agents, at least one.
     #[must_use]
     pub fn on(&self, agents: Vec<String>) -> ServerRef {
         ServerRef { at: Some(RemoteLocation::new(agents, self.kind)), ..self.clone() }
     }
 
-    /// The same as its agents know it, who have it on their own machine.
+    /// The same server as its agents name it, on their own machine.
     #[must_use]
     pub fn there(&self) -> ServerRef {
         ServerRef { at: None, name: None, ..self.clone() }
     }
 
-    /// Does this name, of an agent's start, mean the server that is asked for: the same kind and, where one is said, the same
-    /// configuration?
+    /// True if this name, from an agent's start, is the server that is asked for: the same kind and, if given, the same
+    /// configuration.
     #[must_use]
     pub fn answers_to(&self, kind: &str, config: Option<&Path>) -> bool {
         self.kind.name == kind && (config.is_none() || self.config.as_deref() == config)
     }
 
-    /// The name of a server that this means, after what the user calls it.
+    /// Prefixes a server's own name with the user's name for it.
     #[must_use]
     pub fn naming(&self, own: &str) -> String {
         self.name.as_ref().map_or_else(|| own.into(), |name| format!("{name}={own}"))
     }
 
-    /// The same without the user's name for it.
+    /// The same server without the user's name.
     #[must_use]
     pub fn unnamed(&self) -> ServerRef {
         ServerRef { name: None, ..self.clone() }
     }
 }
 
-/// Can these servers be told apart by what they are called?
+/// Checks that no two servers have the same name.
 ///
 /// # Errors
-/// With the two that cannot, and how to name them.
+/// With the two that do, and how to name them.
 pub fn check_called_apart(servers: &[ServerRef]) -> Result<(), String> {
     let twice = servers.iter().enumerate().find_map(|(i, server)| {
         let before = servers[..i].iter().find(|other| other.called() == server.called())?;
@@ -126,7 +128,7 @@ pub fn check_called_apart(servers: &[ServerRef]) -> Result<(), String> {
     ))
 }
 
-/// Takes the agents off: what stands before the first '/', unless that is in a configuration's path or in a URL.
+/// Splits off the agents: the text before the first '/', unless that belongs to a configuration's path or a URL.
 fn split_agents(text: &str) -> Result<(Vec<String>, &str), String> {
     let Some((agents, server)) = text.split_once('/').filter(|(agents, _)| !agents.contains([':', '@'])) else {
         return Ok((Vec::new(), text));
@@ -147,7 +149,7 @@ fn split_agents(text: &str) -> Result<(Vec<String>, &str), String> {
     Ok((all, server))
 }
 
-/// Takes the name off: what stands before the first '=', unless that is in a configuration's path or in a URL.
+/// Splits off the name: the text before the first '=', unless that belongs to a configuration's path or a URL.
 fn split_name(text: &str) -> Result<(Option<String>, &str), String> {
     let Some((name, server)) = text.split_once('=').filter(|(name, _)| !name.contains([':', '@', '/'])) else {
         return Ok((None, text));
@@ -168,7 +170,7 @@ impl FromStr for ServerRef {
         let (own_name, text) = split_name(text)?;
         let (agents, text) = split_agents(text)?;
         let at = |kind| (!agents.is_empty()).then(|| RemoteLocation::new(agents.clone(), kind));
-        // '@' may stand in a path; the URL is what follows the last one that is followed by a scheme.
+        // A path may contain '@'; the URL begins after the last '@' that is followed by a scheme.
         let (name, url) = match text.rfind("@http") {
             Some(at) => (&text[..at], Some(text[at + 1..].parse::<Url>().map_err(|e| e.to_string())?)),
             None => (text, None),
@@ -203,7 +205,7 @@ impl FromStr for ServerRef {
             }
             return Err(error);
         };
-        if let NamedBy::ProcessId = kind.named_by {
+        if let NameSource::ProcessId = kind.named_by {
             let pid = after.and_then(|id| id.parse::<i32>().ok()).filter(|pid| *pid > 0);
             let pid = pid.ok_or_else(|| format!("'{text}' has no process id after the colon: pid:1234"))?;
             return Ok(ServerRef { name: own_name, kind, config: None, pid: Some(pid), url, at: at(kind) });

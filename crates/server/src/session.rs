@@ -1,11 +1,14 @@
-//! A server whose settings are being changed, from the lock to the last restart.
+//! A session: a server whose settings are being changed, from the lock to the last restart.
 //!
-//! Every trial starts the server afresh: stopped until no process of it is left, its override written, started as it
-//! had been started. That is slower than a reload and leaves no doubt about which settings a measurement belongs to. A
-//! server that other people are using (`--live`) is reloaded gracefully instead wherever the changed settings allow it,
-//! and measured when the last worker of the old generation is gone. So is one that is as new after a reload: nginx's
-//! master serves nobody, and when its old workers are gone only its listening sockets and shared zones are older than the
-//! settings. Stopping it would prove nothing more.
+//! Every trial restarts the server: it is stopped until no process is left, the override is written, and it is started
+//! as it had been started. That is slower than a reload, but leaves no doubt about which settings a measurement belongs
+//! to.
+//!
+//! Two kinds of servers are reloaded instead. A server in use by others (`--live`) is reloaded gracefully wherever the
+//! changed settings allow it, and measured when the last worker of the old generation is gone. The other kind are
+//! servers for which a reload replaces every serving process. nginx's master serves no requests; when its old workers
+//! are gone, only its listening sockets and shared zones are older than the settings. Stopping it would prove nothing
+//! more.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -24,7 +27,7 @@ use crate::other_traffic::{OtherTrafficPolicy, TrafficDetector};
 use crate::persisted_in::PersistedIn;
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
-use crate::restore::{PutBack, RestoreReport, put_back_files, reload, restore_files, switch, verify_health};
+use crate::restore::{RestoreReport, RestoredServer, put_back_files, reload, restore_files, switch, verify_health};
 use crate::streams::Streams;
 use crate::systemd::DropIn;
 use crate::{ServerError, edited, execution, launch, restart, systemd};
@@ -38,14 +41,14 @@ pub struct Session {
     health: Option<Health>,
     original: EffectiveSettings,
     master: i32,
-    /// What lies over the server's own settings now, and how it was started.
+    /// The change in force on top of the server's own settings, and how the server was started.
     current: Change,
     launch: Launch,
-    /// The next change is brought into force by a new start, whatever it is.
+    /// True if the next change needs a restart, whatever it is.
     anew: bool,
-    /// Set once everything is undone or kept.
+    /// True once everything is undone or kept.
     closed: bool,
-    // Last: let go of after everything else.
+    // Last field: released after everything else.
     _lock: Lock,
 }
 
@@ -55,7 +58,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Are these settings among the knobs, with values that they can take?
+/// Checks that these settings are knobs and that they can take these values.
 pub(crate) fn check_names(knobs: &[Knob], settings: &Settings) -> Result<(), ServerError> {
     for (name, value) in settings {
         let knob = knobs.iter().find(|k| k.name == name).ok_or_else(|| {
@@ -71,10 +74,11 @@ pub(crate) fn check_names(knobs: &[Knob], settings: &Settings) -> Result<(), Ser
 }
 
 impl Session {
-    /// Takes the lock, makes sure that the server is healthy and nobody else's, and writes the journal. Changes nothing.
+    /// Takes the lock, checks that the server is healthy and not used by others, and writes the journal. Changes
+    /// nothing.
     ///
     /// # Errors
-    /// When the server is locked, left changed by a killed run, in use by others (unless they do not mind), or not
+    /// If the server is locked, left changed by a killed run, in use by others (unless that is allowed), or not
     /// healthy.
     pub fn open(
         adapter: Box<dyn Adapter>,
@@ -85,7 +89,8 @@ impl Session {
         Session::open_in(None, &[], adapter, lock, url, others)
     }
 
-    /// The same of a server whose lock is taken already, at its place among others, whose masters are `beside`.
+    /// The same for a server whose lock is already taken. `stack` is its position among the servers changed with it,
+    /// and `beside` are their masters.
     pub(crate) fn open_in(
         stack: Option<StackPlace>,
         beside: &[i32],
@@ -102,7 +107,7 @@ impl Session {
         let files = StateFiles::of(&facts.name)?;
         files.tidy();
         if files.journal.exists() {
-            // One that cannot be read says what can be done instead.
+            // A journal that cannot be read returns an error with advice.
             Journal::read(&files.journal)?;
             return Err(ServerError::Unrestored);
         }
@@ -115,23 +120,23 @@ impl Session {
                 advice: "end the ones that are not meant".into(),
             });
         }
-        // Before anything is changed: a server that may not be started again from here is not stopped.
+        // Checked before anything is changed: a server that may not be started from here is not stopped.
         execution::check_start(&facts.birth)?;
         let placement = adapter.placement();
-        // What a unit starts it with is said beside the unit.
+        // A drop-in next to the unit changes how the unit starts it.
         let drop_ins = match (&unit, &placement) {
             (Some(unit), Placement::OwnFile | Placement::StartedWith) => {
                 vec![DropIn::of_trial(unit)?, DropIn::of_kept(unit)?]
             }
             _ => Vec::new(),
         };
-        // A configuration that was broken since the server started must be found while it still runs.
+        // A configuration that was broken after the server started must be found while it still runs.
         adapter.check(&Change::default(), &files.test)?;
         let lookout = (!others.live).then(|| TrafficDetector::start(adapter.as_ref(), others, beside)).transpose()?;
         let original = adapter.effective()?;
         let health = url.map(|url| look_at_health(url, facts.birth.pid)).transpose()?;
         if let Some(mut lookout) = lookout {
-            // The settings of the running server were asked of its status page.
+            // The settings of the running server were read from its status page.
             let asked = adapter.counts_looks() && facts.status_url.is_some();
             lookout.look_for_others(u64::from(asked) + u64::from(health.is_some()))?;
         }
@@ -211,27 +216,27 @@ impl Session {
         self.health.as_ref()
     }
 
-    /// The master process of the server as it runs now.
+    /// The current master process.
     #[must_use]
     pub fn master(&self) -> i32 {
         self.master
     }
 
-    /// Worker processes of the server as it runs now.
+    /// The current worker processes.
     #[must_use]
     pub fn workers(&self) -> Vec<i32> {
         self.adapter.workers(self.master)
     }
 
-    /// Are these settings that the server has, with values that they can take?
+    /// Checks that the server has these settings and that they can take these values.
     ///
     /// # Errors
-    /// With the name that is not one, or the range.
+    /// With the unknown name, or the range.
     pub fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
         check_names(self.adapter.knobs(), settings)
     }
 
-    /// Would the server take this change as it is?
+    /// Checks that the server would accept this change unaltered.
     ///
     /// # Errors
     /// With the reason why not.
@@ -244,15 +249,15 @@ impl Session {
         self.adapter.check(change, &self.files.test)
     }
 
-    /// Brings a change of the server's own settings into force; with an empty one, the server is as it was. By a fresh
-    /// start; of a server in use by a graceful reload, where that is known to be enough.
+    /// Brings a change of the server's own settings into force; with an empty change, the server is as it was. Restarts
+    /// it; a server in use by others is reloaded gracefully if that is known to be enough.
     ///
     /// # Errors
-    /// When it does not take them or does not come back healthy. The session can still be restored.
+    /// If it does not accept them or does not come back healthy. The session can still be restored.
     pub fn apply(&mut self, change: impl Into<Change>) -> Result<(), ServerError> {
         let change = change.into();
         if self.journal.stage == Stage::Changed {
-            // The test shall not see what the last trial left in an included folder.
+            // The test must not see what the last trial left in an included folder.
             self.put_back_files()?;
         }
         self.refuse_what_is_not_ours(&change)?;
@@ -268,7 +273,7 @@ impl Session {
             Placement::Edited => self.edit(&change)?,
             Placement::StartedWith => launch = self.launch_with(&change)?,
             placement => {
-                // What no override reaches.
+                // The part of the change that no override reaches.
                 self.edit(&change)?;
                 let text = self.render(&change, &placement);
                 self.write_override(self.journal.included_file.as_ref().unwrap_or(&self.files.trial), &text)?;
@@ -283,9 +288,9 @@ impl Session {
         self.bring_into_force(change, launch)
     }
 
-    /// Finds out how a server was started of which only a title is known, where it has to be started for a change.
+    /// For a server that shows only a title, finds out how it was started, if a change needs a restart.
     fn learn_launch(&mut self, change: &Change) -> Result<(), ServerError> {
-        // To run on a file of ours it is started with another command line.
+        // To run on lastdrop's file, it is started with another command line.
         let moves = self.placement() == Placement::OwnFile && !change.is_empty();
         if self.runs() && (self.anew || moves || !self.reload_is_enough(change)) {
             self.master = launch::learn(&mut self.journal, self.adapter.as_mut(), self.master)?;
@@ -293,12 +298,12 @@ impl Session {
         Ok(())
     }
 
-    /// One that did not come up with the settings of the last trial has to be started.
+    /// False if it did not come up with the last trial's settings: then it must be started.
     fn runs(&self) -> bool {
         process::look(self.master).is_some_and(|p| p.state != 'Z')
     }
 
-    /// How the server is started with a change; whoever undoes it knows the command line.
+    /// Returns how the server is started with a change, and records the command line for a restore.
     fn launch_with(&mut self, change: &Change) -> Result<Launch, ServerError> {
         let launch = self.adapter.launch_with(change);
         if !self.journal.argvs().contains(&launch.argv.as_slice()) {
@@ -308,13 +313,13 @@ impl Session {
         Ok(launch)
     }
 
-    /// Has what the server takes of the host when it begins to listen changed? A reload keeps its listeners. One of which
-    /// nobody can tell how it was started keeps them, too.
+    /// Makes the next change restart the server, because a host setting has changed that applies when it begins to
+    /// listen: a reload keeps its listeners. A server of which it is unknown how it was started keeps them too.
     pub(crate) fn start_anew_next(&mut self) {
         self.anew = self.journal.birth.shown.is_none() || self.adapter.hands_over_by().is_some();
     }
 
-    /// Takes back what the last trial wrote. What somebody writes into such a file from now on is theirs.
+    /// Undoes what the last trial wrote. From then on, changes to such a file are someone else's.
     fn put_back_files(&mut self) -> Result<(), ServerError> {
         put_back_files(&self.journal)?;
         if !self.journal.edited.is_empty() {
@@ -324,7 +329,7 @@ impl Session {
         Ok(())
     }
 
-    /// Edits the server's own files, which are as they were.
+    /// Edits the server's own files, which have their original content.
     fn edit(&mut self, change: &Change) -> Result<(), ServerError> {
         let edited = self.adapter.edits(change)?;
         if edited.is_empty() && self.journal.edited.is_empty() {
@@ -335,7 +340,7 @@ impl Session {
         execution::write_for(&self.journal.birth, || edited::change(&self.journal.edited))
     }
 
-    /// Makes the server take what is on disk now.
+    /// Makes the server read what is on disk now.
     fn bring_into_force(&mut self, change: Change, launch: Launch) -> Result<(), ServerError> {
         let anew = std::mem::take(&mut self.anew);
         let may_reload = self.runs() && !anew && (self.journal.live || self.journal.reloads);
@@ -354,10 +359,10 @@ impl Session {
         self.adapter.in_force(&self.current.settings, self.master)
     }
 
-    /// Is everything that differs from the present known to take effect with a reload?
+    /// True if a reload is known to be enough for everything that differs from the present change.
     fn reload_is_enough(&self, change: &Change) -> bool {
         let own = &self.original.settings;
-        // What is set to what it is anyway makes no difference.
+        // A setting that already has its value makes no difference.
         let value = |of: &Change, name: &str| of.settings.get(name).or_else(|| own.get(name)).cloned();
         let set = |of: &Change, name: &str| of.settings.contains_key(name);
         let mut names = self.current.differing(change).filter(|name| {
@@ -367,7 +372,7 @@ impl Session {
         names.all(|name| self.adapter.needs(name) == Some(ReloadClass::Reload))
     }
 
-    /// The override for this change, over what an earlier `--keep` left and not over what the last trial left.
+    /// Returns the override for this change. It keeps what an earlier `--keep` left, but not what the last trial left.
     fn render(&self, change: &Change, placement: &Placement) -> String {
         let kept = match placement {
             Placement::IncludedFile(_) => self.journal.included_before.clone(),
@@ -378,7 +383,7 @@ impl Session {
         self.adapter.render(change, placement, kept.as_deref())
     }
 
-    /// Writes an override so that the server can read it.
+    /// Writes an override that the server can read.
     fn write_override(&self, file: &Path, text: &str) -> Result<(), ServerError> {
         let birth = &self.journal.birth;
         let readers = match &self.journal.included_file {
@@ -389,7 +394,7 @@ impl Session {
             write_durably_for(readers, file, text.as_bytes())
                 .map_err(ServerError::io(format!("cannot write {}", file.display())))
         };
-        // Other files are in our own folder.
+        // Other files are in lastdrop's own folder.
         if self.journal.included_file.is_some() { execution::write_for(birth, write) } else { write() }
     }
 
@@ -400,33 +405,33 @@ impl Session {
         }
     }
 
-    /// Puts everything back as it was found.
+    /// Restores everything as it was found.
     ///
     /// # Errors
-    /// When it does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
+    /// If the server does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<RestoreReport, ServerError> {
         self.restore_files().and_then(|half| self.verify_health(half))
     }
 
-    /// Is it neither undone nor kept yet?
+    /// True if the change is neither undone nor kept.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed
     }
 
-    /// The first half of it: files and processes.
-    pub(crate) fn restore_files(&mut self) -> Result<PutBack, ServerError> {
-        // Whatever comes of it: trying again at once would end the same way.
+    /// First half of `restore`: files and processes.
+    pub(crate) fn restore_files(&mut self) -> Result<RestoredServer, ServerError> {
+        // Set even if it fails: an immediate second try would end the same way.
         self.closed = true;
         self.put_back_if_it_starts().map_err(|e| ServerError::NotRestored(Box::new(e)))
     }
 
-    /// The second half: the server is as it was, and answers.
-    pub(crate) fn verify_health(&self, half: PutBack) -> Result<RestoreReport, ServerError> {
+    /// Second half of `restore`: checks that the server answers as before.
+    pub(crate) fn verify_health(&self, half: RestoredServer) -> Result<RestoreReport, ServerError> {
         verify_health(&self.journal, half).map_err(|e| ServerError::NotRestored(Box::new(e)))
     }
 
-    /// A server that runs with other settings is better than one that does not start with its own.
-    fn put_back_if_it_starts(&self) -> Result<PutBack, ServerError> {
+    /// Restores the server if it would start: one that runs with other settings is better than one that does not start.
+    fn put_back_if_it_starts(&self) -> Result<RestoredServer, ServerError> {
         if self.journal.stage == Stage::Changed && self.journal.has_to_pass() {
             self.adapter.check(&Change::default(), &self.files.test)?;
         }
@@ -436,14 +441,14 @@ impl Session {
     /// Leaves the server running with these settings.
     ///
     /// # Errors
-    /// When they cannot be brought into force; the session can still be restored.
+    /// If they cannot be brought into force; the session can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         let kept = self.persist(settings)?;
         self.commit(&kept)?;
         Ok(kept)
     }
 
-    /// The first half of it: the settings are in force where they can stay, and can still be undone.
+    /// First half of `keep`: the settings are in force where they can stay, and can still be undone.
     pub(crate) fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         let change = Change::from(settings.clone());
         let placement = self.placement();
@@ -482,20 +487,21 @@ impl Session {
                 PersistedIn::Running { argv: launch.argv.clone(), environment }
             }
             Placement::OwnFile => {
-                // An earlier kept file is part of the state to which a kill must be able to go back: write another.
+                // A kill must be able to go back to an earlier kept file, so a second one is written.
                 let in_use = self.adapter.kept_override();
                 let other = self.files.kept.with_extension("2.conf");
                 let file = if in_use.as_ref() == Some(&self.files.kept) { other } else { self.files.kept.clone() };
                 launch.argv = self.adapter.argv_with(&file);
                 let before = self.journal.clone();
                 self.journal.changed_argv.clone_from(&launch.argv);
-                // From here on the changed server may run on the new file; the one on the trial file has to be gone first.
+                // From here on the changed server may run on the new file; the server on the trial file must have ended
+                // before.
                 if before.unit.is_none() {
                     execution::check_start(&before.birth)?;
                     restart::stop(&before.birth, &before.argvs(), before.stop_signal()?)?;
                 }
                 self.journal.restarted = true;
-                // Whoever undoes it takes this one away.
+                // A restore removes this file.
                 self.journal.own_file.clone_from(&file);
                 self.journal.write()?;
                 let text = self.render(&change, &placement);
@@ -512,7 +518,7 @@ impl Session {
         Ok(kept)
     }
 
-    /// The second half: they are not undone any more.
+    /// Second half of `keep`: from now on the settings are not undone.
     pub(crate) fn commit(&mut self, kept: &PersistedIn) -> Result<(), ServerError> {
         self.journal.remove()?;
         self.closed = true;
@@ -529,7 +535,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.closed {
-            // An error on the way out must not leave a changed server. If this fails too, the journal is there.
+            // If an error ends the session, the server must not stay changed. If this fails too, the journal remains.
             if let Err(e) = self.restore() {
                 tell_on_the_way_out(&e);
             }
@@ -537,7 +543,7 @@ impl Drop for Session {
     }
 }
 
-/// An error that nobody is left to take.
+/// Prints an error that no caller can handle any more.
 pub(crate) fn tell_on_the_way_out(error: &ServerError) {
     let text = Printable::from(format!("lastdrop: {error}\n"));
     #[allow(clippy::disallowed_methods)]

@@ -1,5 +1,6 @@
-//! A second instance of a server, beside the first, that shows what the server could do without: what it answers, what of it may
-//! go, what it weighs. How one is made of the server's configuration each kind says itself.
+//! A second instance of a server next to the first. It shows what the server could do without: whether it still
+//! answers, what can be left out, and how much memory that saves. Each kind has its own way to create one from the
+//! server's configuration.
 
 use std::process::{Child, Command};
 use std::thread;
@@ -11,57 +12,58 @@ use lastdrop_probe::{ProbeError, memory, process};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// All instances together in which something is left out, but for the end of the last one.
+/// Total time for all instances with something left out, except the end of the last one.
 pub const MOST_TIME: Duration = Duration::from_secs(4);
-/// Looks at one that starts or ends.
+/// Interval for polling an instance that starts or ends.
 pub const POLL: Duration = Duration::from_millis(5);
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-/// Differ between any two answers, or name the modules.
+/// Fields that differ between any two answers, or name the modules.
 const OWN_FIELDS: &[&str] = &["age", "date", "etag", "expires", "server"];
 
-/// An answer, as far as it has to be the same.
+/// The part of an answer that must be the same.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ComparableAnswer {
     pub status: u16,
     fields: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
 }
 
-impl Seen {
-    pub fn of(answer: &Answer) -> Seen {
+impl ComparableAnswer {
+    pub fn of(answer: &Answer) -> ComparableAnswer {
         let mut fields: Vec<_> = answer.fields.iter().map(|(n, v)| (n.to_ascii_lowercase(), v.clone())).collect();
         fields.retain(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
         for (name, value) in &mut fields {
-            // A new session has a number of its own each time, and an hour at which it ends.
+            // A new session has a new id and a new expiry each time.
             if name == "set-cookie" {
                 value.truncate(value.iter().position(|b| *b == b'=').unwrap_or(value.len()));
             }
         }
-        Seen { status: answer.status, fields, body: answer.body.clone() }
+        ComparableAnswer { status: answer.status, fields, body: answer.body.clone() }
     }
 
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
     }
 
-    /// What an instance answers, where that is the same each time, and of the sort that the server itself answers.
+    /// Returns an instance's answer, if it is the same each time and has the status and content type of the server's
+    /// own answer.
     ///
     /// # Errors
-    /// In words, why nothing can be told from its answers.
+    /// In words, why its answers prove nothing.
     pub fn stable<E: ToString>(
         mut instance: impl FnMut() -> Result<Answer, E>,
         server: impl FnOnce() -> Result<Answer, E>,
-    ) -> Result<Seen, String> {
+    ) -> Result<ComparableAnswer, String> {
         let mut ask = || instance().map_err(|e| format!("its second instance: {}", e.to_string()));
-        let (one, two) = (Seen::of(&ask()?), Seen::of(&ask()?));
+        let (one, two) = (ComparableAnswer::of(&ask()?), ComparableAnswer::of(&ask()?));
         if one != two {
             return Err("the answer differs from request to request by itself".into());
         }
-        let own = Seen::of(&server().map_err(|e| e.to_string())?);
+        let own = ComparableAnswer::of(&server().map_err(|e| e.to_string())?);
         if own.status != one.status {
             return Err(format!("a second instance of it answers {} where it answers {}", one.status, own.status));
         }
-        let kind = |seen: &Seen| {
+        let kind = |seen: &ComparableAnswer| {
             let value = String::from_utf8_lossy(seen.field("content-type").unwrap_or(b"nothing")).into_owned();
             value.to_ascii_lowercase()
         };
@@ -73,8 +75,8 @@ impl Seen {
     }
 }
 
-/// Of some modules, those that can all go at once: halves that do not work without are halved again. What has to stay, and what
-/// there was no time for, goes to `tried`. Those that others build on come last.
+/// Finds modules that can be left out together, by bisection: a half without which it fails is split again. Needed
+/// modules, and those for which time ran out, go to `tried`. Modules that others depend on come last.
 pub fn dispensable<E>(
     candidates: &[String],
     works: &mut impl FnMut(&[String]) -> Result<Option<bool>, E>,
@@ -97,25 +99,25 @@ pub fn dispensable<E>(
     Ok(gone)
 }
 
-/// Processes of an instance: a session of its own. Dropped, they have ended.
-pub struct Processes(Child);
+/// Processes of an instance, in their own session; they end when this is dropped.
+pub struct InstanceProcesses(Child);
 
-impl Processes {
-    /// Starts one that ends with us, however we do.
-    pub fn start(mut command: Command) -> std::io::Result<Processes> {
+impl InstanceProcesses {
+    /// Starts an instance that ends with lastdrop, however that ends.
+    pub fn start(mut command: Command) -> std::io::Result<InstanceProcesses> {
         use std::os::unix::process::CommandExt;
         // SAFETY: one system call between fork and exec.
         unsafe {
             command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
         }
-        command.spawn().map(Processes)
+        command.spawn().map(InstanceProcesses)
     }
 
     pub fn master(&self) -> i32 {
         self.0.id() as i32
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if it has ended.
     pub fn ended(&mut self) -> Option<String> {
         self.0.try_wait().ok().flatten().map(|status| status.to_string())
     }
@@ -124,16 +126,16 @@ impl Processes {
         process::child_pids(self.master())
     }
 
-    /// Mean proportional size of its workers, bytes.
+    /// Mean PSS of its workers, in bytes.
     pub fn worker_bytes(&self) -> Result<Option<u64>, ProbeError> {
         let all = memory::of_group(&self.workers())?;
         Ok(all.iter().map(|m| m.pss).sum::<u64>().checked_div(all.len() as u64))
     }
 }
 
-impl Drop for Processes {
+impl Drop for InstanceProcesses {
     fn drop(&mut self) {
-        // A session of its own: its group has its id.
+        // It is a session leader, so its pid is its process group's id.
         let pid = Pid::from_raw(self.master());
         let _ = kill(pid, Signal::SIGTERM);
         let end = Instant::now() + END_TIMEOUT;
@@ -178,16 +180,17 @@ mod tests {
         };
         let mut sessions = ["PHPSESSID=1; path=/", "PHPSESSID=2; path=/"].into_iter();
         let mut next = || Ok::<_, String>(answer(200, sessions.next().unwrap_or_default(), "ok"));
-        let seen = Seen::stable(&mut next, || Ok(answer(200, "x", "compressed"))).expect("stable");
+        let seen = ComparableAnswer::stable(&mut next, || Ok(answer(200, "x", "compressed"))).expect("stable");
         assert_eq!((seen.status, seen.field("set-cookie")), (200, Some(b"PHPSESSID".as_slice())));
         let mut n = 0;
         let mut counting = || {
             n += 1;
             Ok::<_, String>(answer(200, "", &n.to_string()))
         };
-        let said = Seen::stable(&mut counting, || Ok(answer(200, "", ""))).expect_err("differs");
+        let said = ComparableAnswer::stable(&mut counting, || Ok(answer(200, "", ""))).expect_err("differs");
         assert!(said.contains("differs from request to request"), "{said}");
-        let said = Seen::stable(|| Ok::<_, String>(answer(500, "", "")), || Ok(answer(200, "", ""))).expect_err("not");
+        let said = ComparableAnswer::stable(|| Ok::<_, String>(answer(500, "", "")), || Ok(answer(200, "", "")))
+            .expect_err("not");
         assert!(said.contains("answers 500 where it answers 200"), "{said}");
     }
 }

@@ -1,15 +1,16 @@
-//! Several servers that are changed together: a site is a proxy before a pool before a database.
+//! Several servers that are changed together: a site is a proxy in front of a pool in front of a database.
 //!
-//! Each has its own [`Session`], with a journal that says of which stack it is and its place there. Locks are taken by
-//! name, so that of two who want the same servers the first to come has them all; every journal is on disk before
-//! anything changes. Changes go from the first member to the last, and are undone the other way round, by
-//! [`crate::restore_all`] too. A member that cannot be put back keeps none of the others from it, and all are put back
-//! before any is asked whether it answers: it may need the others for that.
+//! Each has its own [`Session`], with a journal that contains its stack and its position in it. Locks are taken in
+//! order of name: of two runs that want the same servers, the first gets all. Every journal is on disk before anything
+//! changes. Changes go from the first member to the last and are undone in reverse, by [`crate::restore_all`] too. If
+//! one member cannot be restored, the others still are. All are restored before any health check, because a member may
+//! need the others to answer.
 //!
-//! A setting of a stack is NAME.SETTING. One server alone has its plain names; where the user has given it a name, both.
+//! A setting of a stack is NAME.SETTING. A single server has plain names; if the user has named it, both are valid.
 //!
-//! A member may be on another machine ([`crate::RemoteSession`]), or the same server on several: one member then, whose settings are the
-//! same everywhere. Whether all is well is asked from here then, since a URL may mean something else there.
+//! A member may be on another machine ([`crate::RemoteSession`]), or the same server on several machines: then it is
+//! one member with the same settings everywhere. In that case the health check is made from here, because a URL may
+//! mean something else there.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,31 +25,31 @@ use crate::journal::{StackPlace, lock_all};
 use crate::other_traffic::OtherTrafficPolicy;
 use crate::persisted_in::PersistedIn;
 use crate::remote::{Group, NoRemoteHosts, RemoteHosts, RemoteSession, SessionRequest};
-use crate::restore::{PutBack, RestoreReport};
+use crate::restore::{RestoreReport, RestoredServer};
 use crate::server_ref::{ServerRef, check_called_apart};
 use crate::session::{Session, tell_on_the_way_out};
 
 mod part;
 mod roles;
 
-use part::{Part, refuse};
+use part::{MemberKind, refuse};
 pub use roles::Server;
 
 struct Member {
-    /// What it is called in the stack.
+    /// The member's name in the stack.
     called: String,
-    /// The user has given it that name.
+    /// True if the user chose the name.
     named: bool,
-    part: Part,
+    part: MemberKind,
 }
 
-/// Settings that are where they can stay: by member, where that is.
+/// Persisted settings that can still be undone: by member, where they are.
 #[derive(Debug)]
 #[must_use = "they are undone unless they are settled"]
 pub struct PendingPersist(Vec<(usize, PersistedIn)>);
 
 impl PendingPersist {
-    /// Where each of them is.
+    /// Where each member's settings are.
     pub fn kept(&self) -> impl Iterator<Item = &PersistedIn> {
         self.0.iter().map(|(_, kept)| kept)
     }
@@ -58,16 +59,17 @@ impl PendingPersist {
 pub struct Stack {
     members: Vec<Member>,
     original: EffectiveSettings,
-    /// The limit of listen queues that the host was given; none is its own. A listener has that of when it began.
+    /// The listen queue limit that a trial gave the host; `None` for its own. A listener has the limit from when it
+    /// began to listen.
     queues: Option<Setting>,
-    /// What is asked from here, where a member is elsewhere.
+    /// Checked from here if a member is remote.
     health: Option<Health>,
 }
 
-/// Servers that are put back, but for being asked whether they answer.
+/// Restored servers whose health has not been checked yet.
 #[derive(Debug)]
 #[must_use = "their journals stay until they are asked"]
-pub struct PendingRestore(Vec<(usize, Result<PutBack, ServerError>)>);
+pub struct PendingRestore(Vec<(usize, Result<RestoredServer, ServerError>)>);
 
 impl std::fmt::Debug for Stack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -76,16 +78,16 @@ impl std::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// Finds the servers, takes their locks, makes sure of each that it is healthy and nobody else's, and writes their
+    /// Finds the servers, takes their locks, checks that each is healthy and not used by others, and writes their
     /// journals. Changes nothing.
     ///
     /// # Errors
-    /// When two have one name or are one server, and as [`Session::open`].
+    /// If two have the same name or are the same server; otherwise as [`Session::open`].
     pub fn open(servers: &[ServerRef], url: Option<&Url>, others: &OtherTrafficPolicy) -> Result<Stack, ServerError> {
         Stack::open_with(servers, url, others, None)
     }
 
-    /// One server alone, as a member of a stack that is led from another machine.
+    /// Opens one server as a member of a stack that another machine controls.
     ///
     /// # Errors
     /// As [`Stack::open`].
@@ -98,7 +100,7 @@ impl Stack {
         Stack::open_all(std::slice::from_ref(server), place, url, others, &NoRemoteHosts)
     }
 
-    /// The same where servers may be on other machines, if they can be reached.
+    /// Like [`Stack::open`], with servers on other machines if these can be reached.
     ///
     /// # Errors
     /// As [`Stack::open`].
@@ -142,18 +144,18 @@ impl Stack {
         let stack = format!("{}-{}", std::process::id(), since.as_nanos());
         let mut opened =
             Stack { members: Vec::new(), original: EffectiveSettings::default(), queues: None, health: None };
-        // What the servers stand on is changed before they are started on it.
+        // The host is changed before the servers on it are started.
         for server in here().filter(|server| server.kind.is_host()) {
             let first = found.first().map(|(_, adapter)| adapter.facts().birth.pid);
             let session = Host::beside(server, first).and_then(|host| HostSession::open(host, others));
-            let part = Part::Host(Box::new(session.map_err(about(server))?));
+            let part = MemberKind::Host(Box::new(session.map_err(about(server))?));
             opened.members.push(Member { called: server.called().to_string(), named: server.name.is_some(), part });
         }
         for (place, ((server, adapter), name)) in found.into_iter().zip(&names).enumerate() {
             let called = server.called().to_string();
             if adapter.contained().is_some() {
                 let effective = adapter.effective().map_err(about(server))?;
-                let part = Part::Contained(adapter, effective);
+                let part = MemberKind::Contained(adapter, effective);
                 opened.members.push(Member { called, named: server.name.is_some(), part });
                 continue;
             }
@@ -163,7 +165,7 @@ impl Stack {
             let beside: Vec<i32> = masters.iter().copied().filter(|m| *m != adapter.facts().birth.pid).collect();
             let session = Session::open_in(own, &beside, adapter, lock, url, others);
             let session = session.map_err(about(server))?;
-            let part = Part::Server(Box::new(session));
+            let part = MemberKind::Server(Box::new(session));
             opened.members.push(Member { called, named: server.name.is_some(), part });
         }
         for (place, server) in servers.iter().enumerate().filter(|(_, server)| server.is_elsewhere()) {
@@ -173,7 +175,7 @@ impl Stack {
             let mut parts = server.each().iter().map(open).collect::<Result<Vec<_>, _>>().map_err(about(server))?;
             let part: Box<dyn RemoteSession> =
                 if parts.len() == 1 { parts.swap_remove(0) } else { Box::new(Group::of(parts)?) };
-            opened.members.push(Member { called, named: server.name.is_some(), part: Part::RemoteHosts(part) });
+            opened.members.push(Member { called, named: server.name.is_some(), part: MemberKind::Elsewhere(part) });
         }
         if let Some(url) = url.filter(|_| opened.is_elsewhere()) {
             opened.health = Some(ask(url)?);
@@ -183,31 +185,31 @@ impl Stack {
         Ok(opened)
     }
 
-    /// Changes go along the members: what servers stand on before them, and these in the order in which they were named.
+    /// Sets the order of changes: hosts before servers, and these in the order in which they were named.
     fn put_hosts_first_and_the_rest_in_order(&mut self, servers: &[ServerRef]) {
         let is_host = |called: &str| servers.iter().any(|s| s.called() == called && s.kind.is_host());
         let place = |called: &str| servers.iter().position(|s| s.called() == called);
         self.members.sort_by_key(|member| (!is_host(&member.called), place(&member.called)));
     }
 
-    /// Is any of them on another machine?
+    /// True if any member is on another machine.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.part, Part::RemoteHosts(_)))
+        self.members.iter().any(|member| matches!(member.part, MemberKind::Elsewhere(_)))
     }
 
-    /// Waits until the site answers again as it did at the start, where that is asked from here.
+    /// Waits until the site answers as at the start, if that is checked from here.
     fn wait_healthy(&self) -> Result<(), ServerError> {
         self.health.as_ref().map_or(Ok(()), wait_until_it_answers)
     }
 
-    /// Are there others beside the first?
+    /// True if there is more than one member.
     #[must_use]
     pub fn is_several(&self) -> bool {
         self.members.len() > 1
     }
 
-    /// The servers as they are named on a command line.
+    /// The servers as named on a command line.
     #[must_use]
     pub fn name(&self) -> String {
         let name = |member: &Member| {
@@ -217,37 +219,37 @@ impl Stack {
         self.members.iter().map(name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The members of this machine, each as its journal calls it.
+    /// The members on this machine, as their journals name them.
     #[must_use]
     pub fn members(&self) -> Vec<String> {
-        let here = self.members.iter().filter(|member| !matches!(member.part, Part::RemoteHosts(_)));
+        let here = self.members.iter().filter(|member| !matches!(member.part, MemberKind::Elsewhere(_)));
         here.map(|member| member.part.name().to_string()).collect()
     }
 
-    /// What the member at a place is called.
+    /// Name of the member at this position.
     #[must_use]
     pub fn called(&self, place: usize) -> Option<&str> {
         self.members.get(place).map(|member| member.called.as_str())
     }
 
-    /// What a member's setting is called here.
+    /// Qualified name of a member's setting.
     fn full(&self, member: &Member, name: &str) -> String {
         if self.is_several() { format!("{}.{name}", member.called) } else { name.to_string() }
     }
 
-    /// Settings of a member by their names here.
+    /// Settings of a member with qualified names.
     fn all_full(&self, member: &Member, settings: Settings) -> Settings {
         settings.into_iter().map(|(name, value)| (self.full(member, &name), value)).collect()
     }
 
-    /// The member that a setting is of, and its name there.
+    /// Splits a qualified name into member and setting.
     fn member_of<'a>(&self, name: &'a str) -> Result<(usize, &'a str), ServerError> {
         if let [only] = self.members.as_slice() {
             let own = name.strip_prefix(&only.called).and_then(|rest| rest.strip_prefix('.')).filter(|_| only.named);
             let plain = only.part.knobs().iter().any(|k| k.name == name);
             return Ok((0, own.filter(|_| !plain).unwrap_or(name)));
         }
-        // A kind of the user's may have a point in its name.
+        // A user's kind may have a dot in its name.
         let is_of = |member: &Member| name.strip_prefix(&member.called)?.strip_prefix('.');
         let found = self.members.iter().enumerate().filter_map(|(i, member)| Some((i, is_of(member)?)));
         found.min_by_key(|(_, rest)| rest.len()).ok_or_else(|| {
@@ -262,7 +264,7 @@ impl Stack {
         })
     }
 
-    /// Each member's part of settings, by its own names.
+    /// Splits settings by member, with each member's own names.
     fn parts(&self, settings: &Settings) -> Result<Vec<Settings>, ServerError> {
         let mut parts = vec![Settings::new(); self.members.len()];
         for (name, value) in settings {
@@ -276,10 +278,10 @@ impl Stack {
         Ok(parts)
     }
 
-    /// The same settings by the names that they have here: of a server alone without its own.
+    /// Renames settings to the names in this stack: unqualified for a single server.
     ///
     /// # Errors
-    /// With the setting that is nobody's.
+    /// With the setting that belongs to no member.
     pub fn settings(&self, settings: &Settings) -> Result<Settings, ServerError> {
         let parts = self.parts(settings)?;
         Ok(self.members.iter().zip(parts).flat_map(|(member, part)| self.all_full(member, part)).collect())
@@ -297,13 +299,13 @@ impl Stack {
         all
     }
 
-    /// What all settings were when it began.
+    /// All settings at the start.
     #[must_use]
     pub fn original(&self) -> &EffectiveSettings {
         &self.original
     }
 
-    /// Words that the field's tables have for settings: (setting, word).
+    /// Abbreviations of settings for tables of results: (setting, abbreviation).
     #[must_use]
     pub fn abbreviations(&self) -> Vec<(String, String)> {
         let short = |member: &Member| -> Vec<(String, String)> {
@@ -313,7 +315,7 @@ impl Stack {
         self.members.iter().flat_map(short).collect()
     }
 
-    /// An error of one of the members.
+    /// Adds the member's name to its error.
     fn about(&self, member: &Member) -> impl FnOnce(ServerError) -> ServerError + use<> {
         let called = self.is_several().then(|| member.called.clone());
         move |e| match called {
@@ -322,16 +324,16 @@ impl Stack {
         }
     }
 
-    /// Are these settings that the servers have, with values that they can take?
+    /// Checks that the servers have these settings and that they can take these values.
     ///
     /// # Errors
-    /// With the name that is not one, or the range.
+    /// With the unknown name, or the range.
     pub fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
         let parts = self.parts(settings)?;
         self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check_names(&part).map_err(self.about(m)))
     }
 
-    /// Would the servers take these settings as they are?
+    /// Checks that the servers would accept these settings unaltered.
     ///
     /// # Errors
     /// With the reason why not.
@@ -340,23 +342,23 @@ impl Stack {
         self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check(part).map_err(self.about(m)))
     }
 
-    /// Can all of them be changed from here? Those in containers are not.
+    /// Checks that all members can be changed from here; those in containers cannot.
     ///
     /// # Errors
-    /// With the one that is not, and what to do.
+    /// With the one that cannot, and what to do.
     pub fn check_changeable(&self) -> Result<(), ServerError> {
         let contained = |m: &Member| match &m.part {
-            Part::Contained(adapter, _) => refuse(adapter.as_ref(), Settings::new()).map_err(self.about(m)),
-            Part::Server(_) | Part::Host(_) | Part::RemoteHosts(_) => Ok(()),
+            MemberKind::Contained(adapter, _) => refuse(adapter.as_ref(), Settings::new()).map_err(self.about(m)),
+            MemberKind::Server(_) | MemberKind::Host(_) | MemberKind::Elsewhere(_) => Ok(()),
         };
         self.members.iter().try_for_each(contained)
     }
 
-    /// Brings settings into force, from the first member to the last; those of which none are named get a fresh start
-    /// with their own.
+    /// Brings settings into force, from the first member to the last. Members without any of these settings are
+    /// restarted with their own.
     ///
     /// # Errors
-    /// When one does not take them or does not come back healthy. The stack can still be restored.
+    /// If one does not accept them or does not come back healthy. The stack can still be restored.
     pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
         let parts = self.parts(settings)?;
         let of_host =
@@ -365,7 +367,7 @@ impl Stack {
         let anew = std::mem::replace(&mut self.queues, queues.clone()) != queues;
         for (i, part) in parts.into_iter().enumerate() {
             let about = self.about(&self.members[i]);
-            if let (true, Part::Server(session)) = (anew, &mut self.members[i].part) {
+            if let (true, MemberKind::Server(session)) = (anew, &mut self.members[i].part) {
                 session.start_anew_next();
             }
             self.members[i].part.apply(part).map_err(about)?;
@@ -373,18 +375,17 @@ impl Stack {
         self.wait_healthy()
     }
 
-    /// Puts all of them back as they were found, the host before the servers that are started on it, and of these the last
-    /// first; each whatever comes of the others. What is put back
-    /// already, or kept, is left alone.
+    /// Restores all members as they were found: the host before the servers on it, the servers in reverse order, and
+    /// each one even if others fail. Members that are already restored or kept are left alone.
     ///
     /// # Errors
-    /// When one does not come back as it was; its journal stays, so that `lastdrop restore` can try again.
+    /// If one does not come back as it was; its journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<Vec<RestoreReport>, ServerError> {
         let halves = self.restore_files();
         self.verify_health(halves)
     }
 
-    /// The first half of it: files and processes of all.
+    /// First half of `restore`: files and processes of all members.
     pub fn restore_files(&mut self) -> PendingRestore {
         let mut open: Vec<(usize, &mut Member)> =
             self.members.iter_mut().enumerate().rev().filter(|(_, m)| m.part.is_open()).collect();
@@ -392,7 +393,7 @@ impl Stack {
         PendingRestore(open.into_iter().map(|(i, member)| (i, member.part.restore_files())).collect())
     }
 
-    /// The second half: each answers as it did, and its journal is gone.
+    /// Second half of `restore`: checks that each answers as before, and removes its journal.
     ///
     /// # Errors
     /// As [`Stack::restore`].
@@ -420,21 +421,21 @@ impl Stack {
         }
     }
 
-    /// Leaves the servers running with these settings; those of which none are named are put back. All are in force
-    /// before the first cannot be undone any more.
+    /// Leaves the servers running with these settings; members without any are restored. All settings are in force
+    /// before the first becomes permanent.
     ///
     /// # Errors
-    /// When they cannot be brought into force. What was not kept by then can still be restored.
+    /// If they cannot be brought into force. What is not kept by then can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Vec<PersistedIn>, ServerError> {
         let staying = self.persist(settings)?;
         self.commit(staying)
     }
 
-    /// The first half of it: all settings are in force where they can stay, and whoever restores undoes them: [`Stack::restore`], or
-    /// `lastdrop restore` after a kill.
+    /// First half of `keep`: all settings are in force where they can stay. [`Stack::restore`], or `lastdrop restore`
+    /// after a kill, still undoes them.
     ///
     /// # Errors
-    /// When they cannot be brought into force.
+    /// If they cannot be brought into force.
     pub fn persist(&mut self, settings: &Settings) -> Result<PendingPersist, ServerError> {
         let parts = self.parts(settings)?;
         let several = self.is_several();
@@ -447,10 +448,10 @@ impl Stack {
         Ok(PendingPersist(kept))
     }
 
-    /// The second half: they are not undone any more. Members that none of them is of are put back.
+    /// Second half of `keep`: from now on they are not undone. Members without any of these settings are restored.
     ///
     /// # Errors
-    /// When that cannot be written down; what has not been settled by then can still be restored.
+    /// If that cannot be written; what is not committed by then can still be restored.
     pub fn commit(&mut self, staying: PendingPersist) -> Result<Vec<PersistedIn>, ServerError> {
         for (i, kept) in &staying.0 {
             let about = self.about(&self.members[*i]);
@@ -460,18 +461,18 @@ impl Stack {
         Ok(staying.0.into_iter().map(|(_, kept)| kept).collect())
     }
 
-    /// Does the site answer as it did at the start, asked once?
+    /// Sends one request to check that the site answers as at the start.
     ///
     /// # Errors
-    /// With what it does instead.
+    /// With the different answer.
     pub fn check_health(&self) -> Result<(), ServerError> {
         self.health().map_or(Ok(()), Health::check)
     }
 
-    /// Settings with all that follows from them, as [`Adapter::complete`].
+    /// Adds all settings that follow from the given ones, as [`Adapter::complete`].
     ///
     /// # Errors
-    /// With the setting that is nobody's.
+    /// With the setting that belongs to no member.
     pub fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
         let mut all = Settings::new();
         for (member, part) in self.members.iter().zip(self.parts(settings)?) {
@@ -484,7 +485,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // An error on the way out must not leave a changed server. If this fails too, the journals are there.
+        // If an error ends the run, no server must stay changed. If this fails too, the journals remain.
         if let Err(e) = self.restore() {
             tell_on_the_way_out(&e);
         }

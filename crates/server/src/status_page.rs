@@ -1,4 +1,4 @@
-//! Where the status page of a server is.
+//! Finds the status page of a server.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::{ServerRef, fpm_config};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The status page that a configuration names, read as the user of the process that names the configuration.
+/// The status page in a configuration, read with the rights of the process that names the configuration.
 fn status_of_fpm(pid: i32, config: &Path) -> Option<StatusSource> {
     let found = {
         let _reader = Reader::of_process(pid);
@@ -28,7 +28,7 @@ fn status_of_fpm(pid: i32, config: &Path) -> Option<StatusSource> {
     })
 }
 
-/// The status page: what the name says, else where the kind has it.
+/// The status page: at the URL in the server's name, otherwise where its kind has it.
 pub(crate) fn status_of(
     server: &ServerRef,
     pid: i32,
@@ -36,7 +36,7 @@ pub(crate) fn status_of(
     listeners: &[SocketAddr],
 ) -> Option<StatusSource> {
     match &server.kind.status {
-        // Only the adapter reads the configuration that tells where a stats socket is.
+        // Only the adapter reads the configuration that contains the address of a stats socket.
         Status::Nowhere | Status::StatsSocket => None,
         Status::Http { format, paths } => match &server.url {
             Some(url) if url.path != "/" => Some(StatusSource::Page { format: *format, url: url.clone() }),

@@ -1,9 +1,9 @@
-//! The standard output and standard error of a server that is started anew: those that it had.
+//! Gives a restarted server its former standard output and standard error.
 //!
-//! While the server lives they are taken from it as they are (`pidfd_getfd`), whatever they lead to. Of one that has ended
-//! only their names are known, and a name may lead anywhere by now: the process that becomes the server opens them itself,
-//! as the server's user, through no link, without waiting, and only if they are what they were. In all other cases the
-//! server gets /dev/null.
+//! While the server lives, its descriptors are copied (`pidfd_getfd`), whatever they refer to. Of a server that has
+//! ended, only the names are known, and a name may refer to anything by now. Therefore the process that becomes the
+//! server opens them itself: as the server's user, without following links, without blocking, and only if the type is
+//! the same as before. In all other cases the server gets /dev/null.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -19,11 +19,11 @@ use std::sync::Arc;
 use lastdrop_probe::process::{self, Birth};
 use serde::{Deserialize, Serialize};
 
-/// What a standard stream leads to.
+/// The type of file that a standard stream refers to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamKind {
-    /// A journal of an older lastdrop does not say.
+    /// Journals of older versions do not contain the type.
     #[default]
     Unknown,
     File,
@@ -43,7 +43,7 @@ impl StreamKind {
         }
     }
 
-    /// Is a file of this type the one that is expected? Called between fork and exec.
+    /// True if a file's mode has this type. Called between fork and exec.
     fn is(self, mode: libc::mode_t) -> bool {
         match mode & libc::S_IFMT {
             libc::S_IFREG => matches!(self, StreamKind::File | StreamKind::Unknown),
@@ -67,12 +67,12 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Takes those of a living process. Where the kernel does not let us, the names of its birth have to do.
+    /// Copies those of a living process. If the kernel does not allow that, the names from its start are used.
     pub fn of(birth: &Birth) -> Streams {
         Streams::of_process(birth.pid, birth.start_ticks).unwrap_or_default()
     }
 
-    /// The same streams, with the descriptors of a master that lives where there are none yet.
+    /// The same streams; if there are no descriptors yet, with those of a living master.
     pub fn or_of(&self, master: Option<i32>) -> Streams {
         let living = || {
             let master = process::look(master?)?;
@@ -82,13 +82,13 @@ impl Streams {
     }
 
     fn of_process(pid: i32, start_ticks: u64) -> Option<Streams> {
-        // SAFETY: plain system calls; each descriptor that they give is owned here at once.
+        // SAFETY: plain system calls; each descriptor that they return is owned here at once.
         let call = |number, a: i32, b: i32| unsafe {
             let fd = libc::syscall(number, a, b, 0);
             (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as RawFd))
         };
         let process = call(libc::SYS_pidfd_open, pid, 0)?;
-        // From here on the number cannot be another process's.
+        // From here on, the pid cannot belong to another process.
         if !process::is_alive(pid, start_ticks) {
             return None;
         }
@@ -101,8 +101,8 @@ impl Streams {
         })
     }
 
-    /// Lets a command that becomes the server write where the server wrote. Its errors may go to us instead. To be called
-    /// last: what is opened by name has to be opened as the server's user.
+    /// Lets a command that becomes the server write to the server's streams; its standard error may come to lastdrop
+    /// instead. Call it last, because files must be opened as the server's user.
     pub fn attach(&self, command: &mut Command, birth: &Birth, hear_errors: bool) -> io::Result<()> {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         if let Some(held) = &self.held {
@@ -129,13 +129,13 @@ impl Streams {
     }
 }
 
-/// Opens a file to append to it, and makes it this standard stream; where that must not be, the stream stays what it is.
-/// Called between fork and exec.
+/// Opens a file for appending as this standard stream. If that is not allowed, the stream stays as it is. Called
+/// between fork and exec.
 fn open_as(number: RawFd, name: &CStr, kind: StreamKind) {
     const FLAGS: i32 = libc::O_WRONLY
         | libc::O_APPEND
         | libc::O_NOFOLLOW
-        // Without a reader a pipe is an error and no wait.
+        // A pipe without a reader returns an error instead of blocking.
         | libc::O_NONBLOCK
         | libc::O_NOCTTY
         | libc::O_CLOEXEC;
@@ -143,12 +143,12 @@ fn open_as(number: RawFd, name: &CStr, kind: StreamKind) {
     unsafe {
         let mut how: libc::open_how = std::mem::zeroed();
         how.flags = FLAGS as u64;
-        // The kernel told the name, so that there was no link in it.
+        // The name comes from the kernel, so it contained no link.
         how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
         let size = size_of::<libc::open_how>();
         let mut fd = libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, name.as_ptr(), &raw const how, size) as RawFd;
         if fd < 0 && *libc::__errno_location() == libc::ENOSYS && libc::geteuid() != 0 {
-            // Before Linux 5.6; a link leads a user only to what that user may write anyway.
+            // Before Linux 5.6. A link can only lead the user to files that this user may write anyway.
             fd = libc::open(name.as_ptr(), FLAGS);
         }
         if fd < 0 {
@@ -191,7 +191,7 @@ mod tests {
         Birth { output: Some(folder.join("out")), errors: Some(folder.join("err")), ..own }
     }
 
-    /// What a server that has ended says when it is started again.
+    /// Starts a program with the streams of a server that has ended.
     fn speak(streams: &Streams, birth: &Birth, user: Option<u32>) {
         let mut command = speaker(user);
         streams.attach(&mut command, birth, false).expect("attached");
@@ -219,14 +219,14 @@ mod tests {
         nix::unistd::mkfifo(&err, Mode::from_bits_truncate(0o600)).expect("made");
         speak(&streams, &birth, None);
         assert_eq!(read(&secret), "");
-        // A link in the place of a folder above.
+        // A link in place of a folder above.
         let (real, link) = (dir.path().join("real"), dir.path().join("link"));
         fs::create_dir(&real).expect("made");
         fs::write(real.join("out"), "").expect("written");
         symlink(&real, &link).expect("linked");
         speak(&streams, &Birth { output: Some(link.join("out")), errors: None, ..birth.clone() }, None);
         assert_eq!(read(&real.join("out")), "");
-        // A pipe that was one before, without a reader.
+        // It was a pipe before and has no reader now.
         speak(&Streams { errors: StreamKind::Pipe, ..streams }, &birth, None);
     }
 
@@ -260,7 +260,7 @@ mod tests {
         server.kill().expect("killed");
         server.wait().expect("ended");
         let (streams, birth) = streams.expect("a birth");
-        // Where a security policy forbids it they are opened by name.
+        // Where a security policy forbids copying, they are opened by name.
         let is_taken = streams.held.is_some();
         fs::rename(&out, dir.path().join("rotated")).expect("renamed");
         speak(&streams, &birth, None);

@@ -1,5 +1,5 @@
-//! Servers that systemd keeps: they are restarted and reloaded by their unit, and what a unit starts them with is changed by a
-//! drop-in file, for a trial below /run, where it is gone after a boot, and below /etc where it is to stay.
+//! Servers that belong to a systemd unit: they are restarted and reloaded by their unit. A drop-in file changes how the
+//! unit starts them: below /run for a trial, so that it is gone after a boot, and below /etc for settings that stay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::journal::Journal;
 use crate::private::{remove_if_there, unfinished, write_durably};
 use crate::restart::{Launch, family, masters};
 
-/// A service that its unit calls started may have its program a moment later.
+/// A unit may report a start before the service's program runs.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The unit under which systemd keeps a server, if it does.
+/// The systemd unit of a server, if it has one.
 pub fn unit_of(birth: &Birth) -> Option<String> {
     if !Path::new("/run/systemd/system").exists() {
         return None;
@@ -33,14 +33,14 @@ pub fn unit_of(birth: &Birth) -> Option<String> {
         .map(str::to_string)
 }
 
-/// The unit of a control group. Those of a user's own systemd have names that the user chose: they are no units of the system's.
+/// The unit of a control group. Units of a user's own systemd are excluded: the user chooses their names.
 fn unit_of_group(path: &str) -> Option<&str> {
     let mut parts = path.split('/');
     let is_of_user = parts.any(|part| part.starts_with("user@") || part.starts_with("user-") || part == "user.slice");
     path.rsplit('/').find(|part| part.ends_with(".service")).filter(|_| !is_of_user)
 }
 
-/// A file beside a unit, and what stood there before us.
+/// A drop-in file of a unit, and its former content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropIn {
     pub path: PathBuf,
@@ -48,12 +48,12 @@ pub struct DropIn {
 }
 
 impl DropIn {
-    /// For a trial. The name is after that of what stays: of two drop-ins the later counts.
+    /// The drop-in for a trial. Its name sorts after the permanent one, so that it overrides it.
     pub fn of_trial(unit: &str) -> Result<DropIn, ServerError> {
         DropIn::at(Path::new("/run/systemd/system").join(format!("{unit}.d/zzz-lastdrop-trial.conf")))
     }
 
-    /// For what stays.
+    /// The drop-in for settings that stay.
     pub fn of_kept(unit: &str) -> Result<DropIn, ServerError> {
         DropIn::at(Path::new("/etc/systemd/system").join(format!("{unit}.d/zz-lastdrop.conf")))
     }
@@ -67,16 +67,16 @@ impl DropIn {
         Ok(DropIn { path, before })
     }
 
-    /// Has the unit start its server so. Takes effect with the next [`restart`].
+    /// Makes the unit start its server in this way from the next [`restart`] on.
     pub fn write(&self, birth: &Birth, launch: &Launch) -> Result<(), ServerError> {
         let cannot = || ServerError::io(format!("cannot write {}", self.path.display()));
         fs::create_dir_all(self.path.parent().unwrap_or(Path::new("/"))).map_err(cannot())?;
-        // What is there already says what this does not change.
+        // The former content covers what this change does not.
         let text = self.before.clone().unwrap_or_default() + &drop_in(birth, launch)?;
         write_durably(&self.path, text.as_bytes()).map_err(cannot())
     }
 
-    /// Takes ours away, or brings back what stood in its place. True when something of ours was there.
+    /// Removes the drop-in or restores its former content. Returns true if one of lastdrop's was there.
     pub fn put_back(&self) -> Result<bool, ServerError> {
         let now = input::read_regular_text(&self.path).ok();
         let put_back = || {
@@ -86,7 +86,7 @@ impl DropIn {
                 Some(text) => write_durably(&self.path, text.as_bytes())?,
                 None => remove_if_there(&self.path)?,
             }
-            // Only an empty one goes.
+            // This removes only an empty folder.
             let _ = self.path.parent().map(fs::remove_dir);
             Ok(())
         };
@@ -95,7 +95,8 @@ impl DropIn {
     }
 }
 
-/// Only what differs from how it was found: the unit goes on to say the rest. See systemd.service(5), systemd.exec(5).
+/// Contains only what differs from the original start: the unit provides the rest. See systemd.service(5),
+/// systemd.exec(5).
 fn drop_in(birth: &Birth, launch: &Launch) -> Result<String, ServerError> {
     let mut text = String::from("# lastdrop's; lastdrop restore takes it away.\n[Service]\n");
     if launch.argv != birth.argv {
@@ -104,7 +105,7 @@ fn drop_in(birth: &Birth, launch: &Launch) -> Result<String, ServerError> {
         };
         let program = birth.exe.to_string_lossy();
         let program = program.trim_end_matches(" (deleted)");
-        // A '@' before the program: its name for itself follows.
+        // With '@' before the program, the next word is the program's name for itself.
         let words: Vec<String> =
             std::iter::once(name).chain(rest).map(|word| quoted(word).replace('$', "$$")).collect();
         text.push_str(&format!("ExecStart=\nExecStart={} {}\n", quoted(&format!("@{program}")), words.join(" ")));
@@ -119,7 +120,7 @@ fn drop_in(birth: &Birth, launch: &Launch) -> Result<String, ServerError> {
     Ok(text)
 }
 
-/// A word as systemd reads it back.
+/// Quotes a word for systemd's parser.
 fn quoted(word: &str) -> String {
     let mut out = String::from("\"");
     for c in word.chars() {
@@ -148,12 +149,12 @@ fn systemctl(args: &[&str]) -> Result<String, ServerError> {
     Err(ServerError::ConfigTest { command: format!("systemctl {}", args.join(" ")), output: said })
 }
 
-/// Has systemd start a server anew, by its unit as the files on disk have it now. Gives the new master.
+/// Restarts a server by its unit, with the unit's files as they are on disk now. Returns the new master.
 pub fn restart(journal: &Journal, unit: &str, launch: &Launch) -> Result<i32, ServerError> {
     if !journal.drop_ins.is_empty() {
         systemctl(&["daemon-reload"])?;
     }
-    // Trials are more starts than a unit may have in ten seconds.
+    // Trials may exceed the number of starts that a unit may have in ten seconds.
     let _ = systemctl(&["reset-failed", unit]);
     systemctl(&["restart", unit])?;
     let deadline = Instant::now() + START_TIMEOUT;
@@ -176,11 +177,12 @@ pub fn restart(journal: &Journal, unit: &str, launch: &Launch) -> Result<i32, Se
     }
 }
 
-/// Has it the variables that it was to have? A file that the unit names as EnvironmentFile= counts more than ours.
+/// Checks that the process has its new variables: a file that the unit names as EnvironmentFile= overrides ours.
 fn in_force(master: i32, launch: &Launch, unit: &str) -> Result<i32, ServerError> {
     let Ok(birth) = Birth::of(master) else { return Ok(master) };
     let own = |name: &str| birth.environment.iter().find(|(n, _)| n == name).map(|(_, value)| value);
-    // What nobody can read any more (a title lies over it) is not known to be wrong; and systemd has its own, new at each start.
+    // A variable that the title has overwritten is not known to be wrong. systemd's own variables are new at each
+    // start.
     let is_other = |(name, value): &&(String, String)| {
         own(name).is_some_and(|now| now != value) && !OF_SYSTEMD.contains(&name.as_str())
     };
@@ -205,7 +207,7 @@ const OF_SYSTEMD: [&str; 9] = [
     "WATCHDOG_USEC",
 ];
 
-/// Has systemd reload a unit, if it knows how to. False: it does not, and the server is to be told itself.
+/// Reloads a unit. Returns false if it does not support that; then the server itself must be signalled.
 pub fn reload(unit: &str) -> Result<bool, ServerError> {
     if systemctl(&["show", "--property=CanReload", "--value", unit]).is_ok_and(|can| can == "yes") {
         return systemctl(&["reload", unit]).map(|_| true);

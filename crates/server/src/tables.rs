@@ -1,33 +1,33 @@
-//! The settings of every kind of server as the manual lists them: without a server that has them.
+//! The settings of every kind of server for the manual, without a running server.
 
 use lastdrop_model::Knob;
 use lastdrop_model::settings::Takes;
 
-use crate::haproxy::knobs::{self as haproxy, Place};
+use crate::haproxy::knobs::{self as haproxy, KnobLocation};
 use crate::{apache, fpm, host, kinds, nginx, target};
 
-/// The settings of a kind, or of a part of it.
+/// The settings of a kind, or of some of its servers.
 #[derive(Debug)]
 pub struct KnobTable {
-    /// On the command line: `apache`.
+    /// The name on the command line: `apache`.
     pub kind: &'static str,
-    /// As people write it: `Apache`.
+    /// The name in prose: `Apache`.
     pub title: &'static str,
-    /// Which of that kind have these, where not all do: `prefork`.
+    /// Which servers of the kind have these, if not all: `prefork`.
     pub of: &'static str,
     pub rows: Vec<KnobRow>,
 }
 
-/// A setting, before any server has it.
+/// A setting, independent of any server.
 #[derive(Debug)]
 pub struct KnobRow {
     pub knob: Knob,
-    /// What it may be, in words: what depends on the machine is told as that.
+    /// The possible values in words; machine-dependent ones by their formula.
     pub may_be: String,
     pub default: String,
 }
 
-/// All of lastdrop's own kinds, in the order in which help has them.
+/// Tables of all of lastdrop's own kinds, in the order of help.
 #[must_use]
 pub fn knob_tables() -> Vec<KnobTable> {
     let mut tables = Vec::new();
@@ -55,13 +55,13 @@ pub fn knob_tables() -> Vec<KnobTable> {
     tables
 }
 
-/// Those of a configuration with a section of each sort. How many threads there may be depends on the processors.
+/// The knobs of a configuration with one section of each sort. The maximum number of threads depends on the processors.
 fn of_haproxy() -> Vec<Knob> {
-    let entry = |name: &str, keyword, place| haproxy::Entry { name: name.into(), keyword, place };
-    let (section, server) = (Place::Section(0), Place::Server(0));
+    let entry = |name: &str, keyword, place| haproxy::ConfigKnob { name: name.into(), keyword, place };
+    let (section, server) = (KnobLocation::Section(0), KnobLocation::Server(0));
     let entries = [
-        entry(haproxy::MAXCONN, haproxy::MAXCONN, Place::Global),
-        entry(haproxy::NBTHREAD, haproxy::NBTHREAD, Place::Global),
+        entry(haproxy::MAXCONN, haproxy::MAXCONN, KnobLocation::Global),
+        entry(haproxy::NBTHREAD, haproxy::NBTHREAD, KnobLocation::Global),
         entry("FRONTEND.maxconn", haproxy::MAXCONN, section),
         entry("BACKEND.http-reuse", haproxy::REUSE, section),
         entry("BACKEND.balance", haproxy::BALANCE, section),
@@ -77,7 +77,7 @@ fn of_haproxy() -> Vec<Knob> {
     knobs.iter().map(of_machine).collect()
 }
 
-/// A knob with what the file of its kind says of the machine: `2 * processors` is no number in a manual.
+/// A knob with the machine-dependent text from its kind's file: `2 * processors` is not a number in a manual.
 fn row(knob: Knob, file: Option<&toml::Value>) -> KnobRow {
     let written = file.and_then(|f| {
         let all = f.get("knobs")?.as_array()?;
@@ -93,7 +93,7 @@ fn row(knob: Knob, file: Option<&toml::Value>) -> KnobRow {
         Takes::CountOr(least, most, word) => format!("{}, {word}", count(least, most)),
         Takes::Range(least, most) => format!("two of {least} to {most}"),
         Takes::Switch { on, off } => format!("{on}, {off}"),
-        // It is shown, and left alone.
+        // It is shown but never changed.
         Takes::Choice([]) => "–".into(),
         Takes::Choice(words) => words.join(", "),
     };

@@ -1,4 +1,4 @@
-//! lastdrop's own target, tuned like any server.
+//! The adapter of lastdrop's own test target, which is tuned like any server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn option(argv: &[String], name: &str) -> Option<String> {
     found
 }
 
-/// Tests what a command line names.
+/// Tests the configuration that a command line names.
 pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
     test(birth, &birth.argv)
 }
@@ -105,7 +105,7 @@ impl Target {
         for seen in masters_of_target(own) {
             let p = seen.pid;
             let (birth, listeners) = match Birth::of_seen(&seen).and_then(|b| Ok((b, listeners::of_process(p)?))) {
-                // It has ended meanwhile.
+                // It has ended in the meantime.
                 Err(ProbeError::Gone(_)) => continue,
                 other => other?,
             };
@@ -149,7 +149,7 @@ impl Target {
         text.parse().map_err(|e| ServerError::Setting(format!("{}: {e}", path.display())))
     }
 
-    /// Settings of file, options and overlay, in their order of precedence.
+    /// Settings from file, options and overlay, in order of precedence.
     fn configured(&self) -> Result<toml::Table, ServerError> {
         let mut sum = toml::Table::new();
         if let Some(config) = &self.facts.config {
@@ -171,7 +171,8 @@ impl Target {
     }
 }
 
-/// The tuner runs the same program: a target is told by its first argument, a master by not having one as its parent.
+/// Master processes of targets. lastdrop itself runs the same program: a target is recognised by its first argument,
+/// and a master by a parent that is not a target.
 fn masters_of_target(own: &str) -> Vec<ProcessInfo> {
     let mut all = process::all();
     all.retain(|p| {

@@ -1,4 +1,4 @@
-//! What a restore would do, a step each, found out without doing any of it and without executing anything.
+//! The steps that a restore would take, found without taking or executing any of them.
 
 use std::fmt;
 use std::path::Path;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use crate::journal::{Journal, Stage};
 use crate::restart;
 
-/// What a step is about.
+/// What a step acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepKind {
-    /// A file of the server, or one of ours.
+    /// A file of the server, or one of lastdrop's.
     File,
-    /// A file beside a unit of systemd.
+    /// A drop-in file of a systemd unit.
     DropIn,
-    /// A process that is reloaded, or ended and started.
+    /// A process that is reloaded or restarted.
     Process,
     /// A program that is executed.
     Command,
     /// A setting of the kernel.
     Sysctl,
-    /// The limit of open files of a process.
+    /// A process's limit of open files.
     Limit,
 }
 
@@ -45,7 +45,7 @@ impl StepKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoStep {
     pub kind: StepKind,
-    /// The file, the process, the command line or the name of the setting.
+    /// The file, process, command line or setting.
     pub target: String,
     pub action: String,
 }
@@ -62,7 +62,7 @@ impl fmt::Display for UndoStep {
     }
 }
 
-/// What a file that was there, or not, is restored to.
+/// What a restore does with a file, depending on whether it existed before.
 pub fn action_of(before: Option<&String>) -> &'static str {
     match before {
         Some(_) => "bring back what stood in it",
@@ -70,7 +70,7 @@ pub fn action_of(before: Option<&String>) -> &'static str {
     }
 }
 
-/// What the restore of a server would do.
+/// The steps that the restore of a server would take.
 pub fn steps_of(journal: &Journal) -> Vec<UndoStep> {
     if journal.stage != Stage::Changed {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! The files that a pattern such as `conf.d/*.conf` means, found with bounded work: a configuration of another user may name `/*/*/*/*`,
-//! or a folder with the whole machine below it, and root must not walk there for good.
+//! Finds the files that match a pattern such as `conf.d/*.conf`, with bounded work. Another user's configuration may
+//! contain `/*/*/*/*` or a folder with the whole machine below it, and root must not search there forever.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -8,40 +8,40 @@ use std::time::{Duration, Instant};
 
 use glob::{MatchOptions, Pattern};
 
-/// Entries of folders that are looked at for one configuration.
+/// Maximum number of folder entries read for one configuration.
 const MOST_ENTRIES: usize = 50_000;
 const MOST_TIME: Duration = Duration::from_secs(3);
-/// Patterns that meant too much. A configuration is read several times, and these are not looked through again.
+/// Patterns that exceeded the limit. A configuration is read several times, and these are not searched again.
 static GIVEN_UP: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-/// Folders in folders. A link may lead back.
+/// Maximum depth of folders, since a link may lead back.
 const DEEPEST: usize = 40;
 
-/// Does a star mean hidden files, too?
+/// Whether a star also matches hidden files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hidden {
+pub enum HiddenFiles {
     Taken,
     LeftOut,
 }
 
-/// What is left of the work that one configuration is worth.
+/// The remaining work allowed for one configuration.
 #[derive(Debug)]
-pub struct Walk {
+pub struct WalkBudget {
     entries: usize,
     spent: Duration,
 }
 
-impl Default for Walk {
-    fn default() -> Walk {
-        Walk { entries: MOST_ENTRIES, spent: Duration::ZERO }
+impl Default for WalkBudget {
+    fn default() -> WalkBudget {
+        WalkBudget { entries: MOST_ENTRIES, spent: Duration::ZERO }
     }
 }
 
-impl Walk {
-    /// What a pattern means, sorted by name in each folder. A star stands for a part of one name.
+impl WalkBudget {
+    /// Files that match a pattern, sorted by name in each folder. A star matches part of one name.
     ///
     /// # Errors
-    /// In words: it is no pattern, or there is too much to look through.
-    pub fn files(&mut self, pattern: &Path, hidden: Hidden) -> Result<Vec<PathBuf>, String> {
+    /// In words: the pattern is invalid, or there is too much to search.
+    pub fn files(&mut self, pattern: &Path, hidden: HiddenFiles) -> Result<Vec<PathBuf>, String> {
         check_given_up(pattern)?;
         let is_first = self.entries == MOST_ENTRIES;
         let mut found = vec![PathBuf::new()];
@@ -56,14 +56,14 @@ impl Walk {
                 found.retain(|path| fs::symlink_metadata(path).is_ok());
                 continue;
             }
-            // To the library two stars mean folders in folders; to glob(3) they are one.
+            // In the library, two stars match nested folders; in glob(3) they are the same as one.
             let mut text = text.into_owned();
             while text.contains("**") {
                 text = text.replace("**", "*");
             }
             let wanted = Pattern::new(&text).map_err(|e| format!("{}: {e}", pattern.display()))?;
             let options =
-                MatchOptions { require_literal_leading_dot: hidden == Hidden::LeftOut, ..MatchOptions::new() };
+                MatchOptions { require_literal_leading_dot: hidden == HiddenFiles::LeftOut, ..MatchOptions::new() };
             let mut next = Vec::new();
             for folder in &found {
                 let names = self.names(folder).ok_or_else(|| give_up(pattern, is_first))?;
@@ -75,10 +75,10 @@ impl Walk {
         Ok(found)
     }
 
-    /// All that is below a folder, the folder left out.
+    /// Everything below a folder, without the folder itself.
     ///
     /// # Errors
-    /// In words: there is too much to look through.
+    /// In words: there is too much to search.
     pub fn below(&mut self, folder: &Path) -> Result<Vec<PathBuf>, String> {
         check_given_up(folder)?;
         let is_first = self.entries == MOST_ENTRIES;
@@ -87,7 +87,7 @@ impl Walk {
         while let Some((at, depth)) = open.pop() {
             for name in self.names(&at).ok_or_else(|| give_up(folder, is_first))? {
                 let path = at.join(name);
-                // A link to a folder is not followed, as the library of patterns does not.
+                // A link to a folder is not followed; the pattern library does not follow it either.
                 if depth < DEEPEST && fs::symlink_metadata(&path).is_ok_and(|about| about.is_dir()) {
                     open.push((path.clone(), depth + 1));
                 }
@@ -98,7 +98,7 @@ impl Walk {
         Ok(found)
     }
 
-    /// The entries of a folder, sorted; none of one that cannot be read. None: there is too much.
+    /// Entries of a folder, sorted; empty if it cannot be read. `None` if the limit is exceeded.
     fn names(&mut self, folder: &Path) -> Option<Vec<std::ffi::OsString>> {
         let begun = Instant::now();
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -118,7 +118,7 @@ fn check_given_up(pattern: &Path) -> Result<(), String> {
     if is_known { Err(too_much(pattern)) } else { Ok(()) }
 }
 
-/// Only one that used up all of a walk by itself is remembered: others may be those of another server, too.
+/// Remembers a pattern only if it used up the whole budget by itself: others may also belong to another server.
 fn give_up(pattern: &Path, is_first: bool) -> String {
     const MOST_KNOWN: usize = 100;
     let mut known = GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,8 +136,8 @@ fn too_much(pattern: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn files(pattern: &Path, hidden: Hidden) -> Result<Vec<PathBuf>, String> {
-        Walk::default().files(pattern, hidden)
+    fn files(pattern: &Path, hidden: HiddenFiles) -> Result<Vec<PathBuf>, String> {
+        WalkBudget::default().files(pattern, hidden)
     }
 
     #[test]
@@ -152,11 +152,11 @@ mod tests {
             let pattern = dir.path().join(pattern);
             let theirs: Vec<PathBuf> =
                 glob::glob(&pattern.to_string_lossy()).expect("a pattern").filter_map(Result::ok).collect();
-            assert_eq!(files(&pattern, Hidden::Taken), Ok(theirs), "{}", pattern.display());
+            assert_eq!(files(&pattern, HiddenFiles::Taken), Ok(theirs), "{}", pattern.display());
         }
-        let shown = files(&dir.path().join("a/*"), Hidden::LeftOut).expect("few");
+        let shown = files(&dir.path().join("a/*"), HiddenFiles::LeftOut).expect("few");
         assert_eq!(shown, [dir.path().join("a/x.conf")]);
-        let below = Walk::default().below(dir.path()).expect("few");
+        let below = WalkBudget::default().below(dir.path()).expect("few");
         let theirs = glob::glob(&format!("{}/**/*", dir.path().display())).expect("a pattern");
         let mut theirs: Vec<PathBuf> = theirs.filter_map(Result::ok).collect();
         theirs.sort();
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn what_means_the_whole_machine_is_given_up() {
         let begun = Instant::now();
-        assert!(files(Path::new("/*/*/*/*/*/*/*/*"), Hidden::Taken).is_err());
-        assert!(Walk::default().below(Path::new("/")).is_err());
+        assert!(files(Path::new("/*/*/*/*/*/*/*/*"), HiddenFiles::Taken).is_err());
+        assert!(WalkBudget::default().below(Path::new("/")).is_err());
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 }

@@ -120,7 +120,7 @@ impl Reach {
 
     /// A conversation about a server that is on one machine.
     pub(super) fn about(&self, server: &ServerRef) -> Result<Asking, ServerError> {
-        let failed = |agent: &str, what: String| ServerError::RemoteHosts { agent: agent.into(), what, refusal: false };
+        let failed = |agent: &str, what: String| ServerError::Elsewhere { agent: agent.into(), what, refusal: false };
         let Some(name) = server.agents().first() else {
             return Err(ServerError::Setting(format!("'{server}' is on this machine")));
         };
@@ -207,7 +207,7 @@ impl Reach {
             Err(what) => Err(asking.failed(what, false)),
         };
         match asking.ask(Question::Restore { dry_run }, LATER)? {
-            Answer::RestoreReport(results) => Ok(results.into_iter().map(there).collect()),
+            Answer::Restored(results) => Ok(results.into_iter().map(there).collect()),
             other => Err(asking.odd(&other)),
         }
     }
@@ -219,7 +219,7 @@ impl Asking {
     }
 
     fn failed(&self, what: String, refusal: bool) -> ServerError {
-        ServerError::RemoteHosts { agent: self.agent().into(), what, refusal }
+        ServerError::Elsewhere { agent: self.agent().into(), what, refusal }
     }
 
     pub(super) fn odd(&self, answer: &Answer) -> ServerError {
@@ -334,13 +334,13 @@ struct Session {
 
 impl Session {
     fn not_restored(&self, e: ServerError) -> ServerError {
-        let ServerError::RemoteHosts { agent, what, .. } = e else { return e };
+        let ServerError::Elsewhere { agent, what, .. } = e else { return e };
         let what = format!(
             "{what}\nthe server may not be put back: an agent that hears nothing does it by itself within a minute, what a killed one leaves is \
              put back by lastdrop restore there, or from here: lastdrop restore {agent}/{}",
             self.asking.named.kind
         );
-        ServerError::RemoteHosts { agent, what, refusal: false }
+        ServerError::Elsewhere { agent, what, refusal: false }
     }
 }
 
@@ -397,7 +397,7 @@ impl RemoteSession for Session {
 
     fn verify_health(&mut self) -> Result<RestoreReport, ServerError> {
         match self.asking.ask(Question::Confirm, LATER).map_err(|e| self.not_restored(e))? {
-            Answer::RestoreReport(results) => match results.into_iter().next() {
+            Answer::Restored(results) => match results.into_iter().next() {
                 Some(Ok(restored)) => Ok(self.asking.named_there(restored)),
                 Some(Err(what)) => Err(self.asking.failed(what, false)),
                 None => Err(self.asking.failed("nothing was left to be put back".into(), false)),
@@ -408,7 +408,7 @@ impl RemoteSession for Session {
 
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         match self.asking.ask(Question::BringToStay(settings.clone()), LATER)? {
-            Answer::PersistedIn(place) => Ok(PersistedIn::RemoteHosts(format!("{place} on {}", self.asking.agent()))),
+            Answer::Kept(place) => Ok(PersistedIn::Elsewhere(format!("{place} on {}", self.asking.agent()))),
             other => Err(self.asking.odd(&other)),
         }
     }

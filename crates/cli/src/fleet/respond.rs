@@ -142,7 +142,7 @@ impl Here {
                     journal.kind.name == server.kind.name && (config.is_none() || journal.config.as_deref() == config)
                 })?;
                 let told = |result: Result<RestoreReport, ServerError>| result.map_err(|e| e.to_string());
-                Answer::RestoreReport(results.into_iter().map(told).collect())
+                Answer::Restored(results.into_iter().map(told).collect())
             }
             of_session => self.session()?.carry_out(of_session)?,
         })
@@ -206,7 +206,7 @@ impl Session {
             Question::Confirm => {
                 let halves = self.halves.take().unwrap_or_else(|| stack.restore_files());
                 let restored = stack.verify_health(halves)?;
-                Answer::RestoreReport(restored.into_iter().map(Ok).collect())
+                Answer::Restored(restored.into_iter().map(Ok).collect())
             }
             Question::BringToStay(settings) => {
                 let staying = stack.persist(&settings)?;

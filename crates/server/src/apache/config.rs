@@ -1,5 +1,6 @@
-//! Reads an Apache configuration as httpd does, as far as settings of the whole server need: includes in order, sections
-//! by nesting, IfModule, IfDefine and IfVersion by what the server has, macros where they are used.
+//! Reads an Apache configuration as httpd does, as far as settings of the whole server need it. Includes are followed
+//! in order and sections by nesting. IfModule, IfDefine and IfVersion are decided by what the server has, and macros
+//! are expanded where they are used.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -7,38 +8,38 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_files::input;
 
-use crate::edits::{Edits, Flat, Source, Word};
-use crate::wildcard::{Hidden, Walk};
+use crate::edits::{ConfigWord, Edits, FlatText, Source};
+use crate::wildcard::{HiddenFiles, WalkBudget};
 
-/// A directive where it stands.
+/// A directive and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct DirectiveLine {
     pub file: PathBuf,
     pub number: usize,
-    /// Of the head of a section `<Proxy`; no others are kept.
+    /// Of section heads, only `<Proxy` is stored, under this name.
     pub name: String,
     pub arguments: Vec<String>,
-    /// The innermost enclosing section that limits its effect, such as `VirtualHost *:80`; None: the whole server.
+    /// The innermost enclosing section that limits the effect, such as `VirtualHost *:80`; `None` for the whole server.
     pub section: Option<String>,
-    /// The virtual host around it, in the order in which they begin; None: the main server.
+    /// Index of the enclosing virtual host, in the order in which they begin; `None` for the main server.
     pub host: Option<usize>,
-    /// Name and arguments as they are written.
-    pub words: Vec<Word>,
+    /// Name and arguments as written.
+    pub words: Vec<ConfigWord>,
     pub source: usize,
 }
 
-/// A section around a line.
+/// A section that encloses a line.
 #[derive(Debug, Clone)]
 struct Section {
     head: String,
-    /// False where it only asks a question, and the answer is no.
+    /// False if it is a condition that does not hold.
     holds: bool,
     host: Option<usize>,
 }
 
-/// A folder from which every file of a pattern is included for the whole server, and how many lines come before it.
+/// A folder from which all files of a pattern are included for the whole server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Folder {
+pub struct IncludeFolder {
     pub path: PathBuf,
     /// The pattern of the file names, such as `*.conf`.
     pub pattern: String,
@@ -48,39 +49,39 @@ pub struct Folder {
 
 #[derive(Debug, Default)]
 pub struct Scan {
-    pub lines: Vec<Line>,
-    pub folders: Vec<Folder>,
-    /// Files that could not be read.
+    pub lines: Vec<DirectiveLine>,
+    pub folders: Vec<IncludeFolder>,
+    /// Errors from files that could not be read.
     pub problems: Vec<String>,
     /// The files, the main one first.
     pub sources: Vec<Source>,
-    /// The folder by which relative names go.
+    /// The folder to which relative names refer.
     pub root: PathBuf,
     hosts: usize,
 }
 
-/// What conditions are decided by.
+/// Facts by which conditional sections are decided.
 #[derive(Debug, Default)]
 pub struct Conditions {
     /// Module names as `-M` prints them, such as `mpm_prefork_module`.
     pub modules: BTreeSet<String>,
     pub defines: BTreeSet<String>,
     pub environment: Vec<(String, String)>,
-    /// Every condition holds, and so does its opposite: for all that the configuration may ever name.
+    /// True if every condition and its opposite hold: this finds all that the configuration may ever name.
     pub hold: bool,
-    /// Of httpd; empty where it is not known.
+    /// Version of httpd; empty if unknown.
     pub version: Vec<u32>,
 }
 
-/// The numbers of `Apache/2.4.57 (Debian)`.
+/// Version numbers in text such as `Apache/2.4.57 (Debian)`.
 pub fn version_numbers(text: &str) -> Vec<u32> {
     let number = text.rsplit('/').next().unwrap_or_default();
     let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
     number[..end].split('.').map_while(|part| part.parse().ok()).collect()
 }
 
-/// Does a version satisfy the argument of `<IfVersion>`, such as `>= 2.4` or `~ ^2.4`? See mod_version. None: it cannot be
-/// decided.
+/// Evaluates the argument of `<IfVersion>`, such as `>= 2.4` or `~ ^2.4` (see mod_version). Returns `None` if it cannot
+/// be decided.
 fn version_fits(version: &[u32], argument: &str) -> Option<bool> {
     let words: Vec<&str> = argument.split_whitespace().collect();
     let (operator, wanted) = match words.as_slice() {
@@ -111,7 +112,7 @@ fn version_fits(version: &[u32], argument: &str) -> Option<bool> {
     Some(fits != negated)
 }
 
-/// Lines that `Use` puts in its place, with parameters for its arguments. See mod_macro.
+/// Lines that `Use` inserts, with arguments in place of parameters (see mod_macro).
 #[derive(Debug, Clone, Default)]
 struct Macro {
     name: String,
@@ -124,25 +125,25 @@ struct MacroLine {
     source: usize,
     number: usize,
     text: String,
-    words: Vec<Word>,
+    words: Vec<ConfigWord>,
 }
 
 impl Macro {
-    fn begin(head: &[Word]) -> Macro {
+    fn begin(head: &[ConfigWord]) -> Macro {
         let mut words = head.iter().skip(1).map(|w| w.text.trim_end_matches('>').to_string()).filter(|w| !w.is_empty());
         let name = words.next().unwrap_or_default().to_ascii_lowercase();
         Macro { name, parameters: words.collect(), lines: Vec::new() }
     }
 
-    /// Its lines for some arguments.
+    /// Expands the macro with some arguments.
     fn used_with(&self, arguments: &[String]) -> Vec<MacroLine> {
-        // Of two parameters of which one begins with the other the longer one is meant.
+        // If one parameter is a prefix of another, the longer one is meant.
         let mut pairs: Vec<(&String, &String)> = self.parameters.iter().zip(arguments).collect();
         pairs.sort_by_key(|(parameter, _)| std::cmp::Reverse(parameter.len()));
         let filled = |text: &str| pairs.iter().fold(text.to_string(), |text, (from, to)| text.replace(*from, to));
         let line = |line: &MacroLine| MacroLine {
             text: filled(&line.text),
-            words: line.words.iter().map(|w| Word { text: filled(&w.text), at: w.at.clone() }).collect(),
+            words: line.words.iter().map(|w| ConfigWord { text: filled(&w.text), at: w.at.clone() }).collect(),
             ..*line
         };
         self.lines.iter().map(line).collect()
@@ -151,11 +152,12 @@ impl Macro {
 
 const MOST_DEPTH: usize = 30;
 const MOST_LINES: usize = 200_000;
-/// Each time that a file is included counts like so many lines.
+/// Each inclusion of a file counts as this many lines.
 const LINES_OF_AN_INCLUSION: usize = 15;
 
 impl Scan {
-    /// Reads a configuration from its main file. Relative names are under `root`, unless it sets ServerRoot.
+    /// Reads a configuration from its main file. Relative names refer to `root` unless the configuration sets
+    /// ServerRoot.
     pub fn read(main: &Path, root: &Path, conditions: Conditions) -> Scan {
         let mut reader = Reader {
             scan: Scan::default(),
@@ -163,7 +165,7 @@ impl Scan {
             conditions,
             macros: HashMap::new(),
             defining: None,
-            walk: Walk::default(),
+            walk: WalkBudget::default(),
             met: 0,
         };
         let mut sections = Vec::new();
@@ -171,19 +173,19 @@ impl Scan {
         Scan { root: reader.root, ..reader.scan }
     }
 
-    /// The last line for the whole server that sets a directive by any of its names, as httpd would have it.
-    pub fn last(&self, names: &[&str]) -> Option<&Line> {
-        let named = |l: &&Line| names.iter().any(|n| l.name.eq_ignore_ascii_case(n));
+    /// Returns the last line for the whole server that sets a directive by any of its names: the one that httpd uses.
+    pub fn last(&self, names: &[&str]) -> Option<&DirectiveLine> {
+        let named = |l: &&DirectiveLine| names.iter().any(|n| l.name.eq_ignore_ascii_case(n));
         self.lines.iter().rev().filter(|l| l.section.is_none()).find(named)
     }
 
-    /// Everything in one text, after some changes.
-    pub fn flat(&self, edits: &Edits) -> Flat {
-        if self.sources.is_empty() { Flat::default() } else { Flat::of(&self.sources, 0, edits, MOST_DEPTH) }
+    /// Returns the whole configuration as one text, with `edits` applied.
+    pub fn flat(&self, edits: &Edits) -> FlatText {
+        if self.sources.is_empty() { FlatText::default() } else { FlatText::of(&self.sources, 0, edits, MOST_DEPTH) }
     }
 
-    /// Lines in sections that set a directive for a part of the server.
-    pub fn in_sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Line> {
+    /// Lines that set a directive inside a section, so for a part of the server.
+    pub fn in_sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a DirectiveLine> {
         self.lines.iter().filter(move |l| l.section.is_some() && l.name.eq_ignore_ascii_case(name))
     }
 }
@@ -192,12 +194,12 @@ struct Reader {
     scan: Scan,
     root: PathBuf,
     conditions: Conditions,
-    /// By name, in lower case.
+    /// Macros by name, in lower case.
     macros: HashMap<String, Macro>,
-    /// The macro whose lines are being read.
+    /// The macro whose definition is being read.
     defining: Option<Macro>,
-    walk: Walk,
-    /// Lines so far. Files that include each other have no end.
+    walk: WalkBudget,
+    /// Number of lines so far; it bounds files that include each other.
     met: usize,
 }
 
@@ -215,13 +217,13 @@ impl Reader {
                 }
             }
         }
-        // Not beyond the line at which that is said.
+        // At most up to the limit, so that the next line reports it.
         self.met = self.met.max((self.met + LINES_OF_AN_INCLUSION).min(MOST_LINES - 1));
         let text = self.scan.sources[source].text.clone();
         let (mut at, mut number) = (0, 0);
         while at < text.len() && self.met < MOST_LINES {
             let first = number + 1;
-            // A line with those that it goes on in, and where each of its bytes is.
+            // A logical line (joined over continuation lines), and the position of each of its bytes.
             let (mut line, mut places) = (Vec::new(), Vec::new());
             loop {
                 let end = text[at..].iter().position(|b| *b == b'\n').map_or(text.len(), |n| at + n);
@@ -234,7 +236,7 @@ impl Reader {
                     break;
                 }
             }
-            let word = |(word, from, to): (Vec<u8>, usize, usize)| Word {
+            let word = |(word, from, to): (Vec<u8>, usize, usize)| ConfigWord {
                 text: String::from_utf8_lossy(&word).into_owned(),
                 at: places[from]..places[to - 1] + 1,
             };
@@ -249,7 +251,7 @@ impl Reader {
         source: usize,
         number: usize,
         line: &str,
-        mut words: Vec<Word>,
+        mut words: Vec<ConfigWord>,
         sections: &mut Vec<Section>,
         depth: usize,
     ) {
@@ -342,24 +344,31 @@ impl Reader {
         }
     }
 
-    /// The innermost section that limits an effect.
+    /// The innermost section that limits the effect.
     fn section(&self, sections: &[Section]) -> Option<String> {
         sections.iter().rev().find(|s| self.condition(&s.head).is_none()).map(|s| s.head.clone())
     }
 
-    fn keep(&mut self, source: usize, number: usize, words: Vec<Word>, sections: &[Section], host: Option<usize>) {
+    fn keep(
+        &mut self,
+        source: usize,
+        number: usize,
+        words: Vec<ConfigWord>,
+        sections: &[Section],
+        host: Option<usize>,
+    ) {
         let file = self.scan.sources[source].name.clone();
         let mut texts = words.iter().map(|w| self.expand(&w.text));
         let name = texts.next().unwrap_or_default();
         let arguments = texts.collect();
         let section = self.section(sections);
-        self.scan.lines.push(Line { file, number, name, arguments, section, host, words, source });
+        self.scan.lines.push(DirectiveLine { file, number, name, arguments, section, host, words, source });
     }
 
-    /// Reads the files of a pattern; gives their sources.
+    /// Reads the files of a pattern and returns their sources.
     fn include(&mut self, pattern: &str, sections: &mut Vec<Section>, whole_server: bool, depth: usize) -> Vec<usize> {
         let full = self.root.join(pattern);
-        let found = if full.is_dir() { self.walk.below(&full) } else { self.walk.files(&full, Hidden::Taken) };
+        let found = if full.is_dir() { self.walk.below(&full) } else { self.walk.files(&full, HiddenFiles::Taken) };
         let mut paths = found.unwrap_or_else(|why| {
             self.scan.problems.push(why);
             Vec::new()
@@ -369,20 +378,20 @@ impl Reader {
         let mut included = Vec::new();
         for path in paths.iter().filter(|p| p.is_file()) {
             included.extend(self.file(path, sections, depth + 1));
-            // A section left open in a file ends with it.
+            // A section left open in a file ends with the file.
             sections.truncate(inner_depth);
         }
         if let (true, Some(folder), Some(name)) = (whole_server, full.parent(), full.file_name()) {
             let name = name.to_string_lossy().into_owned();
             if name.starts_with('*') && folder.is_dir() {
                 let end = self.scan.lines.len();
-                self.scan.folders.push(Folder { path: folder.to_path_buf(), pattern: name, end });
+                self.scan.folders.push(IncludeFolder { path: folder.to_path_buf(), pattern: name, end });
             }
         }
         included
     }
 
-    /// Does a section head that only asks a question hold? None: it is a real section.
+    /// Evaluates a conditional section head; `None` if it is a real section.
     fn condition(&self, head: &str) -> Option<bool> {
         let (kind, argument) = head.split_once(char::is_whitespace).unwrap_or((head, ""));
         let argument = argument.trim().trim_matches('"');
@@ -404,7 +413,7 @@ impl Reader {
         Some(holds != negated || self.conditions.hold)
     }
 
-    /// Replaces `${NAME}`.
+    /// Expands `${NAME}`.
     fn expand(&self, word: &str) -> String {
         let mut out = String::new();
         let mut rest = word;
@@ -423,7 +432,7 @@ impl Reader {
     }
 }
 
-/// `mpm_prefork_module`, `mod_mpm_prefork.c` and `prefork.c` are one module.
+/// Compares module names: `mpm_prefork_module`, `mod_mpm_prefork.c` and `prefork.c` are the same module.
 fn same_module(loaded: &str, asked: &str) -> bool {
     let plain = |name: &str| {
         let name = name.trim_end_matches(".c").trim_end_matches("_module");
@@ -432,8 +441,8 @@ fn same_module(loaded: &str, asked: &str) -> bool {
     plain(loaded) == plain(asked)
 }
 
-/// Takes the `>` off the words of a section's head.
-fn close_head(words: &mut Vec<Word>) {
+/// Removes the `>` from the words of a section head.
+fn close_head(words: &mut Vec<ConfigWord>) {
     if let Some(last) = words.last_mut()
         && let Some(text) = last.text.strip_suffix('>')
     {
@@ -442,7 +451,7 @@ fn close_head(words: &mut Vec<Word>) {
     words.retain(|w| !w.at.is_empty());
 }
 
-/// Words of a line, with the bytes of it that each stands in; quotes hold spaces together.
+/// Splits a line into words, each with its byte range; quotes keep spaces inside a word.
 pub fn split_words(line: &[u8]) -> Vec<(Vec<u8>, usize, usize)> {
     let mut words = Vec::new();
     let mut at = 0;

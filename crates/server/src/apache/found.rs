@@ -1,4 +1,4 @@
-//! A running Apache: what its program, its command line and its configuration say of where everything is.
+//! Locates a running Apache's files from its program, its command line and its configuration.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use lastdrop_probe::process::Birth;
 
 use super::config::{Conditions, Scan};
 use super::{ABOUT, MARK};
-use crate::execution::{Answer, Question, Reader};
+use crate::execution::{ProgramOutput, Question, Reader};
 use crate::kind::Status;
 use crate::resolve::url_of;
 use crate::{ServerError, ServerRef};
 
-/// A test opens what the configuration names, and Perl loads what it names.
+/// Generous, because a configuration test opens the files that the configuration names, and Perl loads its modules.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// The word after a flag, `-f x` or `-fx`.
+/// Value of a flag, written `-f x` or `-fx`.
 fn flag_value(argv: &[String], flag: &str) -> Option<String> {
     let mut words = argv.iter().skip(1);
     while let Some(word) = words.next() {
@@ -32,24 +32,24 @@ fn flag_value(argv: &[String], flag: &str) -> Option<String> {
     None
 }
 
-/// What the program says of itself with some flags: of `file`, or of no configuration.
+/// Runs the program with some flags on `file`, or on no configuration.
 ///
 /// # Errors
-/// When it is not asked, or cannot be run.
-pub fn ask(birth: &Birth, file: Option<&Configuration<'_>>, flags: &[&str]) -> Result<Answer, ServerError> {
+/// If the program may not or cannot be run.
+pub fn ask(birth: &Birth, file: Option<&Configuration<'_>>, flags: &[&str]) -> Result<ProgramOutput, ServerError> {
     question(birth, file, flags).ask()
 }
 
-/// A configuration that it is asked about.
+/// The configuration that the program is run on.
 pub struct Configuration<'a> {
     pub file: &'a Path,
     pub root: &'a Path,
 }
 
-/// The question itself.
+/// Builds that call without running it.
 pub fn question(birth: &Birth, configuration: Option<&Configuration<'_>>, flags: &[&str]) -> Question {
     let mut asked: Vec<String> = Vec::new();
-    // Defines and the root of the running server matter to the meaning of its configuration.
+    // The running server's defines and root change the meaning of its configuration.
     let mut words = birth.argv.iter().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -73,7 +73,8 @@ pub fn question(birth: &Birth, configuration: Option<&Configuration<'_>>, flags:
         .within(TEST_LIMIT)
 }
 
-/// Files that decide what it executes: those of a configuration, whatever its conditions say, and modules and scripts that these name.
+/// Returns the files that decide what the program executes: configuration files under any condition, and the modules
+/// and scripts that these name.
 pub fn code(birth: &Birth, file: &Path, root: &Path) -> Vec<PathBuf> {
     const NAME_CODE: &[&str] = &[
         "loadfile",
@@ -93,11 +94,11 @@ pub fn code(birth: &Birth, file: &Path, root: &Path) -> Vec<PathBuf> {
     };
     let named = scan.lines.iter().filter(|l| NAME_CODE.contains(&l.name.to_ascii_lowercase().as_str()));
     let named = named.filter_map(|l| Some(scan.root.join(l.arguments.last()?)));
-    // Switches of Perl name folders of modules.
+    // PerlSwitches may name folders of Perl modules.
     let switches = scan.lines.iter().filter(|l| l.name.eq_ignore_ascii_case("PerlSwitches")).flat_map(|l| &l.arguments);
     let folders = switches.map(|s| s.trim_start_matches("-I")).filter(|s| s.starts_with('/')).map(PathBuf::from);
     let sources = scan.sources.iter().map(|source| source.name.clone());
-    // Of directives on its command line each word may be a name.
+    // In directives on the command line, any word may be a file name.
     let mut on_line = Vec::new();
     let mut words = birth.argv.iter().skip(1);
     while let Some(word) = words.next() {
@@ -122,8 +123,8 @@ fn compiled(output: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// Where a running server's configuration is.
-pub struct Located {
-    /// Its owner's configuration.
+pub struct ConfigLocation {
+    /// The configuration that its owner wrote.
     pub config: PathBuf,
     /// The file on its command line.
     pub started_on: PathBuf,
@@ -133,13 +134,14 @@ pub struct Located {
     pub mpm: String,
 }
 
-/// The file on a server's command line, and the folder by which names go.
+/// Returns the configuration file of a server's command line, and the folder to which names refer.
 ///
 /// # Errors
-/// When the program cannot be asked where it has them by default.
+/// If the program cannot be run to print its defaults.
 pub fn started_on(birth: &Birth) -> Result<(PathBuf, PathBuf), ServerError> {
     let file = flag_value(&birth.argv, "-f").map(PathBuf::from);
-    // -V reads a configuration, for the MPM may be a module; with an empty one it still prints how the program was built.
+    // -V reads a configuration, because the MPM may be a module. With an empty one it still prints how the program was
+    // built.
     let built = ask(birth, None, &["-V"])?.output;
     let root = flag_value(&birth.argv, "-d")
         .map(PathBuf::from)
@@ -149,7 +151,7 @@ pub fn started_on(birth: &Birth) -> Result<(PathBuf, PathBuf), ServerError> {
     Ok((root.join(file), root))
 }
 
-pub fn locate(birth: &Birth) -> Result<Located, ServerError> {
+pub fn locate(birth: &Birth) -> Result<ConfigLocation, ServerError> {
     let version = ask(birth, None, &["-v"])?
         .output
         .lines()
@@ -180,7 +182,7 @@ pub fn locate(birth: &Birth) -> Result<Located, ServerError> {
             started_on.display()
         )));
     }
-    Ok(Located { config, started_on, kept, root, version, mpm })
+    Ok(ConfigLocation { config, started_on, kept, root, version, mpm })
 }
 
 pub fn not_found(server: &ServerRef) -> ServerError {
@@ -206,7 +208,7 @@ pub fn not_found(server: &ServerRef) -> ServerError {
     }
 }
 
-/// Where the status page is: the URL of the name, or the usual path on the first listener.
+/// URL of the status page: the URL of the server's name, or the usual path on the first listener.
 pub fn status_url(server: &ServerRef, listeners: &[SocketAddr]) -> Option<Url> {
     let Status::Http { paths: [usual, ..], .. } = server.kind.status else { return None };
     let url = server.url.clone().or_else(|| listeners.first().map(|a| url_of(*a)))?;

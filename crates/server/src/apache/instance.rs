@@ -1,5 +1,6 @@
-//! A second instance of a server: its whole configuration in one text, with whatever names a place or a port replaced, so that it
-//! runs beside the first and touches nothing of it. It lives in a temporary folder and ends with its handle.
+//! A second instance of a server that runs next to the first and touches nothing of it. Its whole configuration is one
+//! text in which every path and port of the first is replaced. It lives in a temporary folder and ends when its handle
+//! is dropped.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
@@ -15,10 +16,10 @@ use tempfile::TempDir;
 
 use super::config::split_words;
 use crate::execution::Question;
-use crate::shadow_instance::{POLL, Processes};
+use crate::shadow_instance::{InstanceProcesses, POLL};
 use crate::{ServerError, private};
 
-/// What is written by the master is in the instance's own folder.
+/// Directives that name files the master writes; they point into the instance's folder.
 const FILES: &[&str] = &[
     "cacheroot",
     "customlog",
@@ -32,12 +33,12 @@ const FILES: &[&str] = &[
     "scriptsock",
     "transferlog",
 ];
-/// Ports, and what has one place in a server and gets ours.
+/// Directives for ports and for files that exist once per server; the instance sets its own.
 const OURS: &[&str] = &["defaultruntimedir", "listen", "lockfile", "mutex", "pidfile"];
 
-/// Where an instance is, and what of the URL it stands for.
+/// Where an instance listens, and which URL it stands in for.
 #[derive(Debug)]
-pub struct Place {
+pub struct InstanceAddress {
     pub folder: PathBuf,
     pub port: u16,
     pub url_port: u16,
@@ -46,8 +47,8 @@ pub struct Place {
     pub threaded: bool,
 }
 
-/// A flat configuration as it runs at another place, without some modules.
-pub fn isolated(flat: &[u8], place: &Place, without: &[String]) -> Vec<u8> {
+/// Rewrites a flat configuration for another folder and port, without some modules.
+pub fn isolated(flat: &[u8], place: &InstanceAddress, without: &[String]) -> Vec<u8> {
     let folder = place.folder.display();
     let mut out = format!("DefaultRuntimeDir \"{folder}\"\n").into_bytes();
     for line in logical_lines(flat) {
@@ -88,7 +89,7 @@ pub fn isolated(flat: &[u8], place: &Place, without: &[String]) -> Vec<u8> {
     out
 }
 
-/// Lines with those that they go on in.
+/// Joins continuation lines.
 pub fn logical_lines(text: &[u8]) -> Vec<Vec<u8>> {
     let (mut all, mut open) = (Vec::new(), false);
     for line in text.split(|b| *b == b'\n') {
@@ -103,8 +104,8 @@ pub fn logical_lines(text: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// An address of a virtual host, said of the port of the instance where the URL leads to it.
-fn host_address(address: &str, place: &Place) -> String {
+/// Address of a virtual host, moved to the instance's port if the URL leads to it.
+fn host_address(address: &str, place: &InstanceAddress) -> String {
     let address = address.trim_matches('"');
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port),
@@ -124,45 +125,50 @@ fn host_address(address: &str, place: &Place) -> String {
     }
 }
 
-/// What instances of one server need.
-pub struct Ground {
+/// What is needed to start instances of one server.
+pub struct InstanceTemplate {
     folder: TempDir,
-    place: Place,
+    place: InstanceAddress,
     birth: Birth,
     argv: Vec<String>,
 }
 
-impl Ground {
-    /// `argv`: starts the server on a file, given its path.
+impl InstanceTemplate {
+    /// `argv` returns the command line that starts the server on a given file.
     pub fn new(
         birth: &Birth,
         url: &Url,
         threaded: bool,
         argv: impl Fn(&Path) -> Vec<String>,
-    ) -> Result<Ground, ServerError> {
+    ) -> Result<InstanceTemplate, ServerError> {
         let cannot = || ServerError::io("cannot make a place for a second instance");
         let folder = tempfile::Builder::new().prefix("lastdrop-modules-").tempdir().map_err(cannot())?;
-        // Workers of another user come by to sockets in it; nobody can list what is there.
+        // Workers of another user reach sockets in the folder but cannot list it.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).map_err(cannot())?;
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(cannot())?.port();
         let addresses =
             (url.host.as_str(), url.port).to_socket_addrs().into_iter().flatten().map(|a| a.ip().to_canonical());
-        let place =
-            Place { folder: folder.path().into(), port, url_port: url.port, addresses: addresses.collect(), threaded };
+        let place = InstanceAddress {
+            folder: folder.path().into(),
+            port,
+            url_port: url.port,
+            addresses: addresses.collect(),
+            threaded,
+        };
         let mut argv = process::without(&argv(&folder.path().join("conf")), &["-k"]);
         argv.push("-DFOREGROUND".into());
-        Ok(Ground { folder, place, birth: birth.clone(), argv })
+        Ok(InstanceTemplate { folder, place, birth: birth.clone(), argv })
     }
 
-    /// A place for a file of ours.
+    /// Path for a temporary file.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Starts the configuration without some modules, and waits until it answers.
+    /// Starts the configuration without some modules and waits until it answers.
     ///
     /// # Errors
-    /// In words, when it does not come up until then.
+    /// In words, if it does not answer by the deadline.
     pub fn start(&self, flat: &[u8], without: &[String], url: &Url, until: Instant) -> Result<Instance, String> {
         let file = self.file("conf");
         private::write_for_question(&self.birth, &file, &isolated(flat, &self.place, without))
@@ -174,7 +180,7 @@ impl Ground {
         let errors = std::fs::File::create(&said).map_err(|e| e.to_string())?;
         command.stdout(Stdio::null()).stderr(errors);
         let began = Instant::now();
-        let processes = Processes::start(command).map_err(|e| e.to_string())?;
+        let processes = InstanceProcesses::start(command).map_err(|e| e.to_string())?;
         let mut instance =
             Instance { processes, at: (Ipv4Addr::LOCALHOST, self.place.port).into(), started: Duration::ZERO };
         loop {
@@ -196,11 +202,11 @@ impl Ground {
     }
 }
 
-/// One that runs. Dropped, it has ended.
+/// A running instance; it ends when dropped.
 pub struct Instance {
-    pub processes: Processes,
+    pub processes: InstanceProcesses,
     at: SocketAddr,
-    /// From the start to the first answer.
+    /// Time from the start to the first answer.
     pub started: Duration,
 }
 
@@ -216,7 +222,7 @@ mod tests {
 
     #[test]
     fn an_instance_touches_nothing_of_the_server() {
-        let place = Place {
+        let place = InstanceAddress {
             folder: "/tmp/x".into(),
             port: 7000,
             url_port: 80,

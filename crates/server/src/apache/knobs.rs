@@ -1,4 +1,4 @@
-//! Apache's knobs, one table a kind of MPM. Defaults and ranges: httpd 2.4 `mpm_default.h`, `mpm_common.h`.
+//! Apache's knobs, one table per MPM. Defaults and ranges are from httpd 2.4 `mpm_default.h` and `mpm_common.h`.
 
 use std::sync::OnceLock;
 
@@ -131,7 +131,7 @@ static PREFORK: &[Knob] = &[
     TIMEOUT,
 ];
 
-/// worker and event.
+/// Knobs of worker and event.
 static THREADED: &[Knob] = &[
     knob(
         "MaxRequestWorkers",
@@ -194,7 +194,7 @@ static THREADED: &[Knob] = &[
     TIMEOUT,
 ];
 
-/// Of worker and event, beside the above.
+/// Additional knob of worker and event.
 const THREAD_LIMIT: Knob = Knob::new(
     "ThreadLimit",
     Takes::Count(1, 20_000),
@@ -204,7 +204,7 @@ const THREAD_LIMIT: Knob = Knob::new(
     "slots for threads in each process: the hard limit of ThreadsPerChild",
 )
 .worth_trying_for(&["server-limit-clamp"]);
-/// Of event alone.
+/// Knob of event only.
 const ASYNC_FACTOR: Knob = Knob::new(
     "AsyncRequestWorkerFactor",
     Takes::Count(1, 1000),
@@ -215,7 +215,7 @@ const ASYNC_FACTOR: Knob = Knob::new(
 )
 .worth_trying_for(&["accept-queue-overflow", "keepalive-hogging"]);
 
-/// mod_perl's interpreters, of threaded MPMs alone: `modperl_config.c` of 2.0.
+/// mod_perl's interpreter pool, for threaded MPMs only: `modperl_config.c` of 2.0.
 const PERL: [Knob; 5] = [
     perl(
         "PerlInterpMax",
@@ -246,7 +246,7 @@ const fn perl(name: &'static str, default: &'static str, constraint: &'static st
     Knob::by_reload(name, Takes::Count(1, 1_000_000), default, constraint, effect)
 }
 
-/// Those of a running server, by its MPM, whether it has mod_perl and whether it passes requests on.
+/// Knobs of a running server, by its MPM, whether it has mod_perl and whether it proxies.
 pub fn of(mpm: &str, has_perl: bool, proxies: bool) -> &'static [Knob] {
     static TABLES: OnceLock<[[[Vec<Knob>; 2]; 2]; 3]> = OnceLock::new();
     let tables = TABLES.get_or_init(|| {
@@ -269,12 +269,12 @@ pub fn of(mpm: &str, has_perl: bool, proxies: bool) -> &'static [Knob] {
     &of_mpm[usize::from(proxies)][usize::from(has_perl)]
 }
 
-/// Names that were in use before 2.4 and still are in configurations.
+/// Names used before 2.4 that are still found in configurations.
 pub const OLD_NAMES: &[(&str, &str)] =
     &[("maxclients", "MaxRequestWorkers"), ("maxrequestsperchild", "MaxConnectionsPerChild")];
 
-/// Warnings by which httpd says that it changes or ignores a setting while its test still passes
-/// (`*_check_config` of the MPMs): ServerLimit, ThreadLimit, ThreadsPerChild, MaxRequestWorkers, spares, StartServers.
+/// Warnings with which httpd changes or ignores a setting although its test passes (`*_check_config` of the MPMs):
+/// ServerLimit, ThreadLimit, ThreadsPerChild, MaxRequestWorkers, spares, StartServers.
 pub const CLAMPS: &[&str] = &[
     "AH00175", "AH00176", "AH00177", "AH00178", "AH00179", "AH00180", "AH00181", "AH00182", "AH00183", "AH00184",
     "AH00185", "AH00186", "AH00187", "AH00188", "AH00318", "AH00319", "AH00320", "AH00321", "AH00322", "AH00323",
@@ -284,8 +284,8 @@ pub const CLAMPS: &[&str] = &[
     "AH00513", "AH00514", "AH00515", "AH00516", "AH00517", "AH00518", "AH00519", "AH00520",
 ];
 
-/// Directives that only a stop and a start bring into force: a graceful restart keeps listening sockets and does not
-/// call listen() on them again (`listen.c`), and keeps limits, the MPM and the user of the parent.
+/// Directives that need a stop and a start. A graceful restart keeps listening sockets without calling listen() on them
+/// again (`listen.c`), and keeps limits, the MPM and the parent's user.
 const RESTART_DIRECTIVES: &[&str] = &[
     "AcceptFilter",
     "Group",
@@ -302,7 +302,7 @@ const RESTART_DIRECTIVES: &[&str] = &[
     "User",
 ];
 
-/// Directives and sections that are read anew at a graceful restart and hold nothing from before it.
+/// Directives and sections that a graceful restart reads again and of which it keeps no old state.
 const RELOAD_DIRECTIVES: &[&str] = &[
     "AcceptPathInfo",
     "AddDefaultCharset",
@@ -394,7 +394,7 @@ const RELOAD_DIRECTIVES: &[&str] = &[
     "VirtualHost",
 ];
 
-/// What a directive needs to take effect, be it a knob or not. None: it is not known.
+/// What a directive needs to take effect, whether or not it is a knob; `None` if unknown.
 pub fn directive_needs(knobs: &[Knob], name: &str) -> Option<ReloadClass> {
     let is = |known: &&str| known.eq_ignore_ascii_case(name);
     let name = OLD_NAMES.iter().find(|(old, _)| is(old)).map_or(name, |(_, new)| new);

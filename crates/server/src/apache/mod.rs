@@ -25,13 +25,13 @@ use nix::sys::signal::Signal;
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::EditedFile;
-use crate::edits::Flat;
+use crate::edits::FlatText;
 use crate::execution::Reader;
 use crate::private::write_for_question;
 use crate::resolve::{Candidate, choose, masters, why_not_asked};
 use crate::{ServerError, ServerRef};
 
-/// First line of every file of ours; the second names the configuration that it is about.
+/// First line of every override file; the second names the configuration it belongs to.
 const MARK: &str = "# Written by lastdrop";
 const ABOUT: &str = "# Overrides: ";
 
@@ -46,7 +46,7 @@ pub struct Apache {
     knobs: &'static [Knob],
 }
 
-/// Tests the file that a command line names.
+/// Tests the configuration file that a command line names.
 pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
     let (file, root) = started_on(birth)?;
     Apache::test_of(birth, &file, &root).map(drop)
@@ -67,7 +67,7 @@ impl Apache {
                 Err(e) => refused = why_not_asked(e, p, server).or(refused),
             }
         }
-        // One that is not asked may be the one that is meant.
+        // A master that cannot be asked may be the one that is meant.
         let not_found = || refused.unwrap_or_else(|| not_found(server));
         let Candidate { found: (birth, located), config, listeners, .. } = choose(candidates, server, not_found)?;
         let config = config.unwrap_or_default();
@@ -125,7 +125,7 @@ impl Apache {
         Scan::read(file, &self.root, conditions)
     }
 
-    /// The file that the running server was started on: its owner's, or a kept one of ours.
+    /// The file on which the running server was started: its owner's, or an override from an earlier `--keep`.
     fn started_on(&self) -> &Path {
         self.kept.as_deref().unwrap_or(&self.config)
     }
@@ -134,7 +134,7 @@ impl Apache {
         self.facts.model != "prefork"
     }
 
-    /// Runs the configuration test; gives what it warned about.
+    /// Runs the configuration test and returns its warnings.
     fn test(&self, file: &Path) -> Result<Vec<String>, ServerError> {
         Apache::test_of(&self.facts.birth, file, &self.root)
     }
@@ -152,13 +152,13 @@ impl Apache {
     }
 }
 
-/// An override that does not include the configuration that it is of.
+/// An override's text without the line that includes the original configuration.
 fn without_include(text: &str) -> String {
     text.lines().filter(|line| !line.starts_with("Include ")).map(|line| format!("{line}\n")).collect()
 }
 
-/// What httpd says of a flat text at `file`, said of the files that this is made of.
-fn told_of_its_files(flat: &Flat, said: &str, file: &Path) -> String {
+/// Translates line numbers in httpd's messages about a flat text at `file` to the original files.
+fn told_of_its_files(flat: &FlatText, said: &str, file: &Path) -> String {
     let after = format!(" of {}:", file.display());
     let line = |line: &str| {
         let (before, rest) = line.split_once(&after)?;
@@ -169,7 +169,7 @@ fn told_of_its_files(flat: &Flat, said: &str, file: &Path) -> String {
     said.lines().map(|l| line(l).unwrap_or_else(|| l.to_string())).collect::<Vec<_>>().join("\n")
 }
 
-/// Log lines begin with a time and a process, which differ from call to call.
+/// A log line without its time and process id, which differ between calls.
 fn without_time(line: &str) -> String {
     line.find("AH0").map_or(line, |at| &line[at..]).to_string()
 }
@@ -195,7 +195,7 @@ impl Adapter for Apache {
                 continue;
             }
             let old = OLD_NAMES.iter().find(|(_, new)| *new == knob.name).map(|(old, _)| *old);
-            // Old and new spelling are one directive: the later line wins.
+            // The old and the new spelling are the same directive: the later line wins.
             let line = scan.last(&[knob.name, old.unwrap_or(knob.name)]);
             let (value, source) = match line {
                 Some(l) => (
@@ -235,7 +235,7 @@ impl Adapter for Apache {
         ];
         let scan = self.scan(self.started_on());
         let told = |name: &&str| {
-            let of = |l: &&config::Line| l.name.eq_ignore_ascii_case(name);
+            let of = |l: &&config::DirectiveLine| l.name.eq_ignore_ascii_case(name);
             let line = scan.lines.iter().rfind(of)?;
             Some(((*name).to_string(), line.arguments.join(" ")))
         };
@@ -248,7 +248,7 @@ impl Adapter for Apache {
         let mut set = |name: &str, n: u64| s.insert(name.to_string(), Setting::from(n));
         if self.threaded() {
             let threads = get("ThreadsPerChild").min(size);
-            // A pool is whole processes; httpd would round down with a warning.
+            // A pool consists of whole processes; httpd would round down with a warning.
             let processes = size.div_ceil(threads);
             let workers = processes * threads;
             set("ThreadsPerChild", threads);
@@ -288,7 +288,7 @@ impl Adapter for Apache {
     fn placement(&self) -> Placement {
         let scan = self.scan(&self.config);
         let ours = "zz-lastdrop.conf";
-        // An override counts only where nothing after it sets the same again.
+        // An override works only if nothing after it sets the same directive.
         let last_set = scan
             .lines
             .iter()
@@ -301,11 +301,11 @@ impl Adapter for Apache {
             .map(|(i, _)| i + 1)
             .max()
             .unwrap_or(0);
-        let conventional = |f: &&config::Folder| {
+        let conventional = |f: &&config::IncludeFolder| {
             f.path.file_name().is_some_and(|n| n == "conf-enabled" || n == "conf.d" || n == "conf.modules.d")
         };
-        // The pattern has to take our name, after all others.
-        let takes_ours = |f: &&config::Folder| f.pattern == "*.conf" || f.pattern == "*";
+        // The pattern must match our file name, and our file must sort after all others.
+        let takes_ours = |f: &&config::IncludeFolder| f.pattern == "*.conf" || f.pattern == "*";
         let usable: Vec<_> = scan.folders.iter().filter(|f| f.end >= last_set).filter(takes_ours).collect();
         match usable.iter().find(|f| conventional(f)).or(usable.last()) {
             Some(folder) => Placement::IncludedFile(folder.path.join(ours)),
@@ -382,8 +382,8 @@ impl Adapter for Apache {
         }
         let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
         self.beyond_threads(change)?;
-        // Tested as a file of our own also where the override will be an included one: the last line wins either way,
-        // and nothing of the server's is touched. Where its files are edited, too, they are all in that file.
+        // Tested as a separate file even if the override will be an included one: the last line wins in both cases, and
+        // the server's files stay untouched. If its own files are edited too, this one file contains all of it.
         let text = self.render(change, &Placement::OwnFile, kept.as_deref());
         let scan = self.scan(&self.config);
         let edits = proxy::edits(&scan, self.knobs(), &change.settings).map_err(ServerError::Setting)?;
@@ -421,7 +421,7 @@ impl Adapter for Apache {
 }
 
 impl Apache {
-    /// mod_proxy cuts its pools down to the threads of a process and says nothing.
+    /// mod_proxy silently reduces its pools to the number of threads of a process.
     fn beyond_threads(&self, change: &Change) -> Result<(), ServerError> {
         let Some(most) = change.settings.get(proxy::MAX).and_then(Setting::count) else { return Ok(()) };
         let scan = self.scan(self.started_on());
@@ -441,7 +441,7 @@ impl Apache {
         Err(ServerError::Clamped { settings: shown.join(", "), output })
     }
 
-    /// The running server knows better than its files: its scoreboard is as long as its pool may grow.
+    /// The running server knows better than its files: its scoreboard has a slot per possible worker.
     fn correct_by_scoreboard(&self, e: &mut EffectiveSettings) {
         let Some(url) = &self.facts.status_url else { return };
         let missing = |why: String| {

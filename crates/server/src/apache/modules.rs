@@ -1,8 +1,9 @@
 //! Modules that a server has loaded and does not need.
 //!
-//! A module is a candidate where no directive, section, name of a handler, filter, provider or the like in the configuration (and in
-//! the .htaccess files that it lets in) is among the words that the module's file has, and no `<IfModule>` asks for it. What acts
-//! without being named is judged by behaviour: a second instance has to answer the URL without the candidates as with them.
+//! A module is a candidate if no directive, section, handler, filter or provider name in the configuration occurs among
+//! the strings of the module's file, and no `<IfModule>` asks for it. The .htaccess files that the configuration allows
+//! count too. Modules that act without being named are judged by behaviour: a second instance must give the same answer
+//! for the URL with and without the candidates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,21 +14,21 @@ use lastdrop_model::examination::{ModuleSize, ModulesTried};
 use lastdrop_probe::{ProbeError, memory, status};
 
 use super::Apache;
-use super::config::{Line, Scan, split_words};
+use super::config::{DirectiveLine, Scan, split_words};
 use super::found::{Configuration, question};
-use super::instance::{Ground, Instance, logical_lines};
+use super::instance::{Instance, InstanceTemplate, logical_lines};
 use crate::adapter::Adapter;
 use crate::edits::Edits;
 use crate::execution::Reader;
 use crate::private::write_for_question;
-use crate::shadow_instance::{MOST_TIME, Seen, dispensable};
+use crate::shadow_instance::{ComparableAnswer, MOST_TIME, dispensable};
 use crate::{ServerError, ServerRef, container};
 
 const TEST_TIME: Duration = Duration::from_secs(2);
-/// Looks for .htaccess files end after so many folders.
+/// The search for .htaccess files stops after this many folders.
 const MOST_FOLDERS: usize = 2000;
-/// Needed to run at all, or at work without any directive and in ways that no answer shows: limits on slow clients, word to
-/// systemd, fields of logs.
+/// Modules that are never candidates: the server needs them to run at all, or they act without a directive and without
+/// effect on an answer. Examples are limits on slow clients, notifications to systemd and log fields.
 const NEVER: &[&str] = &[
     "authz_core_module",
     "log_config_module",
@@ -38,7 +39,7 @@ const NEVER: &[&str] = &[
     "unixd_module",
     "watchdog_module",
 ];
-/// Words that stand in every other module and name none.
+/// Words that occur in many module files and identify none.
 const PLAIN: &[&str] = &[
     "access",
     "all",
@@ -63,11 +64,11 @@ const PLAIN: &[&str] = &[
     "utf-8",
 ];
 
-/// What a running Apache could do without, tried on a second instance of it with its configuration. The server itself is asked for
-/// the URL once, and otherwise left alone.
+/// Finds the modules that a running Apache could do without, by trials on a second instance with its configuration. The
+/// server itself gets one request for the URL and is otherwise left alone.
 ///
 /// # Errors
-/// When it cannot be tried, and why.
+/// If it cannot be tried, with the reason.
 pub fn unused_modules(server: &ServerRef, url: &Url) -> Result<ModulesTried, ServerError> {
     Apache::discover(server)?.try_without_modules(url)
 }
@@ -100,7 +101,7 @@ impl Apache {
             scan.last(&["ServerRoot"]).and_then(|l| l.arguments.first()).map_or(self.root.clone(), PathBuf::from);
         let flat = scan.flat(&Edits::default()).text;
         let reader = Reader::of(birth);
-        let Some(used) = Used::of(&scan, &flat) else { return no("too many folders may have .htaccess files") };
+        let Some(used) = UsedFeatures::of(&scan, &flat) else { return no("too many folders may have .htaccess files") };
         let loaded = loaded(&scan, &root);
         let candidates: Vec<String> = loaded
             .iter()
@@ -114,7 +115,7 @@ impl Apache {
         if candidates.is_empty() {
             return Ok(ModulesTried::default());
         }
-        let ground = Ground::new(birth, url, self.threaded(), |file| self.argv_with(file))?;
+        let ground = InstanceTemplate::new(birth, url, self.threaded(), |file| self.argv_with(file))?;
         let until = Instant::now() + MOST_TIME;
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
         let mut tried = ModulesTried::default();
@@ -132,7 +133,7 @@ impl Apache {
             let Ok(instance) = ground.start(&flat, without, url, until) else {
                 return Ok((Instant::now() < until).then_some(false));
             };
-            let same = instance.ask(url, until).is_ok_and(|a| Seen::of(&a) == answer);
+            let same = instance.ask(url, until).is_ok_and(|a| ComparableAnswer::of(&a) == answer);
             if same {
                 last = Some((instance.started.as_secs_f64(), instance.processes.worker_bytes()?));
             }
@@ -142,7 +143,7 @@ impl Apache {
         if let Some((started, bytes)) = last {
             (tried.start_without_s, tried.worker_bytes_without) = (started, bytes);
         }
-        // The configuration itself, where the instance had its own logs and ports.
+        // Test the original configuration as well: the instance had its own logs and ports.
         let file = ground.file("tested");
         let text = without_modules(&flat, &unused);
         write_for_question(birth, &file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
@@ -163,19 +164,19 @@ impl Apache {
         Ok(tried)
     }
 
-    /// Folders whose files it serves or names to servers behind it.
+    /// Folders whose files the server serves or names to its backends.
     pub fn served_folders(&self) -> Vec<PathBuf> {
         self.scan(self.started_on()).lines.iter().filter_map(served_by).map(PathBuf::from).collect()
     }
 
-    /// What the instance answers, each time, and as the server itself does.
-    fn stable_answer(instance: &Instance, url: &Url, until: Instant) -> Result<Seen, ServerError> {
+    /// Returns the instance's answer if it is the same each time and like that of the server itself.
+    fn stable_answer(instance: &Instance, url: &Url, until: Instant) -> Result<ComparableAnswer, ServerError> {
         let server = || status::get(url, until.saturating_duration_since(Instant::now()));
-        Seen::stable(|| instance.ask(url, until), server).map_err(ServerError::Setting)
+        ComparableAnswer::stable(|| instance.ask(url, until), server).map_err(ServerError::Setting)
     }
 }
 
-/// Modules with their files, in the order in which they are loaded.
+/// Loaded modules with their files, in load order.
 fn loaded(scan: &Scan, root: &Path) -> Vec<(String, PathBuf)> {
     let lines = scan.lines.iter().filter(|l| l.name.eq_ignore_ascii_case("LoadModule"));
     lines.filter_map(|l| Some((l.arguments.first()?.clone(), root.join(l.arguments.get(1)?)))).collect()
@@ -196,12 +197,12 @@ fn without_modules(flat: &[u8], without: &[String]) -> Vec<u8> {
     lines.iter().filter(|l| !takes_away(l)).flat_map(|l| l.iter().copied().chain([b'\n'])).collect()
 }
 
-/// What a configuration refers to.
+/// Everything that a configuration refers to.
 #[derive(Debug, Default)]
-struct Used {
-    /// Names of directives and sections, and words of arguments, in small letters.
+struct UsedFeatures {
+    /// Names of directives and sections, and words of arguments, in lower case.
     words: BTreeSet<String>,
-    /// Modules that an `<IfModule>` asks for, by their plain name.
+    /// Modules that an `<IfModule>` asks for, without prefix and suffix.
     asked: BTreeSet<String>,
     options: BTreeSet<String>,
     scripts: bool,
@@ -209,10 +210,10 @@ struct Used {
     balances: bool,
 }
 
-impl Used {
-    /// None where .htaccess files may be in too many folders.
-    fn of(scan: &Scan, flat: &[u8]) -> Option<Used> {
-        let mut used = Used::default();
+impl UsedFeatures {
+    /// Collects the references; `None` if too many folders could contain .htaccess files.
+    fn of(scan: &Scan, flat: &[u8]) -> Option<UsedFeatures> {
+        let mut used = UsedFeatures::default();
         for line in &scan.lines {
             used.add(&line.name, &line.arguments);
             used.head(line.section.as_deref().unwrap_or_default());
@@ -247,7 +248,8 @@ impl Used {
                 self.options.insert(argument.trim_start_matches(['+', '-']).to_string());
             } else if !argument.starts_with('/') {
                 self.balances |= argument.starts_with("balancer:");
-                // Two letters are a language, and in some file by chance; of a few directives they are names.
+                // Two-letter words are languages and occur by chance in any file, but for a few directives they are
+                // names.
                 let names = name.starts_with("require") || name == "protocols";
                 self.words_of(&argument, if names { 2 } else { 3 });
             }
@@ -264,14 +266,14 @@ impl Used {
         self.words.extend(names.map(str::to_string));
     }
 
-    /// The head of a section around a directive.
+    /// Reads the head of a section.
     fn head(&mut self, head: &str) {
         if !head.contains('/') {
             self.words_of(&head.to_ascii_lowercase(), 3);
         }
     }
 
-    /// A line that begins a section, whether it holds or not.
+    /// Reads a line that begins a section, whether or not its condition holds.
     fn section(&mut self, line: &[u8]) {
         let text = String::from_utf8_lossy(line).to_ascii_lowercase();
         let Some(head) = text.trim().strip_prefix('<').filter(|h| !h.starts_with('/')) else { return };
@@ -301,20 +303,20 @@ impl Used {
         !needed && !NEVER.contains(&module) && !self.asked.contains(&name)
     }
 
-    /// Is one of the words a whole string of a module's file?
+    /// True if one of the words is a whole string in a module's file.
     fn has_word_of(&self, file: &[u8]) -> bool {
         let strings = file.split(|b| *b == 0).filter(|s| (2..=64).contains(&s.len()) && s.is_ascii());
         strings.filter_map(|s| std::str::from_utf8(s).ok()).any(|s| self.words.contains(&s.to_ascii_lowercase()))
     }
 }
 
-/// `mod_mime.c`, `mime_module` and `mime` are one.
+/// Plain module name: `mod_mime.c`, `mime_module` and `mime` are the same.
 fn plain(name: &str) -> String {
     name.trim_start_matches("mod_").trim_end_matches(".c").trim_end_matches("_module").to_string()
 }
 
-/// The folder whose files a line lets be served.
-fn served_by(line: &Line) -> Option<&String> {
+/// The folder whose files a line makes available.
+fn served_by(line: &DirectiveLine) -> Option<&String> {
     match line.name.to_ascii_lowercase().as_str() {
         "documentroot" => line.arguments.first(),
         "alias" | "scriptalias" => line.arguments.get(1),
@@ -322,7 +324,7 @@ fn served_by(line: &Line) -> Option<&String> {
     }
 }
 
-/// All .htaccess files below some folders. None: too many folders.
+/// All .htaccess files below some folders; `None` if there are too many folders.
 fn overrides_below(mut folders: Vec<PathBuf>) -> Option<Vec<Vec<u8>>> {
     let (mut texts, mut seen) = (Vec::new(), 0);
     while let Some(folder) = folders.pop() {
@@ -342,12 +344,12 @@ mod tests {
     use super::*;
     use crate::apache::config::Conditions;
 
-    fn used(text: &str) -> Used {
+    fn used(text: &str) -> UsedFeatures {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("a.conf");
         std::fs::write(&file, text).expect("written");
         let scan = Scan::read(&file, dir.path(), Conditions::default());
-        Used::of(&scan, text.as_bytes()).expect("few folders")
+        UsedFeatures::of(&scan, text.as_bytes()).expect("few folders")
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! What mod_proxy keeps open to the servers behind: parameters of its workers, in the lines that make these. One of a
-//! virtual host is that host's own, with all its parameters, so that no section elsewhere could change one of them and leave
-//! the others: the lines themselves are edited.
+//! Parameters of mod_proxy's workers: the connections it keeps open to backends. They are edited in the lines that
+//! create the workers. A virtual host has its own worker with all its parameters, so no section elsewhere could change
+//! one parameter and keep the others.
 
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, Setting, Settings};
 
-use super::config::{Line, Scan, split_words};
-use crate::edits::{Edits, Word};
+use super::config::{DirectiveLine, Scan, split_words};
+use crate::edits::{ConfigWord, Edits};
 
-/// Parameters are called this and their own name.
+/// Prefix of a parameter's knob name.
 const PREFIX: &str = "proxy.";
 pub const MAX: &str = "proxy.max";
 pub const PROXY_TIMEOUT: &str = "ProxyTimeout";
 const SWITCH: Takes = Takes::Switch { on: "On", off: "Off" };
 const REUSE: &str = "proxy.enablereuse";
 
-/// Times of a parameter: seconds, or milliseconds where nothing else is said.
+/// A time in seconds, or in milliseconds if no unit is given.
 const MILLISECONDS: &str = "proxy.acquire";
 
-/// Of every MPM.
+/// Knobs of every MPM.
 pub const KNOBS: [Knob; 6] = [
     Knob::by_reload(
         REUSE,
@@ -67,7 +67,7 @@ pub const KNOBS: [Knob; 6] = [
     ),
 ];
 
-/// Of worker and event: a process of prefork has one connection to each worker.
+/// Knobs of worker and event: a prefork process has one connection per backend.
 pub const OF_THREADS: [Knob; 2] = [
     Knob::by_reload(
         MAX,
@@ -86,24 +86,24 @@ pub const OF_THREADS: [Knob; 2] = [
     ),
 ];
 
-/// Is it a parameter of workers, and not a directive?
+/// True if the name is a parameter of workers and not a directive.
 pub fn is_parameter(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// A line that says something of one worker.
-struct Said<'a> {
-    line: &'a Line,
-    /// In which worker's place it stands: virtual host, balancer, URL.
+/// A line that sets parameters of one worker.
+struct WorkerLine<'a> {
+    line: &'a DirectiveLine,
+    /// Where the worker is defined: virtual host, balancer, URL.
     host: Option<usize>,
     balancer: Option<String>,
     url: String,
-    /// Of a worker that there is already: it goes before what was said when that was made.
+    /// True if the line changes an existing worker: it overrides the parameters given when the worker was created.
     sets: bool,
 }
 
-/// A server behind, and the lines that say something of it, the one that makes it first.
-struct Worker<'a>(Vec<Said<'a>>);
+/// The lines about one backend; the first creates it.
+struct Worker<'a>(Vec<WorkerLine<'a>>);
 
 fn is_url(word: &str) -> bool {
     word.starts_with("unix:") || word.contains("://")
@@ -113,12 +113,12 @@ fn is_balancer(url: &str) -> bool {
     url.split(':').next().is_some_and(|scheme| scheme.eq_ignore_ascii_case("balancer"))
 }
 
-fn is_parameter_word(word: &Word) -> bool {
+fn is_parameter_word(word: &ConfigWord) -> bool {
     word.text.split_once('=').is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
 }
 
-/// What a line says of a worker, if it does.
-fn said(line: &Line) -> Option<Said<'_>> {
+/// Reads the worker parameters of a line, if it has any.
+fn said(line: &DirectiveLine) -> Option<WorkerLine<'_>> {
     let section = line.section.as_deref().and_then(|head| {
         let words = split_words(head.as_bytes());
         let text = |n: usize| words.get(n).map(|(text, ..)| String::from_utf8_lossy(text).into_owned());
@@ -131,17 +131,17 @@ fn said(line: &Line) -> Option<Said<'_>> {
     let (url, balancer) = match name.as_str() {
         "proxypass" | "proxypassmatch" => (own?, None),
         "balancermember" => (own?, Some(named.or(section)?)),
-        // One of a balancer is not said to be so.
+        // A worker of a balancer is not named as such here.
         "proxyset" if named.is_none() => (own.or(section.filter(|url| !is_balancer(url)))?, None),
         "<proxy" if line.words[1..].iter().any(is_parameter_word) => (own?, None),
         _ => return None,
     };
     let makes_none = url.contains('*') || !is_url(&url);
     let sets = name == "proxyset" || name == "<proxy";
-    (!makes_none).then_some(Said { line, host: line.host, balancer, url, sets })
+    (!makes_none).then_some(WorkerLine { line, host: line.host, balancer, url, sets })
 }
 
-/// The workers, as mod_proxy makes them: one whose URL begins with that of another is that other.
+/// The workers as mod_proxy creates them. A URL that begins with another worker's URL belongs to that worker.
 fn workers(scan: &Scan) -> Vec<Worker<'_>> {
     let mut all: Vec<Worker<'_>> = Vec::new();
     for said in scan.lines.iter().filter_map(said) {
@@ -161,8 +161,9 @@ pub fn has_workers(scan: &Scan) -> bool {
     scan.lines.iter().any(|line| said(line).is_some())
 }
 
-/// The words of a line that say a parameter, by any of its names; true: by that which means the opposite.
-fn words<'a>(line: &'a Line, knob: &Knob) -> impl Iterator<Item = (&'a Word, &'a str, bool)> {
+/// The words of a line that set a parameter, by any of its names; the flag is true for the name with the opposite
+/// meaning.
+fn words<'a>(line: &'a DirectiveLine, knob: &Knob) -> impl Iterator<Item = (&'a ConfigWord, &'a str, bool)> {
     let name = knob.name.strip_prefix(PREFIX).unwrap_or(knob.name);
     let opposite = (knob.name == REUSE).then_some("disablereuse");
     line.words[1..].iter().filter_map(move |word| {
@@ -173,10 +174,10 @@ fn words<'a>(line: &'a Line, knob: &Knob) -> impl Iterator<Item = (&'a Word, &'a
 }
 
 impl Worker<'_> {
-    /// What counts for it: what was set last, else what was said when it was made.
+    /// The effective value: the last one set later, otherwise the one given at creation.
     fn value(&self, knob: &Knob) -> (Setting, Option<String>) {
-        let place = |line: &Line| format!("{}:{}", line.file.display(), line.number);
-        let of = |said: &Said| {
+        let place = |line: &DirectiveLine| format!("{}:{}", line.file.display(), line.number);
+        let of = |said: &WorkerLine| {
             let (_, text, is_opposite) = words(said.line, knob).last()?;
             Some((read(knob, text, is_opposite), Some(place(said.line))))
         };
@@ -208,7 +209,7 @@ fn read(knob: &Knob, text: &str, is_opposite: bool) -> Setting {
     whole.filter(|n| n % own == 0).map_or_else(|| Setting::Text(text.into()), |n| Setting::Count(n / own))
 }
 
-/// A parameter's value, where that is from, and what a person should know about it.
+/// A parameter's value, its source, and notes for the user.
 pub fn find(scan: &Scan, knob: &Knob) -> (Setting, Option<String>, Vec<String>) {
     let all: Vec<_> = workers(scan).iter().map(|w| (w.value(knob), w.0[0].url.clone())).collect();
     let Some(((first, source), _)) = all.first().cloned() else { return (knob.default.into(), None, Vec::new()) };
@@ -218,15 +219,15 @@ pub fn find(scan: &Scan, knob: &Knob) -> (Setting, Option<String>, Vec<String>) 
     (first, source, notes)
 }
 
-/// The changes that bring these parameters about; settings that are none are passed over.
+/// Returns the edits that set these parameters; other settings are ignored.
 ///
 /// # Errors
-/// In words, where there is no worker.
+/// In words, if there is no worker.
 pub fn edits(scan: &Scan, knobs: &[Knob], settings: &Settings) -> Result<Edits, String> {
     let mut edits = Edits::default();
     let workers = workers(scan);
-    // By line, so that several that are added to one become one change.
-    let mut added: Vec<(&Line, String)> = Vec::new();
+    // By line, so that several words added to the same line become one edit.
+    let mut added: Vec<(&DirectiveLine, String)> = Vec::new();
     for (name, value) in settings.iter().filter(|(name, _)| is_parameter(name)) {
         let Some(knob) = knobs.iter().find(|k| k.name == name) else { continue };
         if workers.is_empty() {

@@ -1,5 +1,5 @@
-//! A server in a container as an adapter: its settings are read where they mean what they say, and a change of them is told
-//! as a patch for whoever looks after the container.
+//! The adapter of a server in a container. Its settings are read inside the container, where paths and ids have their
+//! meaning. A change is printed as a patch for the person who maintains the container.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use lastdrop_model::{Knob, ReloadClass, Settings};
 use lastdrop_probe::process::Birth;
 use nix::sys::signal::Signal;
 
-use super::inquiry::{Inquiry, Planned, Portrait, Reply, Then};
+use super::inquiry::{Inquiry, NextStep, PlannedChange, Portrait, Reply};
 use super::within::within;
 use super::{refusal, root_of};
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
@@ -24,17 +24,17 @@ const UNEXPECTED: &str = "it answered another question";
 
 /// A server in a container.
 #[derive(Debug)]
-pub struct Contained {
-    /// It, by its name within.
+pub struct ContainedServer {
+    /// The server's name inside the container.
     inside: ServerRef,
     facts: Facts,
     seen: Portrait,
     knobs: &'static [Knob],
 }
 
-impl Contained {
-    /// The server that a name means, if it is one in a container.
-    pub fn discover(server: &ServerRef) -> Option<Result<Contained, ServerError>> {
+impl ContainedServer {
+    /// The server with this name, if it runs in a container.
+    pub fn discover(server: &ServerRef) -> Option<Result<ContainedServer, ServerError>> {
         let Master { info, config, listeners } = master_of(server).ok()?;
         let root = root_of(info.pid)?;
         let named =
@@ -60,11 +60,11 @@ impl Contained {
                 status_url: server.url.clone(),
             };
             let knobs = Box::leak(seen.knobs.clone().into_boxed_slice());
-            Ok(Contained { inside, facts, seen, knobs })
+            Ok(ContainedServer { inside, facts, seen, knobs })
         }))
     }
 
-    /// Has the adapter within say what settings follow from some; None where it cannot.
+    /// Asks the adapter inside which settings follow from some; `None` if it cannot answer.
     fn settings(&self, inquiry: Inquiry<'_>) -> Option<Settings> {
         match within(self.facts.birth.pid, &self.inside, inquiry) {
             Ok(Reply::Settings(settings)) => Some(settings),
@@ -72,7 +72,7 @@ impl Contained {
         }
     }
 
-    /// A change, as a patch; the empty one is refused with how to make any from within.
+    /// Returns a change as a patch. For an empty change, the error says how to make one inside the container.
     pub fn tell(&self, change: &Change) -> ServerError {
         let (name, master) = (&self.facts.name, self.facts.birth.pid);
         if change.is_empty() {
@@ -84,9 +84,9 @@ impl Contained {
             Err(why) => return ServerError::Setting(why),
         };
         let then = match planned.then {
-            Then::Reload => format!("kill -{} {master}", self.seen.reload_signal),
-            Then::Restart => "start its container anew".into(),
-            Then::StartWith(words) => format!("have its container start it with: {}", words.join(" ")),
+            NextStep::Reload => format!("kill -{} {master}", self.seen.reload_signal),
+            NextStep::Restart => "start its container anew".into(),
+            NextStep::StartWith(words) => format!("have its container start it with: {}", words.join(" ")),
         };
         ServerError::NotOurs {
             hindrance: format!("{name} runs in a container, process {master}; the paths are those within"),
@@ -96,15 +96,15 @@ impl Contained {
     }
 }
 
-/// What a change would do to the files of a server, and what brings it into force. Done where the server is.
-pub(super) fn plan(adapter: &dyn Adapter, change: &Change) -> Result<Planned, ServerError> {
+/// Works out what a change would do to a server's files and what brings it into force. Runs where the server is.
+pub(super) fn plan(adapter: &dyn Adapter, change: &Change) -> Result<PlannedChange, ServerError> {
     let placement = adapter.placement();
     let mut rewrites: Vec<Rewrite> = match placement {
         Placement::StartedWith => Vec::new(),
         _ => adapter.edits(change)?.iter().map(EditedFile::rewrite).collect(),
     };
     let by_reload = change.settings.keys().all(|name| adapter.needs(name) == Some(ReloadClass::Reload));
-    let mut then = if by_reload { Then::Reload } else { Then::Restart };
+    let mut then = if by_reload { NextStep::Reload } else { NextStep::Restart };
     match &placement {
         Placement::Edited => {}
         Placement::IncludedFile(file) => {
@@ -116,20 +116,20 @@ pub(super) fn plan(adapter: &dyn Adapter, change: &Change) -> Result<Planned, Se
             let beside = adapter.facts().config.clone().unwrap_or_else(|| "/etc/x".into());
             let path = beside.with_file_name(format!("lastdrop-{}.conf", adapter.facts().kind.name));
             let kept = adapter.kept_override().and_then(|file| fs::read_to_string(file).ok());
-            then = Then::StartWith(adapter.argv_with(&path));
+            then = NextStep::StartWith(adapter.argv_with(&path));
             rewrites.push(Rewrite { path, before: None, after: adapter.render(change, &placement, kept.as_deref()) });
         }
         Placement::StartedWith => {
             let (birth, launch) = (&adapter.facts().birth, adapter.launch_with(change));
             let is_new = |variable: &&(String, String)| !birth.environment.contains(variable);
             let variables = launch.environment.iter().filter(is_new).map(|(name, value)| format!("{name}={value}"));
-            then = Then::StartWith(variables.chain(launch.argv.iter().cloned()).collect());
+            then = NextStep::StartWith(variables.chain(launch.argv.iter().cloned()).collect());
         }
     }
-    Ok(Planned { rewrites, then })
+    Ok(PlannedChange { rewrites, then })
 }
 
-impl Adapter for Contained {
+impl Adapter for ContainedServer {
     fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -173,7 +173,7 @@ impl Adapter for Contained {
         if change.is_empty() { Ok(()) } else { Err(self.tell(change)) }
     }
 
-    fn contained(&self) -> Option<&Contained> {
+    fn contained(&self) -> Option<&ContainedServer> {
         Some(self)
     }
 

@@ -1,4 +1,4 @@
-//! What is asked about a server in a container, and what is answered: plain data, since it goes from one process to another.
+//! Questions about a server in a container and their answers: plain data, since they pass from one process to another.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use crate::change::Change;
 use crate::patch::Rewrite;
 use crate::{ServerError, ServerRef};
 
-/// A question with the server that it is about, by its name there.
+/// A question and the server it is about, by its name inside the container.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Visit<'a> {
     pub pid: i32,
-    /// The name of its kind.
+    /// Name of the server's kind.
     pub kind: Cow<'a, str>,
     pub config: Option<Cow<'a, Path>>,
     pub inquiry: Inquiry<'a>,
@@ -26,26 +26,26 @@ pub struct Visit<'a> {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Inquiry<'a> {
-    /// What is there.
+    /// Describe the server.
     Look,
-    /// What a change would do to its files.
+    /// Work out what a change would do to its files.
     Plan(Cow<'a, Change>),
-    /// Settings of a pool of so many workers.
+    /// Settings for a pool of `size` workers.
     Pool { size: u64, effective: Cow<'a, Settings> },
-    /// Settings of a pool with so many spare workers: at the start, at least, at most.
+    /// Settings for a pool with this many spare workers: at the start, minimum, maximum.
     Spares { spares: [u64; 3], effective: Cow<'a, Settings> },
-    /// What follows from settings.
+    /// Settings that follow from the given ones.
     Complete { settings: Cow<'a, Settings>, effective: Cow<'a, Settings> },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
     Look(Box<Portrait>),
-    Plan(Planned),
+    Plan(PlannedChange),
     Settings(Settings),
 }
 
-/// What an adapter within says of the server.
+/// The server as the adapter inside the container describes it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Portrait {
     pub version: String,
@@ -58,22 +58,22 @@ pub struct Portrait {
     pub reload_signal: i32,
 }
 
-/// A change that is not made: what it would make of files, and what to do then.
+/// A change that is only planned: the rewritten files, and the step that brings them into force.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Planned {
+pub struct PlannedChange {
     pub rewrites: Vec<Rewrite>,
-    pub then: Then,
+    pub then: NextStep,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Then {
+pub enum NextStep {
     Reload,
     Restart,
-    /// With what is said here: variables of the environment and words.
+    /// Start the server with these environment variables and words.
     StartWith(Vec<String>),
 }
 
-/// Answers a question where the server is.
+/// Answers a question in the place where the server runs.
 ///
 /// # Errors
 /// In words.

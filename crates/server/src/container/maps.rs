@@ -1,18 +1,18 @@
-//! How ids of a user namespace are those of ours: user_namespaces(7).
+//! Maps ids of a user namespace to ids of this machine: user_namespaces(7).
 
 use std::fs;
 
-/// Ranges of ids: the first inside, the first outside, how many.
+/// Id ranges: first id inside, first id outside, count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Maps(Vec<(u32, u32, u32)>);
 
 impl Maps {
-    /// Of the users of a process.
+    /// The map of a process's user ids.
     pub fn of_users(pid: i32) -> Option<Maps> {
         Maps::read(&fs::read_to_string(format!("/proc/{pid}/uid_map")).ok()?)
     }
 
-    /// Of its groups.
+    /// The map of a process's group ids.
     pub fn of_groups(pid: i32) -> Option<Maps> {
         Maps::read(&fs::read_to_string(format!("/proc/{pid}/gid_map")).ok()?)
     }
@@ -25,7 +25,7 @@ impl Maps {
         text.lines().map(line).collect::<Option<Vec<_>>>().map(Maps)
     }
 
-    /// The id in the namespace that is ours outside.
+    /// The id inside the namespace for an id outside.
     pub fn inside(&self, outside: u32) -> Option<u32> {
         let held = |(inside, first, count): &(u32, u32, u32)| {
             let at = outside.checked_sub(*first).filter(|at| at < count)?;
@@ -34,7 +34,7 @@ impl Maps {
         self.0.iter().find_map(held)
     }
 
-    /// Our id of one in the namespace.
+    /// The id outside for an id inside the namespace.
     pub fn outside(&self, inside: u32) -> Option<u32> {
         let held = |(first, outside, count): &(u32, u32, u32)| {
             let at = inside.checked_sub(*first).filter(|at| at < count)?;

@@ -1,7 +1,8 @@
-//! The other side of [`super::within`]: a copy of this program, executed for one question, goes to where a process's files, processes and
-//! network are, becomes what that process is, and answers.
+//! The other side of [`super::within`]: a copy of this program, executed for one question. It enters the namespaces and
+//! root of a container's process, takes on that process's rights, and answers.
 //!
-//! Nothing of the container is read or executed before the rights are taken on. The copy has one thread, so that it may fork.
+//! It reads and executes nothing of the container before it has taken on those rights. The copy has one thread, so that
+//! it may fork.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -24,14 +25,14 @@ use super::maps::Maps;
 use crate::ServerRef;
 use crate::execution::{self, Rights};
 
-/// A question is not longer.
+/// Longest question.
 const MOST_BYTES: u64 = 16 << 20;
 
-type Said = (Result<Reply, String>, Vec<Executed>);
+type VisitResult = (Result<Reply, String>, Vec<Executed>);
 
 /// Reads a question from standard input, answers it on standard output, and ends.
 pub fn serve() -> ! {
-    // Nobody in a container may look into this process.
+    // No process in the container may inspect this one.
     let hidden = nix::sys::prctl::set_dumpable(false);
     let mut text = Vec::new();
     let read = io::stdin().lock().take(MOST_BYTES).read_to_end(&mut text);
@@ -45,21 +46,21 @@ pub fn serve() -> ! {
     std::process::exit(0);
 }
 
-fn say(said: &Said) {
-    // It is a pipe, and no text for a terminal.
+fn say(said: &VisitResult) {
+    // The output is a pipe, not a terminal.
     #[allow(clippy::disallowed_methods)]
     let mut out = io::stdout().lock();
     let _ = out.write_all(&serde_json::to_vec(said).unwrap_or_default());
     let _ = out.flush();
 }
 
-/// Goes there and has a child answer: process ids are those of whoever is born there.
+/// Enters the container and lets a child answer: only a child gets the new pid namespace.
 fn go(visit: &Visit<'_>) -> Result<(), String> {
-    // A kind of the user's own is read from its file here.
+    // A user's own kind is read from its file here, before the container is entered.
     let kind: ServerRef = visit.kind.parse()?;
     let server = ServerRef { config: visit.config.as_deref().map(Into::into), ..kind };
     let cannot = |e: io::Error| format!("process {} cannot be entered: {e}", visit.pid);
-    let place = Place::of(visit.pid).map_err(cannot)?;
+    let place = ProcessContext::of(visit.pid).map_err(cannot)?;
     place.join_control_groups(visit.pid)?;
     place.enter().map_err(|e| format!("its namespaces cannot be entered: {e}"))?;
     // SAFETY: this process has one thread.
@@ -69,12 +70,12 @@ fn go(visit: &Visit<'_>) -> Result<(), String> {
             let _ = waitpid(child, None);
         }
         ForkResult::Child => {
-            // What it is itself may not look into a process that has changed its user.
+            // After that process changes its user, this one may no longer inspect it from inside.
             if let Some(seen) = place.seen() {
                 process::remember(seen);
             }
             let said = place.become_it().map_err(|e| format!("its rights cannot be taken on: {e}")).and_then(|()| {
-                // What leads out of the container is closed before anything in it is executed.
+                // Close every way out of the container before anything in it is executed.
                 drop(place);
                 execution::be_contained();
                 if fs::read_link("/proc/self").is_err() {
@@ -89,30 +90,30 @@ fn go(visit: &Visit<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A process's namespaces, root and rights, held open: its /proc is another one inside.
-struct Place {
-    /// All but that of users.
+/// A process's namespaces, root and rights, held open: inside the container, its /proc is a different one.
+struct ProcessContext {
+    /// All namespaces except the user namespace.
     namespaces: Vec<File>,
     users: Option<File>,
     root: File,
     rights: Rights,
-    /// We are root of this machine.
+    /// True if lastdrop is root of this machine.
     as_root: bool,
-    /// Groups as they are called here.
+    /// Supplementary groups, as numbered on this machine.
     groups: Vec<libc::gid_t>,
-    /// Its folder in this machine's /proc, and its id in its own namespace.
+    /// The process's folder in this machine's /proc, and its pid in its own namespace.
     process: File,
     pid_within: Option<i32>,
 }
 
-impl Place {
-    fn of(pid: i32) -> io::Result<Place> {
+impl ProcessContext {
+    fn of(pid: i32) -> io::Result<ProcessContext> {
         let own = |name: &str| fs::read_link(format!("/proc/self/ns/{name}"));
         let open = |name: &str| -> io::Result<Option<File>> {
             let path = format!("/proc/{pid}/ns/{name}");
             match (fs::read_link(&path), own(name)) {
                 (Ok(theirs), Ok(own)) if theirs == own => Ok(None),
-                // A kernel without this sort of namespace.
+                // The kernel lacks this kind of namespace.
                 (Err(e), Err(_)) if e.kind() == io::ErrorKind::NotFound => Ok(None),
                 _ => File::open(path).map(Some),
             }
@@ -123,7 +124,7 @@ impl Place {
         for name in ["ipc", "uts", "cgroup", "net", "pid", "time", "mnt"] {
             namespaces.extend(open(name)?);
         }
-        let rights = Place::rights_of(pid, &identity, users.is_some())?;
+        let rights = ProcessContext::rights_of(pid, &identity, users.is_some())?;
         let root = File::open(format!("/proc/{pid}/root"))?;
         let as_root = nix::unistd::geteuid().is_root();
         let process = File::open(format!("/proc/{pid}"))?;
@@ -131,10 +132,11 @@ impl Place {
         let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         let pid_within = ids.and_then(|ids| ids.split_whitespace().next_back()?.parse().ok());
         let groups = identity.supplementary_groups;
-        Ok(Place { namespaces, users, root, rights, as_root, groups, process, pid_within })
+        Ok(ProcessContext { namespaces, users, root, rights, as_root, groups, process, pid_within })
     }
 
-    /// What the kernel shows of the process, with paths as they are in the root that was entered. Nothing of the container is read.
+    /// What the kernel shows of the process, with paths as they are below the entered root. Reads nothing of the
+    /// container.
     fn seen(&self) -> Option<Seen> {
         let link = |name: &str| readlinkat(&self.process, name).ok().map(PathBuf::from);
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
@@ -154,7 +156,7 @@ impl Place {
         Ok(Rights::within(identity, uid, gid))
     }
 
-    /// Its limits and the devices that it may use are bound to its control groups.
+    /// Joins the process's control groups: its limits and device permissions are bound to them.
     fn join_control_groups(&self, pid: i32) -> Result<(), String> {
         let groups = |of: &str| fs::read_to_string(format!("/proc/{of}/cgroup")).unwrap_or_default();
         let theirs = groups(&pid.to_string());
@@ -178,8 +180,8 @@ impl Place {
         }
     }
 
-    /// Root enters what belongs to the host first, and gives that up with the user namespace; an ordinary user may only enter what
-    /// belongs to a user namespace of theirs.
+    /// Enters the container. Root enters the host's namespaces first and gives that right up with the user namespace.
+    /// An ordinary user may only enter namespaces that belong to a user namespace of theirs.
     fn enter(&self) -> io::Result<()> {
         if !self.as_root {
             self.enter_users()?;
@@ -204,14 +206,14 @@ impl Place {
         }
     }
 
-    /// In the child: becomes what the process is.
+    /// In the child: takes on the user, groups and rights of the process.
     fn become_it(&self) -> io::Result<()> {
         if self.as_root {
             self.enter_users()?;
         }
         self.rights.take()?;
         nix::sys::prctl::set_dumpable(false)?;
-        // Forgotten by the kernel where rights change: this comes last.
+        // Must come last: the kernel clears it when rights change.
         nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
         Ok(())
     }

@@ -1,8 +1,9 @@
-//! Asks about a server where its container's files, processes and network mean what they say.
+//! Asks about a server inside its container, where files, processes and network have their meaning.
 //!
-//! The reading is done by a freshly executed copy of this program ([`super::visit`]). It has nothing of ours in its memory, its file is
-//! sealed in memory so that a container cannot write to the host's program through it, and it takes on the rights of the container's
-//! process before it reads or executes anything there. Question and answer go through pipes.
+//! A freshly executed copy of this program does the reading ([`super::visit`]). Its memory contains nothing of ours.
+//! Its executable is sealed in memory, so that a container cannot write to the host's program through it. It takes on
+//! the rights of the container's process before it reads or executes anything there. Question and answer go through
+//! pipes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,16 +25,16 @@ use super::inquiry::{Inquiry, Reply, Visit};
 use super::maps::Maps;
 use crate::ServerRef;
 
-/// The hidden command of this program that does the reading.
+/// The hidden subcommand that does the reading.
 pub const COMMAND: &str = "visit";
-/// Reading a configuration and having the server test it take no longer.
+/// Longest time for reading a configuration and having the server test it.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long the end of the copy is waited for: a container may have frozen it.
+/// Longest wait for the copy to end: a container may have frozen it.
 const END: Duration = Duration::from_secs(1);
-/// An answer is not longer, whatever a container says.
+/// Longest answer accepted, since a container may send anything.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Asks about the server of a process, with the rights of that process, in its namespaces and its root.
+/// Asks about the server of a process, with the rights of that process, in its namespaces and root.
 ///
 /// # Errors
 /// In words: the process's namespaces may not be entered, the question has no answer, or it took longer than a minute.
@@ -55,7 +56,7 @@ pub(super) fn within(pid: i32, server: &ServerRef, inquiry: Inquiry<'_>) -> Resu
     reply
 }
 
-/// What was executed there counts here, by the user that it is on this machine.
+/// Logs what was executed in the container, under the user id on this machine.
 fn log(pid: i32, executed: Vec<Executed>) {
     let maps = Maps::of_users(pid).unwrap_or_default();
     for one in executed {
@@ -64,7 +65,7 @@ fn log(pid: i32, executed: Vec<Executed>) {
     }
 }
 
-/// The file of this program, in memory that nobody can write to any more.
+/// This program's file, in memory that nobody can write to.
 fn sealed_copy() -> io::Result<&'static File> {
     static COPY: OnceLock<File> = OnceLock::new();
     if let Some(copy) = COPY.get() {
@@ -77,14 +78,14 @@ fn sealed_copy() -> io::Result<&'static File> {
     Ok(COPY.get_or_init(|| copy))
 }
 
-// The file that is executed is our own.
+// The executed file is lastdrop's own.
 #[allow(clippy::disallowed_methods)]
 fn start() -> io::Result<Child> {
     let copy = sealed_copy()?.as_raw_fd();
     let mut command = Command::new(format!("/proc/self/fd/{copy}"));
     command.arg0("lastdrop").arg(COMMAND).env_clear().env("PATH", tool::PATH).env("LANG", "C.UTF-8");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    // SAFETY: system calls alone.
+    // SAFETY: the closure only makes system calls.
     unsafe {
         command.pre_exec(|| {
             libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
@@ -94,7 +95,7 @@ fn start() -> io::Result<Child> {
     command.spawn()
 }
 
-/// All that the copy says, until it has closed its output.
+/// Reads the copy's output until it closes it.
 fn read(mut from: File) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + LIMIT;
     let (mut bytes, mut chunk) = (Vec::new(), [0; 65_536]);
@@ -119,7 +120,7 @@ fn read(mut from: File) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Ends the copy; the part of it in the container ends with it.
+/// Ends the copy; its child in the container ends with it.
 fn end(child: &mut Child) {
     let _ = child.kill();
     let until = Instant::now() + END;

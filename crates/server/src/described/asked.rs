@@ -1,4 +1,4 @@
-//! Asks a program about a configuration: with the rights of the server, in its folder, for a bounded time.
+//! Runs a program on a configuration: with the rights of the server, in its folder, for a bounded time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use lastdrop_probe::process::Birth;
 
 use crate::ServerError;
 use crate::adapter::Facts;
-use crate::execution::{Answer, Question};
+use crate::execution::{ProgramOutput, Question};
 use crate::restart::Launch;
 
-/// How long a test of a configuration may take: some load the whole application.
+/// Longest time for a configuration test: some load the whole application.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const PYTHONS: &[&str] = &["python", "pypy"];
-/// The variable of ours that names folders of Python's modules.
+/// Our variable that names folders of Python modules.
 const FOLDERS: &str = "LASTDROP_PYTHON_FOLDERS";
-/// Runs a script as Python does, with those folders.
+/// Runs a script like Python does, with those folders added to its path.
 const ADDS_FOLDERS: &str = "\
 import sys
 sys.path.pop(0)
@@ -27,17 +27,17 @@ sys.path[0:0] = [os.path.dirname(sys.argv[0])] + os.environ['LASTDROP_PYTHON_FOL
 runpy.run_path(sys.argv[0], run_name='__main__')
 ";
 
-/// What a program has said.
-pub struct Told {
+/// The output of a finished command.
+pub struct CommandOutput {
     pub command: String,
     pub passed: bool,
-    /// On its standard error; where there is nothing, on its standard output.
+    /// Standard error; standard output if that is empty.
     pub said: String,
     output: String,
 }
 
-impl Told {
-    /// The value of a setting: `name = value`.
+impl CommandOutput {
+    /// The value of a setting in a line `name = value`.
     pub fn value(&self, name: &str) -> Option<String> {
         self.output.lines().rev().find_map(|line| {
             let (key, value) = line.split_once('=')?;
@@ -46,8 +46,8 @@ impl Told {
     }
 }
 
-/// Folders of modules that a Python program was started with. `PYTHONPATH` itself does not pass: with it the interpreter would
-/// execute what is in them (sitecustomize.py) before anything else.
+/// Folders of modules that a Python program was started with. `PYTHONPATH` itself is not passed on: the interpreter
+/// would execute code in them (sitecustomize.py) before anything else.
 fn python_folders(program: &Path, launch: &Launch) -> Vec<PathBuf> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let paths = launch.environment.iter().filter(|(name, _)| name == "PYTHONPATH").map(|(_, value)| value);
@@ -59,14 +59,15 @@ fn python_folders(program: &Path, launch: &Launch) -> Vec<PathBuf> {
     }
 }
 
-/// Is something in such a folder code? Folders of other things may be anybody's.
+/// True if a folder entry is Python code. Folders with other content need not be checked for their owner.
 fn is_module(path: &Path) -> bool {
     const CODE: &[&str] = &["egg", "py", "pyc", "pyd", "so", "zip"];
     let end = path.extension().and_then(|end| end.to_str());
     end.is_some_and(|end| CODE.contains(&end)) || path.join("__init__.py").exists()
 }
 
-/// Has a command line of Python add the folders before it runs its script. One with other words before the script stays as it is.
+/// Makes a Python command line add the folders before it runs its script. A command line with other words before the
+/// script is not changed.
 fn with_folders(argv: Vec<String>) -> Vec<String> {
     match argv.as_slice() {
         [python, script, rest @ ..] if !script.starts_with('-') => {
@@ -76,8 +77,9 @@ fn with_folders(argv: Vec<String>) -> Vec<String> {
     }
 }
 
-/// Asks with a command of a kind. None: the kind has no such command, or nobody knows the command line that it needs.
-pub fn ask(words: &[&str], facts: &Facts, launch: &Launch, file: &Path) -> Result<Option<Told>, ServerError> {
+/// Runs a command of a kind. Returns `None` if the kind has no such command, or if the command line that it needs is
+/// unknown.
+pub fn ask(words: &[&str], facts: &Facts, launch: &Launch, file: &Path) -> Result<Option<CommandOutput>, ServerError> {
     if words.is_empty() || (words.contains(&"{argv}") && launch.argv.is_empty()) {
         return Ok(None);
     }
@@ -96,7 +98,7 @@ pub fn ask(words: &[&str], facts: &Facts, launch: &Launch, file: &Path) -> Resul
         }
     }
     let shown = argv.join(" ");
-    // The first word is what the server calls itself; its program may be an interpreter.
+    // The first word is the server's name for itself; its program may be an interpreter.
     let own = matches!(words.first(), Some(&"{argv}" | &"{program}"));
     let exe = if own { PathBuf::from(&program) } else { argv.first().map(PathBuf::from).unwrap_or_default() };
     let birth = Birth { environment: launch.environment.clone(), ..birth.clone() };
@@ -109,9 +111,9 @@ pub fn ask(words: &[&str], facts: &Facts, launch: &Launch, file: &Path) -> Resul
     let modules = folders.iter().flat_map(fs::read_dir).flatten().filter_map(Result::ok).map(|entry| entry.path());
     let modules = modules.filter(|path| is_module(path));
     let code = birth.code.iter().chain(&folders).cloned().chain(modules).chain([file.to_path_buf()]);
-    let Answer { passed, output, errors } = question.reads(code).like_the_server().within(LIMIT).ask()?;
+    let ProgramOutput { passed, output, errors } = question.reads(code).like_the_server().within(LIMIT).ask()?;
     let said = if errors.trim().is_empty() { output.trim().to_string() } else { errors.trim().to_string() };
-    Ok(Some(Told { command: shown, passed, said, output }))
+    Ok(Some(CommandOutput { command: shown, passed, said, output }))
 }
 
 #[cfg(test)]

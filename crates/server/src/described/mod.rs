@@ -1,4 +1,4 @@
-//! A server of a kind that is only data: what its file says is all that is known of it.
+//! The adapter of a kind that is described by data alone: lastdrop knows only what the kind's file says.
 
 mod asked;
 mod options;
@@ -21,43 +21,43 @@ use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 
-use crate::change_method::{self, Lines, Means, Spelled, Written};
+use crate::change_method::{self, ChangeMethods, LineFormat, SettingsFile, Spelling};
 use crate::execution::{self, Reader};
-use crate::kind::{Kind, NamedBy, program_of};
-use crate::private::{Like, prepare, remove_if_there, write_durably};
+use crate::kind::{Kind, NameSource, program_of};
+use crate::private::{FileAttributes, prepare, remove_if_there, write_durably};
 use crate::resolve::{Candidate, choose, listeners_of, masters, url_of};
 use crate::restart::Launch;
-use crate::wildcard::{Hidden, Walk};
+use crate::wildcard::{HiddenFiles, WalkBudget};
 use crate::{ServerError, ServerRef, restart};
 
-use asked::{Told, ask};
+use asked::{CommandOutput, ask};
 
-/// How long a reloaded server may take until it has the workers that it was asked for.
+/// How long a reloaded server may take to start the requested number of workers.
 const IN_FORCE: Duration = Duration::from_secs(10);
 
-pub struct Described {
+pub struct DescribedServer {
     facts: Facts,
-    means: &'static Means,
-    way: Way,
-    /// It has written a title over its command line: nobody can tell how it was started.
+    means: &'static ChangeMethods,
+    way: ChosenMethod,
+    /// True if the server shows a title instead of its command line, so that how it was started is unknown.
     titled: bool,
 }
 
-/// The one way by which settings of this server are changed.
+/// The way in which this server's settings are changed.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum ChosenMethod {
     CommandLine,
     Environment,
-    Written(&'static Written),
+    Written(&'static SettingsFile),
 }
 
-/// Does a process show a title instead of its command line?
+/// True if a process shows a title instead of its command line.
 fn is_titled(kind: &Kind, info: &ProcessInfo) -> bool {
     let first = info.argv.first().map_or("", String::as_str);
     kind.titles.iter().any(|begins| first.starts_with(begins)) || (info.argv.len() == 1 && first.contains(' '))
 }
 
-/// Asks a program to test itself as a command line would start it. None: nobody can tell its configuration.
+/// Makes a program test itself as a command line would start it. Returns `None` if its configuration is unknown.
 pub fn test_start(server: &ServerRef, birth: &Birth) -> Option<Result<(), ServerError>> {
     let means = server.kind.means.as_ref()?;
     let facts = Facts {
@@ -77,8 +77,8 @@ pub fn test_start(server: &ServerRef, birth: &Birth) -> Option<Result<(), Server
     })
 }
 
-impl Described {
-    pub fn discover(server: &ServerRef) -> Result<Described, ServerError> {
+impl DescribedServer {
+    pub fn discover(server: &ServerRef) -> Result<DescribedServer, ServerError> {
         let kind = server.kind;
         let not_found = || ServerError::NotFound {
             what: format!("no running {} is meant", kind.title),
@@ -93,7 +93,7 @@ impl Described {
         });
         let Candidate { found: info, config, listeners, .. } = choose(candidates.collect(), server, not_found)?;
         let config = config.map(|c| fs::canonicalize(&c).unwrap_or(c));
-        // One that ends while it is looked at was no server, or is none any more.
+        // A process that ends while it is read was not a server, or is none any more.
         let mut birth = Birth::of_seen(&info).map_err(|e| match e {
             ProbeError::Gone(_) => not_found(),
             e => e.into(),
@@ -106,9 +106,9 @@ impl Described {
         }
         birth.code = code_of(&birth, config.as_deref());
         let way = match &means.written {
-            _ if means.command_line && !titled => Way::CommandLine,
-            _ if means.environment && !titled => Way::Environment,
-            Some(written) => Way::Written(written),
+            _ if means.command_line && !titled => ChosenMethod::CommandLine,
+            _ if means.environment && !titled => ChosenMethod::Environment,
+            Some(written) => ChosenMethod::Written(written),
             None => {
                 return Err(ServerError::Setting(format!(
                     "process {} shows a title ('{}') instead of its command line, so that nobody can tell how it was \
@@ -118,13 +118,14 @@ impl Described {
                 )));
             }
         };
-        if let (Way::Written(_), None) = (way, &config) {
+        if let (ChosenMethod::Written(_), None) = (way, &config) {
             return Err(ServerError::Setting(format!(
                 "the configuration of process {} is not known; name it: {}:/path/to/its/file",
                 info.pid, kind.name
             )));
         }
-        let named = config.as_ref().filter(|_| !matches!(kind.named_by, NamedBy::Nothing) && !kind.name.contains(':'));
+        let named =
+            config.as_ref().filter(|_| !matches!(kind.named_by, NameSource::Nothing) && !kind.name.contains(':'));
         let name = match (named, listeners.first()) {
             (Some(config), _) => format!("{}:{}", kind.name, config.display()),
             (None, Some(address)) => format!("{}@{}", kind.name, url_of(*address)),
@@ -140,7 +141,7 @@ impl Described {
             listeners,
             status_url: None,
         };
-        Ok(Described { facts, means, way, titled })
+        Ok(DescribedServer { facts, means, way, titled })
     }
 
     fn config(&self) -> &Path {
@@ -155,13 +156,13 @@ impl Described {
             .map_err(|_| ServerError::Setting(format!("{} is not text in UTF-8", self.config().display())))
     }
 
-    /// A file by the name that its configuration has for it.
+    /// Path of a file by the name that the configuration has for it.
     fn included_file(&self, name: &str) -> PathBuf {
         self.facts.birth.directory.join(name.split_once(".ini:").map_or(name.into(), |(file, _)| format!("{file}.ini")))
     }
 
-    /// Reads files by the names that its configuration has for them, as many as a configuration can have: files that include
-    /// each other have no end.
+    /// Returns a function that reads files by the names in the configuration. It stops after a fixed number, because
+    /// files may include each other endlessly.
     fn included(&self) -> impl Fn(&str) -> Option<String> + '_ {
         const MOST_FILES: usize = 1000;
         const MOST_BYTES: usize = 64 << 20;
@@ -177,26 +178,28 @@ impl Described {
         }
     }
 
-    /// Reads a file that its configuration names, or that is beside it, with the rights of the server's user.
+    /// Reads a file that the configuration names, or one next to it, with the rights of the server's user.
     fn read(&self, file: &Path) -> std::io::Result<String> {
         let _reader = Reader::of(&self.facts.birth);
         input::read_regular_text(file)
     }
 
-    /// Its configuration is a program, so that its text does not tell what the settings are.
+    /// True if the configuration is a program, so that its text does not show the settings.
     fn has_code(&self) -> bool {
-        self.facts.config.is_some() && matches!(&self.means.written, Some(Written::Lines(lines)) if lines.is_code)
+        self.facts.config.is_some() && matches!(&self.means.written, Some(SettingsFile::Lines(lines)) if lines.is_code)
     }
 
-    /// Settings as the server itself tells them, by its command line; where a title hides that, of its configuration alone.
-    fn told(&self, launch: &Launch, file: &Path) -> Result<Option<Told>, ServerError> {
+    /// Settings as the server itself prints them, from its command line; if a title hides that, from its configuration
+    /// alone.
+    fn told(&self, launch: &Launch, file: &Path) -> Result<Option<CommandOutput>, ServerError> {
         if self.titled {
             return ask(self.means.tells_file, &self.facts, launch, file);
         }
         ask(self.means.tells, &self.facts, launch, file)
     }
 
-    /// The knob of the size of the pool, and how many workers run. None: the kind has no such knob, or nobody forks.
+    /// The knob of the pool size, and the number of running workers. `None` if the kind has no such knob or the server
+    /// does not fork.
     fn running(&self) -> Option<(&'static Knob, i64)> {
         let workers = self.workers(self.facts.birth.pid).len() as i64;
         Adapter::knob(self, Role::PoolSize).filter(|_| workers > 0).map(|knob| (knob, workers))
@@ -206,23 +209,23 @@ impl Described {
         self.config().parent().unwrap_or(Path::new("/")).join(file)
     }
 
-    fn knob(&self, name: &str) -> Option<(&'static Knob, &'static Spelled)> {
+    fn knob(&self, name: &str) -> Option<(&'static Knob, &'static Spelling)> {
         self.means.knobs.iter().zip(self.means.spelled).find(|(knob, _)| knob.name == name)
     }
 
-    /// The values of a change, with how they are spelled; a name that is none of a knob cannot be among them.
+    /// The values of a change with their spelling; names that are not knobs have been refused before.
     fn turned<'a>(
         &'a self,
         settings: &'a Settings,
-    ) -> impl Iterator<Item = (&'static Knob, &'static Spelled, String)> + 'a {
+    ) -> impl Iterator<Item = (&'static Knob, &'static Spelling, String)> + 'a {
         settings.iter().filter_map(|(name, value)| {
             let (knob, spelled) = self.knob(name)?;
             Some((knob, spelled, value.to_string()))
         })
     }
 
-    /// What its files, its command line and its environment say of a knob, and where.
-    fn said(&self, knob: &Knob, spelled: &Spelled, text: Option<&str>) -> Option<(String, String)> {
+    /// The value of a knob in the files, the command line and the environment, with its source.
+    fn said(&self, knob: &Knob, spelled: &Spelling, text: Option<&str>) -> Option<(String, String)> {
         let birth = &self.facts.birth;
         let on_line = || options::value(&birth.argv, knob, spelled).map(|v| (v, "its command line".to_string()));
         let in_environment = || {
@@ -232,17 +235,17 @@ impl Described {
         let in_file = || {
             let config = self.config().display();
             match self.means.written.as_ref()? {
-                Written::Lines(lines) if lines.is_code => {
+                SettingsFile::Lines(lines) if lines.is_code => {
                     let place = lines.certain_in_code(text?, knob, spelled)?;
                     Some((place.value, format!("{config}:{}", place.number)))
                 }
-                Written::Lines(lines) | Written::OwnFile { lines, .. } => {
+                SettingsFile::Lines(lines) | SettingsFile::OwnFile { lines, .. } => {
                     let read = self.included();
                     let (file, place) = lines.find_through(text?, knob, spelled, &read, change_method::MOST_DEPTH)?;
                     let file = file.map_or(config.to_string(), |name| self.included_file(&name).display().to_string());
                     Some((place.value, format!("{file}:{}", place.number)))
                 }
-                Written::Included { file, lines } => {
+                SettingsFile::Included { file, lines } => {
                     let file = self.beside_config(file);
                     let ours = self.read(&file).ok().and_then(|t| lines.find(&t, knob, spelled));
                     ours.map(|place| (place.value, format!("{}:{}", file.display(), place.number))).or_else(|| {
@@ -250,7 +253,7 @@ impl Described {
                         Some((place.value, format!("{config}:{}", place.number)))
                     })
                 }
-                Written::Template(file) => {
+                SettingsFile::Template(file) => {
                     let template = self.read(&self.beside_config(file)).ok()?;
                     let (value, number) = template::value(&template, text?, knob.name)?;
                     Some((value, format!("{config}:{number}")))
@@ -262,22 +265,22 @@ impl Described {
         line.or_else(environment).or_else(in_file)
     }
 
-    /// The configuration as a change makes it; of a file of ours, that file.
-    fn written(&self, written: &Written, settings: &Settings) -> Result<String, ServerError> {
+    /// The text of the configuration, or of lastdrop's own file, after a change.
+    fn written(&self, written: &SettingsFile, settings: &Settings) -> Result<String, ServerError> {
         let config = self.config().display();
         match written {
-            Written::Lines(lines) => {
+            SettingsFile::Lines(lines) => {
                 self.turned(settings).try_fold(self.config_text()?, |text, (knob, spelled, value)| {
                     lines
                         .set(&text, knob, spelled, &value, &self.included())
                         .map_err(|why| ServerError::Setting(format!("{config} has no place for {}: {why}", knob.name)))
                 })
             }
-            Written::Included { lines, .. } => Ok(self.lines(lines, settings)),
-            Written::OwnFile { head, lines } => {
+            SettingsFile::Included { lines, .. } => Ok(self.lines(lines, settings)),
+            SettingsFile::OwnFile { head, lines } => {
                 Ok(format!("{}\n{}", head.replace("{config}", &config.to_string()), self.lines(lines, settings)))
             }
-            Written::Template(file) => {
+            SettingsFile::Template(file) => {
                 let file = self.beside_config(file);
                 let cannot = ServerError::io(format!("cannot read {}", file.display()));
                 let template = self.read(&file).map_err(cannot)?;
@@ -289,7 +292,7 @@ impl Described {
         }
     }
 
-    fn lines(&self, lines: &Lines, settings: &Settings) -> String {
+    fn lines(&self, lines: &LineFormat, settings: &Settings) -> String {
         let section = lines.section.map(|s| format!("[{s}]\n")).unwrap_or_default();
         let set = self.turned(settings).map(|(knob, spelled, value)| lines.written(knob, spelled, &value) + "\n");
         section + &set.collect::<String>()
@@ -312,7 +315,7 @@ impl Described {
         e
     }
 
-    /// Is everything of a change within reach of the way in which this server is changed?
+    /// Checks that every setting of a change can be changed in this server's way.
     fn reaches(&self, settings: &Settings) -> Result<(), ServerError> {
         let now = self.effective_of_files().settings;
         for (knob, spelled, value) in self.turned(settings) {
@@ -328,11 +331,11 @@ impl Described {
             }
             let is_switch = matches!(knob.takes, Takes::Switch { .. });
             match self.way {
-                Way::CommandLine if spelled.option.is_none() => {
+                ChosenMethod::CommandLine if spelled.option.is_none() => {
                     return refuse("it has no option, and the server is started with options".into());
                 }
-                // Without the option a file may say so all the same; those that can be asked tell.
-                Way::CommandLine
+                // A file may set it even without the option; a server that can print its settings shows that.
+                ChosenMethod::CommandLine
                     if is_switch
                         && !Setting::read(&value).is_on()
                         && spelled.option_off.is_none()
@@ -347,15 +350,15 @@ impl Described {
         Ok(())
     }
 
-    /// Tests a configuration that is a program, by itself. One that cannot be evaluated outside its server only has to be
-    /// well formed.
+    /// Tests a configuration that is a program, on its own. If it cannot be evaluated outside its server, it only has
+    /// to be syntactically correct.
     fn test_code(
         &self,
         settings: &str,
         launch: &Launch,
         file: &Path,
         original: &Path,
-    ) -> Result<Option<Told>, ServerError> {
+    ) -> Result<Option<CommandOutput>, ServerError> {
         let Some(answer) = ask(self.means.tells_file, &self.facts, launch, file)? else { return Ok(None) };
         if answer.passed {
             return Ok(Some(answer));
@@ -373,7 +376,7 @@ impl Described {
         Ok(None)
     }
 
-    /// Asks the server, changed or not, to test itself and to tell what it would have.
+    /// Makes the server test itself with a change and print its resulting settings.
     fn test(&self, change: &Change, launch: &Launch, file: &Path, original: &Path) -> Result<(), ServerError> {
         let shown: Vec<String> = change.lines().collect();
         let shown = shown.join(", ");
@@ -408,10 +411,10 @@ impl Described {
     }
 }
 
-/// The configuration of a running server, where its command line or its folder tells.
-fn config_of(kind: &Kind, means: &Means, info: &ProcessInfo) -> Option<PathBuf> {
+/// The configuration file of a running server, by its command line or its folder.
+fn config_of(kind: &Kind, means: &ChangeMethods, info: &ProcessInfo) -> Option<PathBuf> {
     let otherwise = || match &means.written {
-        Some(Written::Lines(Lines { otherwise: Some(file), .. })) => {
+        Some(SettingsFile::Lines(LineFormat { otherwise: Some(file), .. })) => {
             let file = fs::read_link(format!("/proc/{}/cwd", info.pid)).ok()?.join(file);
             file.is_file().then_some(file)
         }
@@ -420,8 +423,8 @@ fn config_of(kind: &Kind, means: &Means, info: &ProcessInfo) -> Option<PathBuf> 
     kind.named_by.likely(info).or_else(otherwise)
 }
 
-/// Files that decide what a server executes: its configuration with what that includes, and of an interpreter the scripts on its command
-/// line and the folder that it runs in.
+/// Files that decide what a server executes: its configuration with all includes; for an interpreter also the scripts
+/// on its command line and its working folder.
 fn code_of(birth: &Birth, config: Option<&Path>) -> Vec<PathBuf> {
     const INTERPRETERS: &[&str] = &["python", "pypy", "ruby", "perl", "node", "java", "php"];
     let _reader = Reader::of(birth);
@@ -441,16 +444,16 @@ fn code_of(birth: &Birth, config: Option<&Path>) -> Vec<PathBuf> {
     code
 }
 
-/// A file with those that lines such as `include "conf.d/*.conf"` name, a level deep, and their folders.
+/// A file, the files named in its lines such as `include "conf.d/*.conf"` (one level deep), and their folders.
 fn with_included(file: &Path) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let text = input::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("include"));
-    let mut walk = Walk::default();
+    let mut walk = WalkBudget::default();
     let patterns = lines.filter_map(|line| line.split('"').nth(1)).map(|name| folder.join(name));
     let mut all = vec![file.to_path_buf()];
     for pattern in patterns {
-        all.extend(walk.files(&pattern, Hidden::Taken).unwrap_or_default());
+        all.extend(walk.files(&pattern, HiddenFiles::Taken).unwrap_or_default());
         all.extend(pattern.parent().map(Path::to_path_buf));
     }
     all
@@ -464,7 +467,7 @@ fn as_setting(knob: &Knob, text: &str) -> Setting {
     }
 }
 
-impl Adapter for Described {
+impl Adapter for DescribedServer {
     fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -497,7 +500,7 @@ impl Adapter for Described {
             Ok(None) => {}
             Err(why) => e.notes.push(why.to_string()),
         }
-        // A title hides an option that counts more than any file.
+        // The title hides an option that overrides any file.
         if let Some((knob, workers)) = self.running().filter(|_| self.has_code())
             && e.settings.get(knob.name) != Some(&Setting::Count(workers))
         {
@@ -524,10 +527,12 @@ impl Adapter for Described {
 
     fn placement(&self) -> Placement {
         match self.way {
-            Way::CommandLine | Way::Environment => Placement::StartedWith,
-            Way::Written(Written::Lines(_) | Written::Template(_)) => Placement::Edited,
-            Way::Written(Written::Included { file, .. }) => Placement::IncludedFile(self.beside_config(file)),
-            Way::Written(Written::OwnFile { .. }) => Placement::OwnFile,
+            ChosenMethod::CommandLine | ChosenMethod::Environment => Placement::StartedWith,
+            ChosenMethod::Written(SettingsFile::Lines(_) | SettingsFile::Template(_)) => Placement::Edited,
+            ChosenMethod::Written(SettingsFile::Included { file, .. }) => {
+                Placement::IncludedFile(self.beside_config(file))
+            }
+            ChosenMethod::Written(SettingsFile::OwnFile { .. }) => Placement::OwnFile,
         }
     }
 
@@ -535,14 +540,14 @@ impl Adapter for Described {
         let mut launch = Launch::as_found(&self.facts.birth);
         for (knob, spelled, value) in self.turned(&change.settings) {
             match self.way {
-                Way::CommandLine => {
+                ChosenMethod::CommandLine => {
                     options::set(&mut launch.argv, knob, spelled, &value, self.facts.kind.word);
                 }
-                Way::Environment => {
+                ChosenMethod::Environment => {
                     launch.environment.retain(|(name, _)| name != spelled.variable);
                     launch.environment.push((spelled.variable.into(), value));
                 }
-                Way::Written(_) => {}
+                ChosenMethod::Written(_) => {}
             }
         }
         launch
@@ -556,7 +561,9 @@ impl Adapter for Described {
     }
 
     fn render(&self, change: &Change, _placement: &Placement, kept: Option<&str>) -> String {
-        let Way::Written(written @ (Written::Included { lines, .. } | Written::OwnFile { lines, .. })) = self.way
+        let ChosenMethod::Written(
+            written @ (SettingsFile::Included { lines, .. } | SettingsFile::OwnFile { lines, .. }),
+        ) = self.way
         else {
             return String::new();
         };
@@ -577,7 +584,7 @@ impl Adapter for Described {
     }
 
     fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
-        let Way::Written(written @ (Written::Lines(_) | Written::Template(_))) = self.way else {
+        let ChosenMethod::Written(written @ (SettingsFile::Lines(_) | SettingsFile::Template(_))) = self.way else {
             return Ok(Vec::new());
         };
         let (before, after) = (self.config_text()?, self.written(written, &change.settings)?);
@@ -585,7 +592,7 @@ impl Adapter for Described {
     }
 
     fn test_file(&self) -> Option<PathBuf> {
-        matches!(self.way, Way::Written(_)).then(|| beside(self.config(), "test"))
+        matches!(self.way, ChosenMethod::Written(_)).then(|| beside(self.config(), "test"))
     }
 
     fn check(&self, change: &Change, _file: &Path) -> Result<(), ServerError> {
@@ -597,20 +604,22 @@ impl Adapter for Described {
         }
         self.reaches(&change.settings)?;
         let launch = self.launch_with(change);
-        let Way::Written(written) = self.way else { return self.test(change, &launch, self.config(), self.config()) };
+        let ChosenMethod::Written(written) = self.way else {
+            return self.test(change, &launch, self.config(), self.config());
+        };
         if change.is_empty() {
-            // A template that is not there is found before anything is changed.
+            // Finds a missing template before anything is changed.
             self.written(written, &change.settings)?;
             return self.test(change, &launch, self.config(), self.config());
         }
         let text = self.written(written, &change.settings)?;
         let text = match written {
-            Written::Included { .. } => self.config_text()? + "\n" + &text,
+            SettingsFile::Included { .. } => self.config_text()? + "\n" + &text,
             _ => text,
         };
         let copy = beside(self.config(), "test");
         let write = || {
-            let written = match Like::of(self.config()) {
+            let written = match FileAttributes::of(self.config()) {
                 Ok(like) => prepare(&copy, &like, text.as_bytes()),
                 Err(_) => write_durably(&copy, text.as_bytes()),
             };
@@ -662,7 +671,7 @@ impl Adapter for Described {
     }
 
     fn is_fresh_after_reload(&self) -> bool {
-        self.means.reload.is_some() && matches!(self.way, Way::Written(_))
+        self.means.reload.is_some() && matches!(self.way, ChosenMethod::Written(_))
     }
 
     fn executes_itself(&self) -> bool {
@@ -672,8 +681,8 @@ impl Adapter for Described {
     fn needs(&self, name: &str) -> Option<ReloadClass> {
         let (knob, _) = self.knob(name)?;
         match self.way {
-            Way::CommandLine | Way::Environment => Some(ReloadClass::Restart),
-            Way::Written(_) => Some(knob.needs),
+            ChosenMethod::CommandLine | ChosenMethod::Environment => Some(ReloadClass::Restart),
+            ChosenMethod::Written(_) => Some(knob.needs),
         }
     }
 

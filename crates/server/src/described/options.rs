@@ -1,61 +1,62 @@
-//! Options of a command line: what they say, and how they are set.
+//! Reads and sets options of a command line.
 
 use lastdrop_model::Knob;
 use lastdrop_model::settings::Takes;
 
-use crate::change_method::Spelled;
+use crate::change_method::Spelling;
 
-/// What a word is to an option.
-enum Word<'a> {
+/// How a command line word relates to an option.
+enum WordRole<'a> {
     Other,
-    /// The option alone; its value, if it takes one, is the next word.
+    /// The option alone; its value, if any, is the next word.
     Name,
-    /// The option and its value: `--workers=4`, `-w4`.
+    /// Option and value in one word: `--workers=4`, `-w4`.
     With(&'a str),
 }
 
-fn read<'a>(word: &'a str, name: &str) -> Word<'a> {
+fn read<'a>(word: &'a str, name: &str) -> WordRole<'a> {
     if word == name && !name.ends_with('=') {
-        return Word::Name;
+        return WordRole::Name;
     }
     match word.strip_prefix(name) {
-        // `-Dworkers=4`, where the equals sign is of the name.
-        Some(value) if name.ends_with('=') => Word::With(value),
-        Some(rest) if name.starts_with("--") => rest.strip_prefix('=').map_or(Word::Other, Word::With),
-        Some(value) if name.len() == 2 && name.starts_with('-') && !value.is_empty() => Word::With(value),
-        _ => Word::Other,
+        // `-Dworkers=4`: the equals sign is part of the option's name.
+        Some(value) if name.ends_with('=') => WordRole::With(value),
+        Some(rest) if name.starts_with("--") => rest.strip_prefix('=').map_or(WordRole::Other, WordRole::With),
+        Some(value) if name.len() == 2 && name.starts_with('-') && !value.is_empty() => WordRole::With(value),
+        _ => WordRole::Other,
     }
 }
 
-fn read_any<'a>(word: &'a str, spelled: &Spelled) -> Word<'a> {
+fn read_any<'a>(word: &'a str, spelled: &Spelling) -> WordRole<'a> {
     let names = spelled.option.iter().chain(spelled.also);
-    names.map(|name| read(word, name)).find(|w| !matches!(w, Word::Other)).unwrap_or(Word::Other)
+    names.map(|name| read(word, name)).find(|w| !matches!(w, WordRole::Other)).unwrap_or(WordRole::Other)
 }
 
-/// What the last option of a command line says of a knob.
-pub fn value(argv: &[String], knob: &Knob, spelled: &Spelled) -> Option<String> {
+/// The value that the last option for a knob gives it.
+pub fn value(argv: &[String], knob: &Knob, spelled: &Spelling) -> Option<String> {
     let is_switch = matches!(knob.takes, Takes::Switch { .. });
     let mut found = None;
     let mut words = argv.iter().skip(1).map(String::as_str);
     while let Some(word) = words.next() {
         if is_switch {
             let off = spelled.option_off == Some(word);
-            if off || matches!(read_any(word, spelled), Word::Name) {
+            if off || matches!(read_any(word, spelled), WordRole::Name) {
                 found = Some(knob.switched(!off).to_string());
             }
             continue;
         }
         match read_any(word, spelled) {
-            Word::Other => {}
-            Word::Name => found = words.next().map(str::to_string).or(found),
-            Word::With(value) => found = Some(value.to_string()),
+            WordRole::Other => {}
+            WordRole::Name => found = words.next().map(str::to_string).or(found),
+            WordRole::With(value) => found = Some(value.to_string()),
         }
     }
     found
 }
 
-/// Sets an option: where it stands first, else before a word, else at the end. All others that set the same go.
-pub fn set(argv: &mut Vec<String>, knob: &Knob, spelled: &Spelled, value: &str, before: Option<&str>) {
+/// Sets an option: at its first position; otherwise before the word `before`; otherwise at the end. Removes all other
+/// options that set the same knob.
+pub fn set(argv: &mut Vec<String>, knob: &Knob, spelled: &Spelling, value: &str, before: Option<&str>) {
     let Some(option) = spelled.option else { return };
     let is_switch = matches!(knob.takes, Takes::Switch { .. });
     let new: Vec<String> = match (is_switch, lastdrop_model::Setting::read(value).is_on()) {
@@ -70,11 +71,11 @@ pub fn set(argv: &mut Vec<String>, knob: &Knob, spelled: &Spelled, value: &str, 
     while let Some(word) = words.next() {
         let is_off = spelled.option_off.is_some_and(|off| off == word);
         match read_any(&word, spelled) {
-            Word::Other if !is_off => {
+            WordRole::Other if !is_off => {
                 kept.push(word);
                 continue;
             }
-            Word::Name if !is_switch => drop(words.next()),
+            WordRole::Name if !is_switch => drop(words.next()),
             _ => {}
         }
         at.get_or_insert(kept.len());
@@ -90,8 +91,8 @@ mod tests {
 
     use super::*;
 
-    const SPELLED: Spelled =
-        Spelled { option: Some("--workers"), also: &["-w"], option_off: None, variable: "", line: None, aliases: &[] };
+    const SPELLED: Spelling =
+        Spelling { option: Some("--workers"), also: &["-w"], option_off: None, variable: "", line: None, aliases: &[] };
 
     fn argv(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_string).collect()
@@ -117,7 +118,7 @@ mod tests {
             assert_eq!(words, argv(after));
             assert_eq!(value(&words, &count, &SPELLED).as_deref(), Some("7"));
         }
-        let joined = Spelled { option: Some("-Dpool="), also: &[], ..SPELLED };
+        let joined = Spelling { option: Some("-Dpool="), also: &[], ..SPELLED };
         let mut words = argv("java -Dpool=3 x");
         assert_eq!(value(&words, &count, &joined).as_deref(), Some("3"));
         set(&mut words, &count, &joined, "5", None);
@@ -130,13 +131,13 @@ mod tests {
     #[test]
     fn a_switch_is_on_by_its_presence() {
         let switch = knob(Takes::Switch { on: "True", off: "False" });
-        let spelled = Spelled { option: Some("--preload"), also: &[], option_off: Some("--no-preload"), ..SPELLED };
+        let spelled = Spelling { option: Some("--preload"), also: &[], option_off: Some("--no-preload"), ..SPELLED };
         let mut words = argv("g --preload app");
         assert_eq!(value(&words, &switch, &spelled).as_deref(), Some("True"));
         set(&mut words, &switch, &spelled, "False", None);
         assert_eq!(words, argv("g --no-preload app"));
         assert_eq!(value(&words, &switch, &spelled).as_deref(), Some("False"));
-        let without = Spelled { option_off: None, ..spelled };
+        let without = Spelling { option_off: None, ..spelled };
         let mut words = argv("g --preload app");
         set(&mut words, &switch, &without, "False", None);
         assert_eq!(words, argv("g app"));

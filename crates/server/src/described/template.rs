@@ -1,11 +1,11 @@
-//! A configuration that is made of a template: `{{name}}` in it stands for a value.
+//! Generates a configuration from a template, in which `{{name}}` stands for a value.
 
 use lastdrop_model::Settings;
 
-/// The text with every value in its place.
+/// Returns the template with all values inserted.
 ///
 /// # Errors
-/// In words, when something stands in braces that has no value.
+/// In words, if a name in braces has no value.
 pub fn render(template: &str, values: &Settings) -> Result<String, String> {
     let (mut out, mut rest) = (String::new(), template);
     while let Some((before, after)) = rest.split_once("{{") {
@@ -18,7 +18,7 @@ pub fn render(template: &str, values: &Settings) -> Result<String, String> {
     Ok(out + rest)
 }
 
-/// The value that a text has where the template has the name, and the line of it.
+/// The value in a text at the place where the template has the name, and its line.
 pub fn value(template: &str, text: &str, name: &str) -> Option<(String, usize)> {
     let mark = format!("{{{{{name}}}}}");
     let line = template.lines().find(|l| l.contains(&mark))?;

@@ -1,4 +1,4 @@
-//! Runs a program to its end: for a bounded time, and keeping a bounded part of what it says.
+//! Runs a program to its end, for a bounded time, and reads a bounded amount of its output.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -9,27 +9,27 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// What it says beyond this is not read.
+/// Output beyond this is not read.
 const MOST_SAID: usize = 1 << 20;
-/// How long what it has said may take to be read once it has ended.
+/// Longest time to read remaining output after the program has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long its start, its end and its last words may take besides.
+/// Extra time for the start, the end and the remaining output.
 const START: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 
-/// What a program answered.
+/// The result of a program.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct ProgramOutput {
     pub passed: bool,
     pub output: String,
     pub errors: String,
 }
 
-/// Runs a command, which has a session of its own; None when it did not end in time.
+/// Runs a command in its own session. Returns `None` if it did not end in time.
 ///
-/// A thread of its own does that: a program on a file system of a user's may keep whoever executes it waiting for good. The program
-/// ends with that thread (`end_with_parent`).
-pub fn run(command: Command, limit: Duration) -> io::Result<Option<Answer>> {
+/// A separate thread does that: a program on a user's file system may block the thread that executes it forever. The
+/// program ends with that thread (`end_with_parent`).
+pub fn run(command: Command, limit: Duration) -> io::Result<Option<ProgramOutput>> {
     let (to, answers) = mpsc::channel();
     thread::spawn(move || {
         let _ = to.send(run_here(command, limit));
@@ -37,7 +37,7 @@ pub fn run(command: Command, limit: Duration) -> io::Result<Option<Answer>> {
     answers.recv_timeout(limit + START).unwrap_or(Ok(None))
 }
 
-fn run_here(mut command: Command, limit: Duration) -> io::Result<Option<Answer>> {
+fn run_here(mut command: Command, limit: Duration) -> io::Result<Option<ProgramOutput>> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let output = child.stdout.take().map(Listener::start);
     let errors = child.stderr.take().map(Listener::start);
@@ -53,10 +53,10 @@ fn run_here(mut command: Command, limit: Duration) -> io::Result<Option<Answer>>
         thread::sleep(POLL);
     };
     let heard = |listener: Option<Listener>| listener.map(Listener::heard).unwrap_or_default();
-    Ok(Some(Answer { passed: status.success(), output: heard(output), errors: heard(errors) }))
+    Ok(Some(ProgramOutput { passed: status.success(), output: heard(output), errors: heard(errors) }))
 }
 
-/// Takes what a program says while it runs.
+/// Reads a program's output while it runs.
 struct Listener {
     thread: thread::JoinHandle<()>,
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -77,7 +77,8 @@ impl Listener {
         Listener { thread, bytes }
     }
 
-    /// All of it, once the program has ended; what that has left running may hold its output open for good.
+    /// Returns the whole output once the program has ended. A process that it left running may hold the output open
+    /// forever.
     fn heard(self) -> String {
         let until = Instant::now() + LAST_WORDS;
         while !self.thread.is_finished() && Instant::now() < until {
@@ -88,7 +89,7 @@ impl Listener {
     }
 }
 
-/// Whoever it has started ends with it, unless it has left its session.
+/// Ends the program and the processes it started, except those that have left its session.
 fn end(child: &mut Child) {
     let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
     let _ = child.kill();

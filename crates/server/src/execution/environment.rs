@@ -1,6 +1,6 @@
-//! The environment of a program that is asked something. It is ours: a fixed PATH, an English locale without surprises, and of the
-//! server's own variables those that the meaning of its configuration or its application may need, never those by which a loader, a
-//! library or an interpreter finds code.
+//! The environment of a program that lastdrop runs to ask it something: a fixed PATH and a plain English locale. Of the
+//! server's variables it contains those that its configuration or application may need, but never those that tell a
+//! loader, library or interpreter where to find code.
 
 use lastdrop_probe::tool;
 
@@ -34,7 +34,7 @@ const NOT_ASKED: &[&str] = &[
     "WATCHDOG_USEC",
 ];
 
-/// What a server's program has in its environment when it is asked something.
+/// Returns the environment for a question, given the server's.
 pub fn of_question(of_server: &[(String, String)]) -> Vec<(String, String)> {
     let passes = |(name, _): &&(String, String)| {
         !NOT_ASKED.contains(&name.as_str())

@@ -1,4 +1,4 @@
-//! What a process inherits besides its rights: control groups, limits, processors, priority, file mask.
+//! Process attributes besides rights: control groups, limits, processors, priority, umask.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -8,10 +8,10 @@ use lastdrop_probe::process::{Birth, Limit};
 use nix::sched::CpuSet;
 use nix::unistd::Pid;
 
-/// All of it, made ready before the fork.
+/// The attributes, prepared before the fork.
 #[derive(Debug)]
-pub struct Likeness {
-    /// Open files by which a process enters a control group.
+pub struct ProcessAttributes {
+    /// Open `cgroup.procs` files, by which a process enters a control group.
     cgroups: Vec<File>,
     limits: Vec<Limit>,
     processors: Option<CpuSet>,
@@ -19,23 +19,27 @@ pub struct Likeness {
     umask: Option<u32>,
 }
 
-impl Likeness {
-    /// For the server itself.
-    pub fn of(birth: &Birth) -> Likeness {
+impl ProcessAttributes {
+    /// Attributes for the server itself.
+    pub fn of(birth: &Birth) -> ProcessAttributes {
         let open = |(controllers, path): &(String, String)| {
             let file = cgroup_file(controllers, path)?;
             OpenOptions::new().write(true).open(file).ok()
         };
-        Likeness { cgroups: birth.cgroups.iter().filter_map(open).collect(), ..Likeness::of_question(birth) }
+        ProcessAttributes {
+            cgroups: birth.cgroups.iter().filter_map(open).collect(),
+            ..ProcessAttributes::of_question(birth)
+        }
     }
 
-    /// For a question: it stays in our control group, since whoever owns that of the server may have frozen it.
-    pub fn of_question(birth: &Birth) -> Likeness {
+    /// Attributes for a question. It stays in lastdrop's control group, because the owner of the server's group may
+    /// have frozen that.
+    pub fn of_question(birth: &Birth) -> ProcessAttributes {
         let mut processors = CpuSet::new();
         for processor in &birth.cpus {
             let _ = processors.set(*processor);
         }
-        Likeness {
+        ProcessAttributes {
             cgroups: Vec::new(),
             limits: birth.limits.clone(),
             processors: (!birth.cpus.is_empty()).then_some(processors),
@@ -44,11 +48,11 @@ impl Likeness {
         }
     }
 
-    /// Takes it on, as far as that is allowed: our own is as good as we can give. For the child alone, between fork and exec: only
-    /// system calls are made.
+    /// Takes the attributes on as far as allowed; otherwise lastdrop's own remain. For the child only, between fork and
+    /// exec: makes only system calls.
     pub fn take(&self) {
         for group in &self.cgroups {
-            // The kernel takes 0 for whoever writes it.
+            // The kernel takes 0 as the writing process.
             let _ = (&*group).write(b"0");
         }
         for (resource, soft, hard) in &self.limits {
@@ -70,7 +74,7 @@ impl Likeness {
     }
 }
 
-/// The file by which a process enters a control group, where it can be entered from here.
+/// The file by which a process enters a control group, if it can be entered from here.
 pub fn cgroup_file(controllers: &str, path: &str) -> Option<String> {
     let mount = match controllers {
         "" => ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]

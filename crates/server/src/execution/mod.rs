@@ -1,8 +1,9 @@
-//! The only place that executes a program for a server: to ask it something, to start a second instance beside it, to start it again.
+//! The only place that executes a program for a server: to ask it something, to start a second instance, to start it
+//! again.
 //!
-//! What a process says of itself is a claim of its owner. A program is therefore executed with the rights of the process that it
-//! stands for (`rights`), a question in an environment of ours (`environment`), and with root's rights only if nobody but root
-//! could have written what it executes (`trust`). Each execution is logged.
+//! What a process shows of itself is a claim of its owner. Therefore a program is executed with the rights of the
+//! process that it stands for (`rights`), and a question in an environment of lastdrop's (`environment`). It gets
+//! root's rights only if root alone could have written what it executes (`trust`). Each execution is logged.
 
 mod bounded;
 mod environment;
@@ -23,8 +24,8 @@ use lastdrop_probe::process::{self, Birth};
 pub use lastdrop_probe::reader::Reader;
 use lastdrop_probe::tool;
 
-pub use bounded::Answer;
-use likeness::Likeness;
+pub use bounded::ProgramOutput;
+use likeness::ProcessAttributes;
 pub use likeness::cgroup_file;
 pub use rights::Rights;
 use trust::Checker;
@@ -32,32 +33,34 @@ pub use trust::{trust_user, trusted_users};
 
 use crate::ServerError;
 
-/// How long a program may take to say what it is.
+/// Longest time for a program to describe itself.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Users of whom a program did not answer in time. They are not asked again: each may have a hundred of them.
+/// Users of whom a program did not answer in time. They are not asked again, because each could have a hundred such
+/// programs.
 static SILENT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// Servers are looked at from outside only: none of their programs is executed.
+/// If true, servers are only read from outside and none of their programs is executed.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
-/// We are in a container, with the rights of a process there: whose its files are is its own affair.
+/// If true, this process is in a container with the rights of a process there, and ownership of its files is not
+/// checked.
 static CONTAINED: AtomicBool = AtomicBool::new(false);
 
-/// From now on no server's program is executed by this process.
+/// Forbids this process to execute a server's program from now on.
 pub fn forbid() {
     FORBIDDEN.store(true, Ordering::Relaxed);
 }
 
-/// This process has the rights of a container's process, and nothing of the host's to protect.
+/// Declares that this process has the rights of a container's process and nothing of the host's to protect.
 pub(crate) fn be_contained() {
     CONTAINED.store(true, Ordering::Relaxed);
 }
 
-/// The file of a running program: after an upgrade the kernel calls the old one deleted.
+/// The file of a running program, without the " (deleted)" that the kernel appends after an upgrade.
 pub fn program_of(birth: &Birth) -> PathBuf {
     PathBuf::from(birth.exe.to_string_lossy().trim_end_matches(" (deleted)"))
 }
 
-/// Something that a server's program is asked.
+/// A call of a server's program to ask it something.
 #[derive(Debug, Clone)]
 pub struct Question {
     birth: Birth,
@@ -72,14 +75,14 @@ pub struct Question {
 }
 
 impl Question {
-    /// Asks the program of a running server. `why` says what for, in the list of executed programs.
+    /// Prepares a call of a running server's program. `why` states the purpose in the list of executed programs.
     pub fn new(birth: &Birth, why: &'static str) -> Question {
         let birth = Birth { environment: environment::of_question(&birth.environment), ..birth.clone() };
         let program = program_of(&birth);
         Question { birth, program, name: None, words: Vec::new(), code: Vec::new(), likeness: false, limit: LIMIT, why }
     }
 
-    /// Executes another program instead, with the same rights: a name is looked up in the system's folders.
+    /// Executes another program instead, with the same rights; a bare name is looked up in the system's folders.
     pub fn program(mut self, program: &Path) -> Question {
         let name = program.to_string_lossy();
         self.program =
@@ -87,7 +90,7 @@ impl Question {
         self
     }
 
-    /// A whole command line, the program's name for itself first.
+    /// Sets the whole command line; its first word is the program's name for itself.
     pub fn argv(mut self, argv: &[String]) -> Question {
         self.name = argv.first().cloned();
         self.words = argv.get(1..).unwrap_or_default().to_vec();
@@ -99,20 +102,20 @@ impl Question {
         self
     }
 
-    /// Files that decide what it executes: its configuration, and code that this names.
+    /// Adds files that decide what it executes: its configuration, and code that this names.
     pub fn reads(mut self, files: impl IntoIterator<Item = PathBuf>) -> Question {
         self.code.extend(files);
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     pub fn variable(mut self, name: &str, value: &str) -> Question {
         self.birth.environment.retain(|(known, _)| known != name);
         self.birth.environment.push((name.into(), value.into()));
         self
     }
 
-    /// With the limits, processors, priority and file mask of the server: its configuration is tested as it would start.
+    /// Uses the server's limits, processors, priority and umask, so that its configuration is tested as it would start.
     pub fn like_the_server(mut self) -> Question {
         self.likeness = true;
         self
@@ -123,17 +126,17 @@ impl Question {
         self
     }
 
-    /// The command line, to be shown.
+    /// The command line for display.
     pub fn shown(&self) -> String {
         let name = self.name.clone().unwrap_or_else(|| self.program.display().to_string());
         std::iter::once(&name).chain(&self.words).map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
-    /// Executes it to its end, for a bounded time, and keeps a bounded part of what it says.
+    /// Executes it to its end, for a bounded time, and returns a bounded part of its output.
     ///
     /// # Errors
-    /// When it is not asked (see [`ServerError::NotAsked`]), cannot be executed, or does not end in time.
-    pub fn ask(&self) -> Result<Answer, ServerError> {
+    /// If it may not be executed (see [`ServerError::NotAsked`]), cannot be, or does not end in time.
+    pub fn ask(&self) -> Result<ProgramOutput, ServerError> {
         let uid = self.birth.uid;
         if SILENT.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid) {
             return Err(ServerError::NotAsked {
@@ -156,10 +159,10 @@ impl Question {
         })
     }
 
-    /// The command, for a second instance that runs on for a while.
+    /// Returns the command for a second instance, which runs on for a while.
     ///
     /// # Errors
-    /// When it may not be executed.
+    /// If it may not be executed.
     pub fn command(&self) -> Result<Command, ServerError> {
         if FORBIDDEN.load(Ordering::Relaxed) {
             return Err(ServerError::NotAsked {
@@ -179,7 +182,7 @@ impl Question {
             command.arg0(name);
         }
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let likeness = self.likeness.then(|| Likeness::of_question(&self.birth));
+        let likeness = self.likeness.then(|| ProcessAttributes::of_question(&self.birth));
         // SAFETY: between fork and exec only system calls are made; what they read was allocated before.
         unsafe {
             command.pre_exec(move || {
@@ -196,10 +199,10 @@ impl Question {
     }
 }
 
-/// The command that starts a server again as it was started: with its own environment and rights.
+/// Returns the command that starts a server again as it was started, with its own environment and rights.
 ///
 /// # Errors
-/// When it may not be started: see [`check_start`].
+/// If it may not be started: see [`check_start`].
 pub fn start(birth: &Birth, argv: &[String]) -> Result<Command, ServerError> {
     check_start(birth)?;
     let rights = Rights::of_start(birth)?;
@@ -209,7 +212,7 @@ pub fn start(birth: &Birth, argv: &[String]) -> Result<Command, ServerError> {
     if let Some((name, rest)) = argv.split_first() {
         command.arg0(name).args(rest);
     }
-    let likeness = Likeness::of(birth);
+    let likeness = ProcessAttributes::of(birth);
     // SAFETY: as above.
     unsafe {
         command.pre_exec(move || {
@@ -221,11 +224,11 @@ pub fn start(birth: &Birth, argv: &[String]) -> Result<Command, ServerError> {
     Ok(command)
 }
 
-/// May a server be started again from here? To be asked before it is stopped.
+/// Checks that a server may be started again from here. Call it before the server is stopped.
 ///
 /// # Errors
-/// When nothing shows that root started it; when somebody other than root could have written what root would execute; when it is
-/// another user's.
+/// If nothing shows that root started it; if users other than root could have written what root would execute; if the
+/// server belongs to another user.
 pub fn check_start(birth: &Birth) -> Result<(), ServerError> {
     let rights = Rights::of_start(birth)?;
     if birth.unknown_starter && nix::unistd::geteuid().is_root() {
@@ -243,15 +246,15 @@ pub fn check_start(birth: &Birth) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Does what a server says of itself count like root's? It is root's, or nobody else had a hand in what it executes: then its
-/// configuration names what root has written there.
+/// True if the server's claims count like root's: it is root's, or nobody else could have written what it executes.
+/// Then its configuration names only what root wrote there.
 pub fn counts_as_roots(birth: &Birth) -> bool {
     let code = birth.code.iter().map(PathBuf::as_path);
     birth.uid == 0 || check_code(&program_of(birth), birth, code).is_ok()
 }
 
-/// Writes files of a server: with the rights of its user, unless what it says counts like root's. Otherwise a configuration of a user's
-/// could have root write where that user may not.
+/// Writes files of a server with the rights of its user, unless the server's claims count like root's. Otherwise a
+/// user's configuration could make root write where that user may not.
 ///
 /// # Errors
 /// Those of `write`.
@@ -269,7 +272,8 @@ pub fn write_for<T>(birth: &Birth, write: impl FnOnce() -> Result<T, ServerError
     })
 }
 
-/// May a socket be connected to that a server's configuration names? Its user may, or what it says counts like root's.
+/// True if a socket named in a server's configuration may be connected to: its user may, or the server's claims count
+/// like root's.
 pub fn may_connect(birth: &Birth, socket: &Path) -> bool {
     const LIMIT: Duration = Duration::from_secs(1);
     if counts_as_roots(birth) {
@@ -279,12 +283,12 @@ pub fn may_connect(birth: &Birth, socket: &Path) -> bool {
     lastdrop_probe::unix::connect(socket, LIMIT).is_ok()
 }
 
-/// Is a file root's alone? Otherwise whose it is, in words.
+/// Checks that only root could have written a file.
 ///
 /// # Errors
-/// With what could be changed by others.
+/// With the file or folder that others could change.
 pub fn check_roots(file: &Path) -> Result<(), String> {
-    let words = |found: trust::Untrusted| {
+    let words = |found: trust::UntrustedFile| {
         format!(
             "{} (owner {}, mode {:04o}) can be changed by others than root",
             found.path.display(),
@@ -295,21 +299,21 @@ pub fn check_roots(file: &Path) -> Result<(), String> {
     Checker::default().check(file).map_err(words)
 }
 
-/// Does a pid file that only root can have written name a process?
+/// True if a pid file that only root can have written names this process.
 pub fn is_pid_file_of_root(file: &Path, pid: i32) -> bool {
     let names = |text: String| text.split_whitespace().any(|word| word.parse() == Ok(pid));
     Checker::default().check(file).is_ok() && fs::read_to_string(file).is_ok_and(names)
 }
 
-/// Is everything that root would execute root's alone: the program, what the running process has mapped, the folder in which it is
-/// started, and the files that decide the rest?
+/// Checks that only root could have written what root would execute: the program, the running process's mapped files,
+/// its start folder, and the files that decide the rest.
 fn check_code<'a>(program: &Path, birth: &Birth, code: impl Iterator<Item = &'a Path>) -> Result<(), ServerError> {
     if CONTAINED.load(Ordering::Relaxed) || !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
     let mut checker = Checker::default();
     let mut check = |path: &Path| {
-        // What we are ourselves root executes already.
+        // Root already executes lastdrop itself.
         if is_ourselves(path) {
             return Ok(());
         }
@@ -348,22 +352,22 @@ fn is_ourselves(path: &Path) -> bool {
     id(path).is_some_and(|own| id(Path::new("/proc/self/exe")) == Some(own))
 }
 
-/// A command in the folder and with the environment of a birth, and with nothing to read.
+/// A command in the folder and with the environment of a birth, without standard input.
 #[allow(clippy::disallowed_methods)]
 fn plain(program: &Path, birth: &Birth) -> Command {
     let mut command = Command::new(program);
     command.env_clear().envs(birth.environment.iter().map(|(name, value)| (name, value)));
-    // One whose folder was taken away since it was started runs without it.
+    // If its folder has been removed since it was started, it runs in the root folder.
     let directory = if birth.directory.is_dir() { birth.directory.as_path() } else { Path::new("/") };
     command.current_dir(directory).stdin(Stdio::null());
     command
 }
 
-/// In the child: a session of its own, no descriptor of ours, signals as they are by default.
+/// In the child: creates a session, closes lastdrop's descriptors, resets signals to their defaults.
 fn prepare() -> io::Result<()> {
     let _ = nix::unistd::setsid();
-    // SAFETY: plain calls; the signal set lives for the call. Descriptors are closed at exec: the one by which an error is told
-    // is needed until then.
+    // SAFETY: plain calls; the signal set lives for the call. Descriptors are closed at exec, because the one that
+    // reports an error is needed until then.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -376,7 +380,7 @@ fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// In the child: whoever is asked ends with us. The kernel forgets this where rights change, so it comes last.
+/// In the child: makes the program end with lastdrop. It comes last, because the kernel clears this when rights change.
 fn end_with_parent() {
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
 }

@@ -1,4 +1,4 @@
-//! What a child takes on between fork and exec, so that it has the rights of the process that it stands for and no others.
+//! The rights that a child takes on between fork and exec: exactly those of the process that it stands for.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use lastdrop_probe::process::Birth;
 
 use crate::ServerError;
 
-/// What a server needs to test its configuration as root: files of other users, low ports, other users and limits. A question never
-/// has more, whatever its process may do.
+/// Capabilities that a server needs to test its configuration as root: for files of other users, low ports, other users
+/// and limits. A question never gets more, whatever its process has.
 const OF_QUESTIONS: u64 = {
     const CHOWN: u32 = 0;
     const DAC_OVERRIDE: u32 = 1;
@@ -56,14 +56,14 @@ struct CapabilityWord {
     inheritable: u32,
 }
 
-/// The rights of a child. Everything that needs memory is done when it is made.
+/// The rights of a child. All memory is allocated when it is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
     pub uid: u32,
     gid: u32,
-    /// None: those that it has already.
+    /// Supplementary groups; `None` to keep the present ones.
     groups: Option<Vec<libc::gid_t>>,
-    /// We are root, and can become whoever it is.
+    /// True if lastdrop is root and can become any user.
     becomes: bool,
     /// Capabilities that it can ever have.
     bounding: u64,
@@ -75,11 +75,11 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Those of a question: the user of the process, without capabilities; of a process of root those that it has, as far as a
-    /// question needs any.
+    /// Rights for a question: the process's user without capabilities. For a process of root, its capabilities as far
+    /// as a question needs them.
     ///
     /// # Errors
-    /// When we may not act for that user.
+    /// If lastdrop may not act for that user.
     pub fn of_question(birth: &Birth) -> Result<Rights, ServerError> {
         let own = own_rights()?;
         let granted = match &birth.identity {
@@ -93,10 +93,10 @@ impl Rights {
         Rights::new(birth, &own, held, held, 0, true)
     }
 
-    /// Those that a server was started with.
+    /// The rights that a server was started with.
     ///
     /// # Errors
-    /// When we may not act for its user.
+    /// If lastdrop may not act for its user.
     pub fn of_start(birth: &Birth) -> Result<Rights, ServerError> {
         let own = own_rights()?;
         let (bounding, ambient, no_new_privs) = match &birth.identity {
@@ -110,9 +110,11 @@ impl Rights {
         Rights::new(birth, &own, bounding, held & own.capabilities.permitted, ambient, no_new_privs)
     }
 
-    /// Those of a process in a container, for whoever has entered its user namespace: its user and group as they are called there.
+    /// Rights of a process in a container, for a process that has entered its user namespace: user and group as
+    /// numbered there.
     pub fn within(identity: &Identity, uid: u32, gid: u32) -> Rights {
-        // All that it has: a process with more capabilities than ours may not be looked into. Whoever is asked there gets fewer.
+        // All its capabilities: a process with more than ours may not be inspected. Programs that are asked there get
+        // fewer.
         let held = if uid == 0 { identity.capabilities.permitted } else { 0 };
         Rights { uid, gid, groups: None, becomes: true, bounding: held, held, ambient: 0, no_new_privs: true }
     }
@@ -134,10 +136,10 @@ impl Rights {
         Ok(Rights { uid, gid, groups, becomes, bounding, held, ambient, no_new_privs })
     }
 
-    /// Takes them on. For the child alone, between fork and exec: only system calls are made.
+    /// Takes the rights on. For the child only, between fork and exec: makes only system calls.
     ///
     /// # Errors
-    /// When the kernel refuses. The program must not be executed then.
+    /// If the kernel refuses. The program must not be executed then.
     pub fn take(&self) -> io::Result<()> {
         if self.becomes {
             self.bound();
@@ -151,19 +153,19 @@ impl Rights {
         if self.no_new_privs {
             prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
         }
-        // SAFETY: asks for numbers.
+        // SAFETY: these calls only return numbers.
         if unsafe { libc::getuid() != self.uid || libc::geteuid() != self.uid } {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         Ok(())
     }
 
-    /// Gives up for good what the process does not have. Where that itself is not allowed, no_new_privs and the permitted set have
-    /// the same effect for a question.
+    /// Gives up for good what the process does not have. If that is not allowed, no_new_privs and the permitted set
+    /// have the same effect for a question.
     fn bound(&self) {
         for capability in 0..=LAST_CAPABILITY {
             if self.bounding >> capability & 1 == 0 {
-                // One that the kernel does not know is refused.
+                // The kernel refuses capabilities that it does not know.
                 let _ = prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0);
             }
         }
@@ -177,7 +179,8 @@ impl Rights {
         unsafe {
             if let Some(groups) = &self.groups {
                 let set = libc::setgroups(groups.len(), groups.as_ptr());
-                // Root that may not set its groups (in a container, say) keeps its own; nobody else is given them.
+                // Root that may not set its groups (in a container, for example) keeps its own. No other user may get
+                // root's groups.
                 if self.uid != 0 {
                     check(set)?;
                 }

@@ -1,8 +1,9 @@
-//! Whose a file is. Root executes nothing, and reads no configuration that can have something executed, unless the file and every
-//! folder above it belong to root and nobody else may write to them. The administrator can trust further users by name.
+//! Checks who could have written a file. Root executes nothing, and reads no configuration that could execute
+//! something, unless the file and every folder above it belong to root and nobody else may write to them. The
+//! administrator can trust further users by name.
 //!
-//! Names are followed by their components, symbolic links included, since whoever may replace one of them chooses the file. A folder
-//! above may have the sticky bit, as /tmp has: in it nobody can replace what root owns.
+//! Paths are followed component by component, including symbolic links, because a user who can replace one of them
+//! chooses the file. A folder above may have the sticky bit, as /tmp does: nobody else can replace root's files in it.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
@@ -19,11 +20,11 @@ static TRUSTED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 const MOST_LINKS: usize = 40;
 
-/// Trusts what a user owns, until this process ends. For the command line alone: nothing that a file, a journal or another machine
-/// says may come here.
+/// Trusts files of a user until this process ends. Only for the command line: nothing from a file, a journal or another
+/// machine may be passed here.
 ///
 /// # Errors
-/// In words, where there is no such user.
+/// In words, if there is no such user.
 pub fn trust_user(name: &str) -> Result<(), String> {
     let by_number = || name.parse().ok();
     let named = User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
@@ -32,45 +33,45 @@ pub fn trust_user(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Users whose files are trusted besides root's.
+/// Users whose files are trusted like root's.
 #[must_use]
 pub fn trusted_users() -> Vec<u32> {
     TRUSTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// A file or folder that somebody other than root could have written.
+/// A file or folder that users other than root could have written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Untrusted {
+pub struct UntrustedFile {
     pub path: PathBuf,
     pub uid: u32,
     pub mode: u32,
 }
 
-impl Untrusted {
-    /// The name of the owner.
+impl UntrustedFile {
+    /// Name of the owner.
     pub fn owner(&self) -> String {
         let user = User::from_uid(Uid::from_raw(self.uid)).ok().flatten();
         user.map_or_else(|| self.uid.to_string(), |user| user.name)
     }
 
-    /// May be trusted by name: the file is its owner's alone.
+    /// True if only the owner can write it, so that trusting the owner by name is enough.
     pub fn is_owners_alone(&self) -> bool {
         owner::is_closed_to_others(self.mode)
     }
 }
 
-/// Checks names of files, each folder once.
+/// Checks paths; each folder is checked once.
 #[derive(Debug, Default)]
 pub struct Checker {
     folders: HashSet<PathBuf>,
 }
 
 impl Checker {
-    /// Is a file, or the folder in which it could be made, root's alone?
+    /// Checks that only root can write a file, or the folder in which it could be created.
     ///
     /// # Errors
-    /// With what is not.
-    pub fn check(&mut self, path: &Path) -> Result<(), Untrusted> {
+    /// With the file or folder that others can write.
+    pub fn check(&mut self, path: &Path) -> Result<(), UntrustedFile> {
         let mut rest: VecDeque<OsString> = components(path);
         let mut at = PathBuf::from("/");
         let mut links = 0;
@@ -82,7 +83,7 @@ impl Checker {
             }
             let next = at.join(&name);
             let Ok(found) = fs::symlink_metadata(&next) else {
-                // Whoever may write to the folder can make it.
+                // Users who can write to the folder can create the file.
                 return self.check_whole(&at);
             };
             check_owner(&next, &found)?;
@@ -108,8 +109,8 @@ impl Checker {
         self.check_whole(&at)
     }
 
-    /// A folder above something that is root's.
-    fn check_folder(&mut self, folder: &Path) -> Result<(), Untrusted> {
+    /// Checks a folder above one that is root's.
+    fn check_folder(&mut self, folder: &Path) -> Result<(), UntrustedFile> {
         if self.folders.contains(folder) {
             return Ok(());
         }
@@ -121,8 +122,8 @@ impl Checker {
         Ok(())
     }
 
-    /// A folder whose entries count, also those that are not there yet.
-    fn check_whole(&mut self, folder: &Path) -> Result<(), Untrusted> {
+    /// Checks a folder whose entries count, including those that do not exist yet.
+    fn check_whole(&mut self, folder: &Path) -> Result<(), UntrustedFile> {
         fs::symlink_metadata(folder).map_or(Ok(()), |found| check_mode(folder, &found, false))
     }
 }
@@ -136,23 +137,23 @@ fn components(path: &Path) -> VecDeque<OsString> {
     named.collect()
 }
 
-fn untrusted(path: &Path, found: &fs::Metadata) -> Untrusted {
-    Untrusted { path: path.to_path_buf(), uid: found.uid(), mode: found.mode() & 0o7777 }
+fn untrusted(path: &Path, found: &fs::Metadata) -> UntrustedFile {
+    UntrustedFile { path: path.to_path_buf(), uid: found.uid(), mode: found.mode() & 0o7777 }
 }
 
-fn check_owner(path: &Path, found: &fs::Metadata) -> Result<(), Untrusted> {
+fn check_owner(path: &Path, found: &fs::Metadata) -> Result<(), UntrustedFile> {
     let is_trusted = found.uid() == 0 || trusted_users().contains(&found.uid());
     if is_trusted { Ok(()) } else { Err(untrusted(path, found)) }
 }
 
-fn check_mode(path: &Path, found: &fs::Metadata, above: bool) -> Result<(), Untrusted> {
-    // The kernel's own devices (/dev/null as a configuration) hold nothing that somebody could have written.
+fn check_mode(path: &Path, found: &fs::Metadata, above: bool) -> Result<(), UntrustedFile> {
+    // The kernel's own devices (/dev/null as a configuration) contain nothing that a user could have written.
     let is_kernels = found.file_type().is_char_device();
     let is_closed = if above { owner::keeps_files_of_their_owners } else { owner::is_closed_to_others };
     if is_kernels || is_closed(found.mode()) { Ok(()) } else { Err(untrusted(path, found)) }
 }
 
-/// Files that a process executes code of: its program and its libraries.
+/// Files whose code a process executes: its program and its libraries.
 pub fn mapped_by(pid: i32) -> Vec<PathBuf> {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let text = String::from_utf8_lossy(&maps);
@@ -162,13 +163,13 @@ pub fn mapped_by(pid: i32) -> Vec<PathBuf> {
     files
 }
 
-/// The file of a line of /proc/PID/maps, if code of it is executed.
+/// The file in a line of /proc/PID/maps, if its code is executed.
 fn mapped_code(line: &str) -> Option<&str> {
     let mut fields = line.splitn(6, ' ');
     let rights = fields.nth(1)?;
     let path = fields.nth(3)?.trim_start();
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    // Memory without a file has names of its own; code in it was made by the process itself.
+    // Memory without a file has special names; the process itself created the code in it.
     let is_file = path.starts_with('/')
         && !["/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage"].iter().any(|p| path.starts_with(p));
     (rights.contains('x') && is_file).then_some(path)
@@ -184,7 +185,7 @@ mod tests {
         Checker::default().check(path).map_err(|found| found.path)
     }
 
-    /// Needs root, as the rule does: it is about what root may execute.
+    /// Runs only as root, because the rule is about what root may execute.
     #[test]
     fn only_what_nobody_but_root_can_write_is_trusted() {
         if !nix::unistd::geteuid().is_root() {
@@ -202,7 +203,7 @@ mod tests {
             assert_eq!(check(&at("own")), Err(at("own")), "{bits:o}");
         }
         mode(&at("own"), 0o644);
-        // Another user's file, and a link of another user's to root's.
+        // A file of another user, and another user's link to root's file.
         fs::write(at("theirs"), "").expect("written");
         chown(at("theirs"), Some(65534), None).expect("given away");
         assert_eq!(check(&at("theirs")), Err(at("theirs")));
@@ -211,7 +212,7 @@ mod tests {
         symlink(at("own"), at("their-link")).expect("a link");
         std::os::unix::fs::lchown(at("their-link"), Some(65534), None).expect("given away");
         assert_eq!(check(&at("their-link")), Err(at("their-link")));
-        // A folder that others may write to; with the sticky bit they can add, and not replace.
+        // A folder that others may write to. With the sticky bit they can add files but not replace them.
         fs::create_dir(at("open")).expect("a folder");
         fs::write(at("open/own"), "").expect("written");
         mode(&at("open"), 0o777);
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(check(&at("open/none")), Err(at("open")), "anybody could make it");
         assert_eq!(check(&at("open")), Err(at("open")), "anybody could add to it");
         assert_eq!(check(&at("open/../own")), Ok(()));
-        // A circle of links ends.
+        // A cycle of links ends.
         symlink(at("b"), at("a")).expect("a link");
         symlink(at("a"), at("b")).expect("a link");
         assert!(check(&at("a")).is_err());

@@ -1,8 +1,9 @@
 //! Extensions that a PHP-FPM has loaded and does not need.
 //!
-//! An extension is a candidate where an ini file loads it, no other setting gives it something to do, and nothing in the files of the
-//! site and in the settings is one of its names ([`super::references`]). What acts without being named is judged by behaviour: a second
-//! instance has to answer the URL without the candidates as with them, and to load all others without a complaint.
+//! An extension is a candidate if an ini file loads it, no other setting gives it work, and none of its names occurs in
+//! the site's files and settings ([`super::references`]). Extensions that act without being named are judged by
+//! behaviour: a second instance must give the same answer for the URL with and without the candidates, and load all
+//! others without a complaint.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,19 +14,20 @@ use lastdrop_model::examination::{ModuleSize, ModulesTried};
 use lastdrop_probe::{ProbeError, memory};
 
 use super::Fpm;
-use super::ini::{Ini, Loads};
-use super::instance::{Described, Extension, Ground, Like, objects};
-use super::references::{Names, References, folders_of};
-use super::script::{self, Served, Told};
+use super::ini::{ExtensionLine, Ini};
+use super::instance::{Extension, InstanceTemplate, InstanceVariant, ScriptReport, objects};
+use super::references::{ReferenceNames, References, folders_of};
+use super::script::{self, ServedEvidence, ServedRequest};
 use crate::adapter::Adapter;
 use crate::execution::Reader;
 use crate::fpm_config::Scan;
-use crate::shadow_instance::{MOST_TIME, Seen, dispensable};
+use crate::shadow_instance::{ComparableAnswer, MOST_TIME, dispensable};
 use crate::{ServerError, ServerRef, container};
 
-/// For an instance that tells what there is.
+/// Time for an instance that describes its extensions.
 const TELLING_TIME: Duration = Duration::from_secs(3);
-/// Watch what others do, or keep it in bounds: at work without being named, and in ways that no answer shows.
+/// Extensions that are never candidates: they monitor or restrict others, without being named and without effect on an
+/// answer.
 const NEVER: &[&str] = &[
     "appdynamics_agent",
     "blackfire",
@@ -47,18 +49,19 @@ const NEVER: &[&str] = &[
     "xhprof",
 ];
 
-/// Extensions that act only where somebody names them, those that others build on last.
-struct Possible {
-    all: Vec<(String, Names)>,
-    /// Files of which the page is made.
+/// Extensions that act only if they are named; those that others depend on come last.
+struct RemovableExtensions {
+    all: Vec<(String, ReferenceNames)>,
+    /// Files that the page consists of.
     included: Vec<PathBuf>,
 }
 
-/// What a running PHP-FPM could do without, tried on a second instance of it with its configuration. The server itself is asked for
-/// the URL and its status page, and otherwise left alone. `sites`: folders that the servers before it serve.
+/// Finds the extensions that a running PHP-FPM could do without, by trials on a second instance with its configuration.
+/// The server itself gets requests for the URL and its status page and is otherwise left alone. `sites`: folders that
+/// the servers in front of it serve.
 ///
 /// # Errors
-/// When it cannot be tried, and why.
+/// If it cannot be tried, with the reason.
 pub fn unused_extensions(server: &ServerRef, url: &Url, sites: &[PathBuf]) -> Result<ModulesTried, ServerError> {
     Fpm::discover(server)?.try_without_extensions(url, sites)
 }
@@ -79,7 +82,7 @@ impl Fpm {
         if let Some(problem) = scan.problems.first() {
             return no(problem);
         }
-        // The program of another user may name any file as one of its own.
+        // Another user's program may name any file as one of its own.
         let ini = {
             let _reader = Reader::of(birth);
             Ini::told(&self.php).map_err(refuse)?
@@ -96,8 +99,8 @@ impl Fpm {
         if scan.last(&served.pool, "chroot").is_some_and(|line| !line.value.is_empty()) {
             return no("its pool has a root folder of its own (chroot)");
         }
-        let ground = Ground::new(birth, &scan, &served.pool, &ini)?;
-        let Possible { all: possible, included } = self.possible(&ground, served, url, &loads)?;
+        let ground = InstanceTemplate::new(birth, &scan, &served.pool, &ini)?;
+        let RemovableExtensions { all: possible, included } = self.possible(&ground, served, url, &loads)?;
         let mut references = References::to(possible.iter().map(|(_, names)| names));
         references.read_settings(&ini.values());
         for line in scan.lines.iter().filter(|line| line.key.starts_with("php_")) {
@@ -117,40 +120,40 @@ impl Fpm {
         self.tried(&ground, &told, url, &loads, &candidates)
     }
 
-    /// What a script of ours tells of extensions and of the page.
+    /// Runs lastdrop's script in an instance: it lists the extensions and the files of the page.
     fn possible(
         &self,
-        ground: &Ground<'_>,
-        served: &Served,
+        ground: &InstanceTemplate<'_>,
+        served: &ServedRequest,
         url: &Url,
-        loads: &[Loads],
-    ) -> Result<Possible, ServerError> {
+        loads: &[ExtensionLine],
+    ) -> Result<RemovableExtensions, ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
-        let describe = |like: Like<'_>, page: Option<&Path>| {
+        let describe = |like: InstanceVariant<'_>, page: Option<&Path>| {
             let variables = |script: &Path| served.variables(url, script);
             ground.describe(like, page, variables, Instant::now() + TELLING_TIME).map_err(refuse)
         };
-        let plain = describe(Like::Plain, None)?;
-        let described = describe(Like::Open, Some(&served.script))?;
-        let possible = |load: &Loads| {
+        let plain = describe(InstanceVariant::Plain, None)?;
+        let described = describe(InstanceVariant::Open, Some(&served.script))?;
+        let possible = |load: &ExtensionLine| {
             let (of, before) = (extension(&described, &load.name)?, extension(&plain, &load.name)?);
             let idle = !NEVER.contains(&load.name.as_str()) && !has_something_set(of, before);
             let names = named_by(&load.name, of, &described).filter(|_| idle)?;
-            Some((load.name.clone(), Names::new(&load.name, names.into_iter())))
+            Some((load.name.clone(), ReferenceNames::new(&load.name, names.into_iter())))
         };
         let mut included: Vec<PathBuf> = described.included.clone();
         included.push(served.script.clone());
         included.extend(self.php_ini("opcache.preload").map(PathBuf::from));
         included.retain(|file| file.is_absolute() && file.is_file() && !ground.has(file));
-        Ok(Possible { all: loads.iter().rev().filter_map(possible).collect(), included })
+        Ok(RemovableExtensions { all: loads.iter().rev().filter_map(possible).collect(), included })
     }
 
     fn tried(
         &self,
-        ground: &Ground<'_>,
-        told: &Told,
+        ground: &InstanceTemplate<'_>,
+        told: &ServedEvidence,
         url: &Url,
-        loads: &[Loads],
+        loads: &[ExtensionLine],
         candidates: &[String],
     ) -> Result<ModulesTried, ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
@@ -158,9 +161,9 @@ impl Fpm {
         let until = Instant::now() + MOST_TIME;
         let mut tried = ModulesTried::default();
         let (answer, sizes, all_objects, folders, complaints) = {
-            let all = ground.start(Like::Without(&[]), &variables, until).map_err(refuse)?;
+            let all = ground.start(InstanceVariant::Without(&[]), &variables, until).map_err(refuse)?;
             let ask = || all.ask(&variables, until).map_err(|e| e.to_string());
-            let answer = Seen::stable(ask, || Ok(told.answer.clone())).map_err(ServerError::Setting)?;
+            let answer = ComparableAnswer::stable(ask, || Ok(told.answer.clone())).map_err(ServerError::Setting)?;
             (tried.start_s, tried.worker_bytes) = (all.started.as_secs_f64(), all.processes.worker_bytes()?);
             let sizes = all.processes.workers().first().and_then(|pid| memory::of_files(*pid).ok()).unwrap_or_default();
             let is_one = |path: &&String| loads.iter().any(|l| path.rsplit('/').next() == Some(l.file.as_str()));
@@ -179,13 +182,13 @@ impl Fpm {
             if Instant::now() >= until {
                 return Ok(None);
             }
-            let Ok(instance) = ground.start(Like::Without(without), &variables, until) else {
+            let Ok(instance) = ground.start(InstanceVariant::Without(without), &variables, until) else {
                 return Ok((Instant::now() < until).then_some(false));
             };
             let gone: Vec<String> = without.iter().map(file).collect();
             let is_gone = |path: &PathBuf| path.file_name().is_some_and(|n| gone.iter().any(|g| n == g.as_str()));
             let rest: BTreeSet<PathBuf> = all_objects.iter().filter(|path| !is_gone(path)).cloned().collect();
-            let same = instance.ask(&variables, until).is_ok_and(|a| Seen::of(&a) == answer)
+            let same = instance.ask(&variables, until).is_ok_and(|a| ComparableAnswer::of(&a) == answer)
                 && instance.complaints.is_subset(&complaints)
                 && instance.objects(&folders)? == rest;
             if same {
@@ -197,7 +200,7 @@ impl Fpm {
         if let Some((started, bytes)) = last {
             (tried.start_without_s, tried.worker_bytes_without) = (started, bytes);
         }
-        let size = |load: &Loads| {
+        let size = |load: &ExtensionLine| {
             let own = sizes.iter().filter(|(path, _)| path.rsplit('/').next() == Some(load.file.as_str()));
             let bytes = own.map(|(_, bytes)| *bytes).reduce(|a, b| a + b);
             ModuleSize { name: load.name.clone(), bytes, line: Some(load.line.clone()) }
@@ -207,12 +210,12 @@ impl Fpm {
     }
 }
 
-/// What is told of an extension, which has capital letters in its own name as it likes.
-fn extension<'a>(described: &'a Described, name: &str) -> Option<&'a Extension> {
+/// Looks an extension up by name, ignoring case.
+fn extension<'a>(described: &'a ScriptReport, name: &str) -> Option<&'a Extension> {
     described.extensions.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, of)| of)
 }
 
-/// Is a setting of it neither its default nor off? It may act by that, without being named.
+/// True if one of its settings is neither its default nor off: the extension may then act without being named.
 fn has_something_set(of: &Extension, plain: &Extension) -> bool {
     let value = |text: &str| match text.trim().to_ascii_lowercase().as_str() {
         "" | "0" | "off" | "no" | "false" | "none" => None,
@@ -225,9 +228,9 @@ fn has_something_set(of: &Extension, plain: &Extension) -> bool {
     })
 }
 
-/// What a page names that uses an extension. Of what defines nothing itself that is what it adds to: a driver is asked through PDO. None
-/// where nothing is: it acts by itself, unless it is a library of others.
-fn named_by<'a>(name: &str, of: &'a Extension, all: &'a Described) -> Option<Vec<&'a str>> {
+/// Names by which a page would use an extension. For one that defines nothing itself, the names of what it extends: a
+/// driver is used through PDO. `None` if there are no names and it is not a library of others: it acts by itself.
+fn named_by<'a>(name: &str, of: &'a Extension, all: &'a ScriptReport) -> Option<Vec<&'a str>> {
     let defines = |of: &Extension| of.defined.iter().any(|defined| !of.settings.contains_key(defined));
     let mut names: Vec<&str> = of.defined.iter().map(String::as_str).collect();
     if defines(of) {
@@ -277,7 +280,7 @@ mod tests {
             ("pdo_mysql", one(&["pdo_mysql.default_socket"], &["pdo", "MySQLnd"], &[("pdo_mysql.default_socket", "")])),
         ];
         let extensions = all.iter().map(|(n, e)| ((*n).to_string(), e.clone())).collect();
-        let described = Described { extensions, ..Described::default() };
+        let described = ScriptReport { extensions, ..ScriptReport::default() };
         let of = |name: &str| named_by(name, extension(&described, name).expect("there"), &described);
         assert_eq!((of("agent"), of("mysqlnd")), (None, Some(vec![])));
         assert_eq!(of("mysqli"), Some(vec!["mysqli_connect"]));

@@ -1,4 +1,4 @@
-//! The ini files of a PHP: which there are, which of their lines load extensions, and copies of them without some of these.
+//! PHP's ini files: which exist, which of their lines load extensions, and copies without some of these lines.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -7,47 +7,47 @@ use std::path::{Path, PathBuf};
 
 /// A file as PHP reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct File {
+struct IniFile {
     path: PathBuf,
     text: Vec<u8>,
 }
 
-/// php.ini, and the files of the folders that are scanned after it, in their order.
+/// php.ini, and then the files of the scanned folders, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ini {
-    main: Option<File>,
-    scanned: Vec<File>,
+    main: Option<IniFile>,
+    scanned: Vec<IniFile>,
 }
 
 /// A line that loads an extension.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loads {
-    /// In small letters, without folder and suffix: what an extension is called as a rule.
+pub struct ExtensionLine {
+    /// The usual name of the extension: lower case, without folder and suffix.
     pub name: String,
-    /// Name of its file: `mysqli.so`.
+    /// File name: `mysqli.so`.
     pub file: String,
-    /// Where the line stands: `/etc/php/8.2/fpm/conf.d/20-mysqli.ini:2`.
+    /// Position of the line: `/etc/php/8.2/fpm/conf.d/20-mysqli.ini:2`.
     pub line: String,
 }
 
-/// What of the files goes into a copy.
+/// Which lines are copied.
 #[derive(Debug, Clone, Copy)]
-pub enum Kept<'a> {
-    /// All but the lines that load these.
+pub enum IniFilter<'a> {
+    /// All except the lines that load these extensions.
     Without(&'a [String]),
-    /// Only what loads something: each setting has its default then.
+    /// Only lines that load something, so that each setting has its default.
     Loading,
 }
 
-/// A folder with copies, to be handed over by `-c` and PHP_INI_SCAN_DIR.
+/// A folder with copies, to be passed by `-c` and PHP_INI_SCAN_DIR.
 #[derive(Debug)]
-pub struct Copied {
+pub struct IniCopy {
     pub main: Option<PathBuf>,
     pub scanned: PathBuf,
 }
 
-/// Files that decide what a PHP loads, by what it says of itself without any ini file: its ini files, the folders of these and of its
-/// extensions, and the extensions that they name.
+/// Files that decide which code a PHP loads, from its information without any ini file: its ini files, their folders,
+/// the folder of extensions, and the extensions they name.
 pub fn files_that_load(information: &str) -> Vec<PathBuf> {
     let value = |name: &str| information.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" => "));
     let Some(folder) = value("Configuration File (php.ini) Path").map(|path| PathBuf::from(path.trim())) else {
@@ -79,10 +79,10 @@ pub fn files_that_load(information: &str) -> Vec<PathBuf> {
 }
 
 impl Ini {
-    /// The files that a PHP names in its own information.
+    /// Reads the ini files that a PHP lists in its own information.
     ///
     /// # Errors
-    /// When it names none, or one cannot be read: in words.
+    /// In words, if it lists none or one cannot be read.
     pub fn told(information: &str) -> Result<Ini, String> {
         let mut lines = information.lines();
         let value = |line: &str, name: &str| Some(line.strip_prefix(name)?.strip_prefix(" => ")?.trim().to_string());
@@ -93,7 +93,7 @@ impl Ini {
         let mut scanned = Vec::new();
         let mut rest = lines.skip_while(|line| !line.starts_with("Additional .ini files parsed => "));
         let mut next = rest.next().and_then(|line| value(line, "Additional .ini files parsed"));
-        // A line for each, all but the last with a comma.
+        // One file per line, all but the last followed by a comma.
         while let Some(line) = next {
             if line != "(none)" {
                 scanned.push(read(line.trim_end_matches(','))?);
@@ -103,22 +103,26 @@ impl Ini {
         Ok(Ini { main, scanned })
     }
 
-    fn files(&self) -> impl Iterator<Item = &File> {
+    fn files(&self) -> impl Iterator<Item = &IniFile> {
         self.main.iter().chain(&self.scanned)
     }
 
-    /// Lines that load extensions, in their order; not those of Zend's own sort.
-    pub fn loads(&self) -> Vec<Loads> {
-        let of = |file: &File| {
+    /// Lines that load extensions, in order, without Zend extensions.
+    pub fn loads(&self) -> Vec<ExtensionLine> {
+        let of = |file: &IniFile| {
             let place = file.path.display().to_string();
             let own = lines(&file.text).enumerate().filter_map(|(n, line)| Some((n, extension(line)?)));
-            own.map(|(n, file)| Loads { name: plain(&file), file: object(&file), line: format!("{place}:{}", n + 1) })
-                .collect::<Vec<_>>()
+            own.map(|(n, file)| ExtensionLine {
+                name: plain(&file),
+                file: object(&file),
+                line: format!("{place}:{}", n + 1),
+            })
+            .collect::<Vec<_>>()
         };
         self.files().flat_map(of).collect()
     }
 
-    /// What settings are set to, and what stands in sections for hosts and paths: words that may name an extension.
+    /// Values of settings, and the content of sections for hosts and paths: words that may name an extension.
     pub fn values(&self) -> Vec<u8> {
         let mut all = Vec::new();
         for file in self.files() {
@@ -142,11 +146,11 @@ impl Ini {
         all
     }
 
-    /// Writes copies into a new folder, and lines of ours that count more than any other.
-    pub fn copy_to(&self, folder: &Path, kept: Kept<'_>, ours: &str) -> io::Result<Copied> {
+    /// Writes filtered copies into a new folder, and the lines `ours`, which override all others.
+    pub fn copy_to(&self, folder: &Path, kept: IniFilter<'_>, ours: &str) -> io::Result<IniCopy> {
         let _ = fs::remove_dir_all(folder);
         let scanned = folder.join("scanned");
-        // They may have passwords in them, and are read before a worker becomes another user.
+        // Ini files may contain passwords, and PHP reads them before a worker changes its user.
         DirBuilder::new().mode(0o700).create(folder)?;
         fs::create_dir(&scanned)?;
         let main = match &self.main {
@@ -161,20 +165,20 @@ impl Ini {
             fs::write(scanned.join(format!("{n:06}.ini")), copied(&file.text, kept))?;
         }
         fs::write(scanned.join("lastdrop.ini"), ours)?;
-        Ok(Copied { main, scanned })
+        Ok(IniCopy { main, scanned })
     }
 }
 
-fn read(path: &str) -> Result<File, String> {
+fn read(path: &str) -> Result<IniFile, String> {
     let text = lastdrop_files::input::read(Path::new(path)).map_err(|e| format!("cannot read {path}: {e}"))?;
-    Ok(File { path: path.into(), text })
+    Ok(IniFile { path: path.into(), text })
 }
 
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|b| *b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line))
 }
 
-/// Name and value of a line, as they stand there.
+/// Name and value of a line, as written.
 fn setting(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = line.iter().position(|b| *b == b'=')?;
     let key = line[..at].trim_ascii();
@@ -185,23 +189,23 @@ fn loads_something(key: &[u8]) -> bool {
     ["extension", "zend_extension", "extension_dir"].iter().any(|name| key.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// What a line loads, as it names it.
+/// The extension that a line loads, as written.
 fn extension(line: &[u8]) -> Option<String> {
     let (key, value) = setting(line)?;
     if !key.eq_ignore_ascii_case(b"extension") {
         return None;
     }
     let value = std::str::from_utf8(value).ok()?;
-    // What is quoted ends with its quote, what is not at a remark.
+    // A quoted value ends at its quote, another one at a comment.
     let value = match value.chars().next().filter(|c| matches!(c, '"' | '\'')) {
         Some(quote) => value[1..].split(quote).next()?,
         None => value.split(';').next()?.trim(),
     };
-    // What a variable stands for is not known.
+    // The value of a variable is not known here.
     (!value.is_empty() && !value.contains('$')).then(|| value.to_string())
 }
 
-/// The file of an extension, without its folder.
+/// File name of an extension, without its folder.
 fn object(named: &str) -> String {
     let last = named.rsplit('/').next().unwrap_or(named);
     if last.ends_with(".so") { last.into() } else { format!("{last}.so") }
@@ -211,10 +215,10 @@ fn plain(named: &str) -> String {
     object(named).trim_end_matches(".so").to_ascii_lowercase()
 }
 
-fn copied(text: &[u8], kept: Kept<'_>) -> Vec<u8> {
+fn copied(text: &[u8], kept: IniFilter<'_>) -> Vec<u8> {
     let stays = |line: &&[u8]| match kept {
-        Kept::Without(names) => extension(line).is_none_or(|file| !names.contains(&plain(&file))),
-        Kept::Loading => setting(line).is_some_and(|(key, _)| loads_something(key)),
+        IniFilter::Without(names) => extension(line).is_none_or(|file| !names.contains(&plain(&file))),
+        IniFilter::Loading => setting(line).is_some_and(|(key, _)| loads_something(key)),
     };
     lines(text).filter(stays).flat_map(|line| line.iter().copied().chain([b'\n'])).collect()
 }
@@ -257,7 +261,8 @@ mod tests {
     fn copies_keep_their_order_and_lack_only_what_they_shall() {
         let (dir, ini) = written("a = 1\nextension=x\n", &["extension=y\nb = 2", "zend_extension=z\n"]);
         let text = |path: &Path| fs::read_to_string(path).expect("written");
-        let copied = ini.copy_to(&dir.path().join("copy"), Kept::Without(&["y".into()]), "c = 3\n").expect("written");
+        let copied =
+            ini.copy_to(&dir.path().join("copy"), IniFilter::Without(&["y".into()]), "c = 3\n").expect("written");
         let main = copied.main.expect("a main file");
         assert_eq!(text(&main), "a = 1\nextension=x\n\n");
         let mut names: Vec<_> =
@@ -265,7 +270,7 @@ mod tests {
         names.sort();
         assert_eq!(names, ["000000.ini", "000001.ini", "lastdrop.ini"]);
         assert_eq!(text(&copied.scanned.join("000000.ini")), "b = 2\n");
-        let bare = ini.copy_to(&dir.path().join("copy"), Kept::Loading, "").expect("written");
+        let bare = ini.copy_to(&dir.path().join("copy"), IniFilter::Loading, "").expect("written");
         assert_eq!(text(&bare.main.expect("a main file")), "extension=x\n");
         assert_eq!(text(&bare.scanned.join("000001.ini")), "zend_extension=z\n");
     }

@@ -1,5 +1,5 @@
-//! A second PHP-FPM with one pool of the first, one worker, and its ini files, some lines left out. It listens on a socket of its own in
-//! a temporary folder and ends with its handle.
+//! A second PHP-FPM with one of the first's pools, one worker, and its ini files without some lines. It listens on its
+//! own socket in a temporary folder and ends when its handle is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,14 +16,14 @@ use lastdrop_probe::{ProbeError, memory};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::ini::{Ini, Kept};
+use super::ini::{Ini, IniFilter};
 use crate::execution::Question;
-use crate::fpm_config::{Line, Scan};
+use crate::fpm_config::{Scan, SettingLine};
 use crate::private::write_durably;
-use crate::shadow_instance::{POLL, Processes};
+use crate::shadow_instance::{InstanceProcesses, POLL};
 use crate::{ServerError, private};
 
-/// What an instance has of its own, or has none of.
+/// Settings that the instance replaces or omits.
 const OURS: &[&str] = &[
     "daemonize",
     "emergency_restart_interval",
@@ -41,43 +41,43 @@ const OURS: &[&str] = &[
     "systemd_interval",
 ];
 const OURS_BEGIN: &[&str] = &["access.", "listen", "ping.", "pm.", "syslog."];
-/// What would keep a script of ours from telling what there is.
+/// Settings that would prevent lastdrop's script from reporting.
 const CLOSES: &[&str] = &["disable_classes", "disable_functions", "open_basedir"];
-/// What is wrong with a file that no script is to blame for.
+/// The suffix of complaints at the start, for which no script is responsible.
 const AT_START: &str = " in Unknown on line 0";
 
-/// What of the server an instance has.
+/// How an instance differs from the server.
 #[derive(Debug, Clone, Copy)]
-pub enum Like<'a> {
-    /// All but these extensions.
+pub enum InstanceVariant<'a> {
+    /// Everything except these extensions.
     Without(&'a [String]),
-    /// All but what closes files and functions to scripts.
+    /// Everything except what denies scripts access to files and functions.
     Open,
-    /// Its extensions, with the default of each setting.
+    /// The server's extensions, with each setting at its default.
     Plain,
 }
 
-/// An extension as PHP tells of it.
+/// An extension as PHP describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Extension {
     /// Names of its functions, classes, constants and settings.
     pub defined: Vec<String>,
     /// Extensions that it needs.
     pub needs: Vec<String>,
-    /// What each setting is set to.
+    /// Value of each setting.
     pub settings: BTreeMap<String, String>,
 }
 
-/// What a script of ours tells.
+/// The output of lastdrop's script.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Described {
+pub struct ScriptReport {
     pub extensions: BTreeMap<String, Extension>,
-    /// All files of which a page was made.
+    /// All files that the page consists of.
     pub included: Vec<PathBuf>,
 }
 
-/// What instances of one server need.
-pub struct Ground<'a> {
+/// What is needed to start instances of one server.
+pub struct InstanceTemplate<'a> {
     folder: TempDir,
     birth: Birth,
     scan: &'a Scan,
@@ -85,16 +85,16 @@ pub struct Ground<'a> {
     ini: &'a Ini,
 }
 
-impl<'a> Ground<'a> {
-    pub fn new(birth: &Birth, scan: &'a Scan, pool: &str, ini: &'a Ini) -> Result<Ground<'a>, ServerError> {
+impl<'a> InstanceTemplate<'a> {
+    pub fn new(birth: &Birth, scan: &'a Scan, pool: &str, ini: &'a Ini) -> Result<InstanceTemplate<'a>, ServerError> {
         let cannot = || ServerError::io("cannot make a place for a second instance");
         let folder = tempfile::Builder::new().prefix("lastdrop-extensions-").tempdir().map_err(cannot())?;
-        // Workers of another user read a script in it; nobody can list what is there.
+        // Workers of another user read a script in the folder but cannot list it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).map_err(cannot())?;
-        Ok(Ground { folder, birth: birth.clone(), scan, pool: pool.into(), ini })
+        Ok(InstanceTemplate { folder, birth: birth.clone(), scan, pool: pool.into(), ini })
     }
 
-    /// A place for a file of ours.
+    /// Path for a temporary file.
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -103,11 +103,11 @@ impl<'a> Ground<'a> {
         file.starts_with(self.folder.path())
     }
 
-    /// Starts one, and waits until it answers these variables.
+    /// Starts an instance and waits until it answers a request with these variables.
     ///
     /// # Errors
-    /// In words, when it does not come up until then.
-    pub fn start(&self, like: Like<'_>, ask: &[(&str, String)], until: Instant) -> Result<Instance, String> {
+    /// In words, if it does not answer by the deadline.
+    pub fn start(&self, like: InstanceVariant<'_>, ask: &[(&str, String)], until: Instant) -> Result<Instance, String> {
         let mut ready = self.begin(like)?;
         loop {
             if let Some(status) = ready.processes.ended() {
@@ -126,15 +126,15 @@ impl<'a> Ground<'a> {
         }
     }
 
-    fn begin(&self, like: Like<'_>) -> Result<Instance, String> {
+    fn begin(&self, like: InstanceVariant<'_>) -> Result<Instance, String> {
         let (folder, text) = (self.folder.path().display(), |e: std::io::Error| e.to_string());
         let mut ours = format!("error_log = \"{folder}/php.log\"\n");
         let kept = match like {
-            Like::Without(names) => Kept::Without(names),
-            Like::Open => Kept::Without(&[]),
-            Like::Plain => Kept::Loading,
+            InstanceVariant::Without(names) => IniFilter::Without(names),
+            InstanceVariant::Open => IniFilter::Without(&[]),
+            InstanceVariant::Plain => IniFilter::Loading,
         };
-        if !matches!(like, Like::Without(_)) {
+        if !matches!(like, InstanceVariant::Without(_)) {
             ours.extend(CLOSES.iter().map(|name| format!("{name} =\n")));
         }
         let copied = self.ini.copy_to(&self.file("ini"), kept, &ours).map_err(text)?;
@@ -146,7 +146,7 @@ impl<'a> Ground<'a> {
             private::remove_if_there(&self.file(old)).map_err(text)?;
         }
         let mut argv: Vec<String> = self.birth.argv.first().cloned().into_iter().collect();
-        // A pool of root's is allowed where the server itself has one.
+        // Allows a pool that runs as root, since the server itself has one.
         argv.extend(["-F", "-R", "-y"].map(str::to_string));
         argv.push(config.display().to_string());
         if let Some(main) = &copied.main {
@@ -159,7 +159,7 @@ impl<'a> Ground<'a> {
         let said = fs::File::create(self.file("said")).map_err(text)?;
         command.stdout(Stdio::null()).stderr(said);
         let began = Instant::now();
-        let processes = Processes::start(command).map_err(text)?;
+        let processes = InstanceProcesses::start(command).map_err(text)?;
         let socket = FpmSocket::Unix(socket);
         Ok(Instance { processes, socket, began, started: Duration::ZERO, complaints: BTreeSet::new() })
     }
@@ -169,17 +169,17 @@ impl<'a> Ground<'a> {
         ["php.log", "said", "log"].into_iter().filter_map(|name| read(name).ok()).collect::<Vec<_>>().join("\n")
     }
 
-    /// Which extensions there are and what they define; with a page, of which files that is made as well.
+    /// Lists the extensions and what they define; with a page, also the files that the page consists of.
     ///
     /// # Errors
-    /// In words, when no script of ours can tell.
+    /// In words, if lastdrop's script cannot report.
     pub fn describe(
         &self,
-        like: Like<'_>,
+        like: InstanceVariant<'_>,
         page: Option<&Path>,
         variables: impl Fn(&Path) -> Vec<(&'static str, String)>,
         until: Instant,
-    ) -> Result<Described, String> {
+    ) -> Result<ScriptReport, String> {
         let text = |e: std::io::Error| e.to_string();
         let (script, hello, told) = (self.file("describe.php"), self.file("hello.php"), self.file("told"));
         for (file, text) in [(&script, describing(page, &told)), (&hello, "<?php echo 'ok';\n".into())] {
@@ -188,7 +188,7 @@ impl<'a> Ground<'a> {
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         }
         let instance = self.start(like, &variables(&hello), until)?;
-        // For its worker alone, whoever that runs as.
+        // Readable and writable only for the instance's worker, whichever user it runs as.
         write_durably(&told, b"").map_err(text)?;
         let worker = instance.processes.workers().first().copied().ok_or("it has no worker")?;
         let user = fs::metadata(format!("/proc/{worker}")).map_err(text)?;
@@ -209,14 +209,14 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// One that runs. Dropped, it has ended.
+/// A running instance; it ends when dropped.
 pub struct Instance {
-    pub processes: Processes,
+    pub processes: InstanceProcesses,
     socket: FpmSocket,
     began: Instant,
-    /// From the start to the first answer.
+    /// Time from the start to the first answer.
     pub started: Duration,
-    /// What it said of its ini files and extensions when it started.
+    /// Complaints about ini files and extensions at its start.
     pub complaints: BTreeSet<String>,
 }
 
@@ -226,30 +226,30 @@ impl Instance {
         fastcgi::ask(&self.socket, &pairs, until.saturating_duration_since(Instant::now()).max(POLL))
     }
 
-    /// Shared objects below these folders in its master's memory.
+    /// Shared objects below these folders that are mapped in its master's memory.
     pub fn objects(&self, folders: &BTreeSet<PathBuf>) -> Result<BTreeSet<PathBuf>, ProbeError> {
         objects(self.processes.master(), folders)
     }
 }
 
-/// Shared objects directly below some folders that a process has in its memory.
+/// Shared objects directly below some folders that are mapped in a process's memory.
 pub fn objects(pid: i32, folders: &BTreeSet<PathBuf>) -> Result<BTreeSet<PathBuf>, ProbeError> {
     let all = memory::of_files(pid)?.into_keys().map(PathBuf::from);
     Ok(all.filter(|path| path.parent().is_some_and(|folder| folders.contains(folder))).collect())
 }
 
-/// What was wrong at the start, without its time.
+/// Complaints in the log at the start, without timestamps.
 fn complaints(log: &str) -> BTreeSet<String> {
     let bare = |line: &str| line.find("PHP ").map(|at| line[at..].to_string());
     log.lines().filter(|line| line.trim_end().ends_with(AT_START)).filter_map(bare).collect()
 }
 
-/// A configuration for one pool, one worker of it, in a folder.
-fn settings(scan: &Scan, pool: &str, folder: &Path, like: Like<'_>) -> String {
+/// A configuration with one pool and one worker, in a folder.
+fn settings(scan: &Scan, pool: &str, folder: &Path, like: InstanceVariant<'_>) -> String {
     let folder = folder.display();
     let mut files: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
-    // As it stands there, with its quotes.
-    let mut own = |line: &'_ Line| {
+    // The setting as written, with its quotes.
+    let mut own = |line: &'_ SettingLine| {
         let text =
             |path: &Path| String::from_utf8_lossy(&lastdrop_files::input::read(path).unwrap_or_default()).into_owned();
         let lines = |path: &Path| text(path).lines().map(str::to_string).collect();
@@ -257,19 +257,19 @@ fn settings(scan: &Scan, pool: &str, folder: &Path, like: Like<'_>) -> String {
         let all = all.map(|path| files.entry(path).or_insert_with(|| lines(path)));
         all.and_then(|all| all.get(line.number - 1).cloned()).unwrap_or_default()
     };
-    let stays = |line: &&Line| {
+    let stays = |line: &&SettingLine| {
         let php = line.key.strip_prefix("php_").and_then(|k| k.split_once('[')).map(|(_, k)| k.trim_end_matches(']'));
         !OURS.contains(&line.key.as_str())
             && !OURS_BEGIN.iter().any(|begin| line.key.starts_with(begin))
             && php.is_none_or(|name| {
                 name != "error_log"
                     && match like {
-                        Like::Without(_) => true,
-                        Like::Open => !CLOSES.contains(&name),
-                        Like::Plain => false,
+                        InstanceVariant::Without(_) => true,
+                        InstanceVariant::Open => !CLOSES.contains(&name),
+                        InstanceVariant::Plain => false,
                     }
             })
-            && (matches!(like, Like::Without(_)) || line.key != "security.limit_extensions")
+            && (matches!(like, InstanceVariant::Without(_)) || line.key != "security.limit_extensions")
     };
     let mut section = |name: &str| -> String {
         let lines = scan.lines.iter().filter(|line| line.section == name).filter(stays);
@@ -283,7 +283,7 @@ fn settings(scan: &Scan, pool: &str, folder: &Path, like: Like<'_>) -> String {
     )
 }
 
-/// A script that writes what there is to a file, when the page has ended that it includes.
+/// A script that includes the page and, when that has ended, writes its report to a file.
 fn describing(page: Option<&Path>, told: &Path) -> String {
     let text = |path: &Path| format!("'{}'", path.display().to_string().replace('\\', "\\\\").replace('\'', "\\'"));
     let mut all = format!(
@@ -331,10 +331,10 @@ mod tests {
         let scan = Scan::read(&main);
         let ours = "listen = /f/socket\npm = static\npm.max_children = 1\n";
         let global = "[global]\nrlimit_files = 9\npid = /f/pid\nerror_log = /f/log\ndaemonize = no\n";
-        let all = settings(&scan, "www", Path::new("/f"), Like::Without(&[]));
+        let all = settings(&scan, "www", Path::new("/f"), InstanceVariant::Without(&[]));
         let own = "[www]\nuser = www ; why\nphp_admin_value[open_basedir] = \"/srv:/tmp\"\nsecurity.limit_extensions = .html\n";
         assert_eq!(all, format!("{global}{own}env[A] = \"b c\"\n{ours}"));
-        let open = settings(&scan, "www", Path::new("/f"), Like::Open);
+        let open = settings(&scan, "www", Path::new("/f"), InstanceVariant::Open);
         assert_eq!(open, format!("{global}[www]\nuser = www ; why\nenv[A] = \"b c\"\n{ours}"));
     }
 

@@ -1,4 +1,5 @@
-//! The knobs of pools: of one by their own names, of several as POOL.NAME. Defaults: `fpm_conf.c` of 8.2.
+//! The knobs of pools: a single pool's by their own names, those of several as POOL.NAME. Defaults: `fpm_conf.c` of
+//! 8.2.
 
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role};
@@ -17,10 +18,10 @@ pub const BACKLOG: &str = "listen.backlog";
 const COUNT: Takes = Takes::Count(1, 100_000);
 const DYNAMIC: &str = "at least 1, at most pm.max_children";
 
-/// Switches of PHP, which a pool sets by `php_admin_value`.
+/// A PHP switch, which a pool sets by `php_admin_value`.
 pub const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
 
-/// All of a pool; those of opcache are the last.
+/// All knobs of a pool; those of opcache come last.
 pub static KNOBS: &[Knob] = &[
     Knob::by_reload(
         PM,
@@ -105,7 +106,7 @@ pub static KNOBS: &[Knob] = &[
 const PHP_ONCE: &str = "php_admin_value; how much memory it may take is for php.ini alone";
 const OPCACHE: usize = 3;
 
-/// Those of some pools, for a PHP with or without opcache.
+/// The knobs of some pools, for a PHP with or without opcache.
 pub fn of(pools: &[String], has_opcache: bool) -> &'static [Knob] {
     let own = if has_opcache { KNOBS } else { &KNOBS[..KNOBS.len() - OPCACHE] };
     let [_, _, ..] = pools else { return own };
@@ -117,12 +118,12 @@ pub fn of(pools: &[String], has_opcache: bool) -> &'static [Knob] {
     intern::table(pools.iter().flat_map(|pool| own.iter().map(move |knob| named(pool, knob))).collect())
 }
 
-/// What a setting of one of several pools is called.
+/// Qualified name of a setting, if there are several pools.
 pub fn full(pool: &str, name: &str) -> String {
     format!("{pool}.{name}")
 }
 
-/// Is it a setting of PHP and not of the pool?
+/// True if it is a setting of PHP and not of the pool.
 pub fn is_of_php(name: &str) -> bool {
     KNOBS[KNOBS.len() - OPCACHE..].iter().any(|k| k.name == name)
 }

@@ -1,5 +1,5 @@
-//! PHP-FPM: processes of one request each, in a pool. A file that is included last overrides a setting, and the master
-//! executes itself to read it. With a configuration that it cannot take it ends: nothing is reloaded untested.
+//! PHP-FPM: pools of processes that serve one request at a time. A file included last overrides a setting. The master
+//! executes itself to read it, and ends if it cannot use the configuration; therefore nothing is reloaded untested.
 
 mod extensions;
 mod ini;
@@ -27,44 +27,45 @@ use knobs::{BACKLOG, CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, ful
 
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
-use crate::execution::{Answer, Question, Reader};
-use crate::fpm_config::{Line, Scan};
+use crate::execution::{ProgramOutput, Question, Reader};
+use crate::fpm_config::{Scan, SettingLine};
 use crate::private::write_for_question;
 use crate::resolve::{Candidate, choose, masters};
 use crate::restart::Launch;
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, host, intern, restart};
 
-/// The override, in a folder that the configuration includes.
+/// Name of the override, in a folder that the configuration includes.
 const OURS: &str = "zz-lastdrop.conf";
-/// A test may wait for names to be resolved.
+/// Generous, because a test may wait for name resolution.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
-/// How a file of ours begins.
+/// First line of an override file.
 const MARK: &str = "; Written by lastdrop";
-/// The line of a file of ours that names the configuration that it changes.
+/// Line of an override file that names the configuration it changes.
 const ABOUT: &str = "; Changes ";
 /// The option that names the configuration; `-y` is its short form.
 const CONFIG: &str = "--fpm-config";
-/// How long a master that executes itself may go without its title.
+/// How long a master that executes itself may be without its title.
 const UNTITLED: Duration = Duration::from_secs(5);
 
 pub struct Fpm {
     facts: Facts,
-    /// Its owner's configuration.
+    /// The owner's configuration.
     main: PathBuf,
-    /// The file of ours that it runs on, which includes the configuration.
+    /// The override on which the server runs, if any; it includes the configuration.
     kept: Option<PathBuf>,
     pools: Vec<String>,
     knobs: &'static [Knob],
     status: Option<StatusSource>,
-    /// What php.ini and its folder say, as PHP itself tells it: `name => local => master`.
+    /// Output of `php -i`, as the server's PHP prints it: `name => local => master`.
     php: String,
-    /// Its ini files and the extensions that they name.
+    /// Its ini files and the extensions that they load.
     ini: Vec<PathBuf>,
 }
 
-/// Asks the program with these words. Whatever they are, it reads its ini files first, and loads the extensions that these name.
-fn ask(birth: &Birth, ini: &[PathBuf], words: &[&str]) -> Result<Answer, ServerError> {
+/// Runs the program with these arguments. Whatever they are, it first reads its ini files and loads the extensions they
+/// name.
+fn ask(birth: &Birth, ini: &[PathBuf], words: &[&str]) -> Result<ProgramOutput, ServerError> {
     let question =
         Question::new(birth, "php-fpm says what it is, what its ini files say, and whether a configuration is right");
     question.args(words.iter().copied()).reads(ini.iter().cloned()).within(TEST_LIMIT).ask()
@@ -76,7 +77,7 @@ fn read_as(birth: &Birth, main: &Path) -> Scan {
     Scan::read(main)
 }
 
-/// How a master was started, as far as its title and its configuration tell: with this file, and this folder for relative
+/// How a master was started, as far as its title and configuration show: on this file, with this folder for relative
 /// names.
 fn birth_of(birth: &Birth, shown: &[String], started_on: &Path, prefix: Option<&Path>) -> Birth {
     let mut birth = birth.clone();
@@ -88,7 +89,7 @@ fn birth_of(birth: &Birth, shown: &[String], started_on: &Path, prefix: Option<&
     birth
 }
 
-/// Does a configuration pass its test, with the command line that starts the server on it?
+/// Tests the configuration with the command line that starts the server on it.
 pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
     let words: Vec<&str> = birth.argv.iter().skip(1).map(String::as_str).chain(["-t"]).collect();
     let answer = ask(birth, &birth.code, &words)?;
@@ -112,7 +113,7 @@ impl Fpm {
         let mut candidates = Vec::new();
         for p in found {
             if let Some(main) = server.kind.named_by.certain(&p) {
-                // One on a unix socket listens nowhere else, and is as good as another.
+                // A master that only listens on unix sockets has no other listeners, and is as good a candidate as any.
                 let asked = server.url.is_some();
                 let listeners = if asked { listeners::of_process(p.pid).unwrap_or_default() } else { Vec::new() };
                 candidates.push(Candidate { pid: p.pid, found: p, config: Some(main), listeners });
@@ -153,7 +154,7 @@ impl Fpm {
             status_url: None,
             listeners,
         };
-        // The page of one pool says nothing of what the others are asked.
+        // With several pools, the status page of one says nothing about requests to the others.
         let status = status_of(server, p.pid, Some(&config), &facts.listeners).filter(|_| pools.len() == 1);
         let php = ask(&facts.birth, &ini, &["-i"])?.output;
         facts.birth.code = scan.files.iter().cloned().chain(ini.iter().cloned()).collect();
@@ -166,7 +167,7 @@ impl Fpm {
         self.kept.as_deref().unwrap_or(&self.main)
     }
 
-    /// Tests a file that names what the configuration names, which was read before.
+    /// Tests a file that refers to the same files as the configuration read before.
     fn test(&self, scan: &Scan, file: &Path) -> Result<(bool, String), ServerError> {
         let prefix = scan.prefix.as_ref().map(|folder| folder.display().to_string());
         let code: Vec<PathBuf> = self.ini.iter().chain(&scan.files).cloned().chain([file.to_path_buf()]).collect();
@@ -181,10 +182,10 @@ impl Fpm {
         read_as(&self.facts.birth, &self.main)
     }
 
-    /// The override, where one would count: included after everything that sets the same.
+    /// Path of an override that would be effective: it is included after everything that sets the same.
     fn override_file(&self) -> Option<PathBuf> {
         let scan = self.scan();
-        let is_set = |line: &Line| {
+        let is_set = |line: &SettingLine| {
             self.pools.contains(&line.section) && KNOBS.iter().any(|k| k.name == line.key) && !line.file.ends_with(OURS)
         };
         scan.inclusions.iter().rev().find_map(|inclusion| {
@@ -196,12 +197,12 @@ impl Fpm {
         })
     }
 
-    /// What php.ini says of a setting of PHP.
+    /// Value of a PHP setting in php.ini.
     fn php_ini(&self, name: &str) -> Option<&str> {
         self.php.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" => ")?.split(" => ").next())
     }
 
-    /// A setting of PHP, and where it is from.
+    /// Value of a PHP setting, and its source.
     fn of_php(&self, scan: &Scan, pool: &str, knob: &Knob) -> (Setting, String) {
         let ours = scan.last(pool, &format!("php_admin_value[{}]", knob.name)).filter(|l| l.file.ends_with(OURS));
         let (text, source) = match (scan.of_php(pool, knob.name, OURS), ours) {
@@ -214,12 +215,12 @@ impl Fpm {
         (if knob.takes == knobs::SWITCH { knob.switched(value.is_on()) } else { value }, source)
     }
 
-    /// What a setting of a pool is called: of one alone by its own name.
+    /// Qualified setting name; unqualified if there is only one pool.
     fn full(&self, pool: &str, name: &str) -> String {
         if self.pools.len() == 1 { name.into() } else { full(pool, name) }
     }
 
-    /// The pool that a setting is of, and its name there. A pool may have a point in its name.
+    /// Splits a qualified name into pool and setting. Pool names may contain dots.
     fn pool_of<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
         if let [pool] = self.pools.as_slice() {
             return Some((pool, name));
@@ -229,7 +230,7 @@ impl Fpm {
         named.filter(|(_, own)| KNOBS.iter().any(|k| k.name == *own)).min_by_key(|(_, own)| own.len())
     }
 
-    /// A section for each pool of which there are settings.
+    /// The configuration sections for a change: one per pool that it concerns.
     fn sections(&self, settings: &Settings) -> String {
         let of = |pool: &String| {
             let own = settings.iter().filter_map(|(name, value)| match self.pool_of(name)? {
@@ -246,7 +247,7 @@ impl Fpm {
         self.pools.iter().map(of).collect()
     }
 
-    /// A count of a pool.
+    /// A numeric setting of a pool.
     fn count(&self, settings: &Settings, pool: &str, name: &str) -> Option<i64> {
         settings.get(&self.full(pool, name))?.count()
     }
@@ -255,9 +256,9 @@ impl Fpm {
         settings.get(&self.full(pool, PM)).is_some_and(|now| now.to_string() == pm)
     }
 
-    /// A value that is a variable of the environment: the title lies over that. The workers of a static pool show how many
-    /// there are; of any other the value is not known.
-    fn note_about_variable(&self, e: &mut EffectiveSettings, pool: &str, knob: &Knob, line: &Line) {
+    /// Notes that a value comes from an environment variable, which the process title has overwritten. For a static
+    /// pool, the number of workers shows the value; otherwise it is unknown.
+    fn note_about_variable(&self, e: &mut EffectiveSettings, pool: &str, knob: &Knob, line: &SettingLine) {
         let place = format!("{}:{}", line.file.display(), line.number);
         let is_static = self.is_of_kind(&e.settings, pool, "static");
         let running = self.workers_of(pool);
@@ -274,13 +275,13 @@ impl Fpm {
         }
     }
 
-    /// How many workers a pool has now.
+    /// Number of workers that a pool has now.
     fn workers_of(&self, pool: &str) -> i64 {
         let workers = self.workers(self.facts.birth.pid);
         if self.pools.len() == 1 {
             return workers.len() as i64;
         }
-        // One that was just forked still has the title of its master.
+        // A worker that was just forked still has its master's title.
         let title = format!("php-fpm: pool {pool}");
         let is_own = |pid: &&i32| process::look(**pid).is_some_and(|p| p.argv.join(" ").trim_end() == title);
         workers.iter().filter(is_own).count() as i64
@@ -300,7 +301,7 @@ impl Fpm {
         }
     }
 
-    /// Settings of a pool of so many workers that are all kept alive.
+    /// Settings for a pool of `size` workers that are all kept alive.
     fn sized(&self, pool: &str, size: u64, effective: &Settings) -> impl Iterator<Item = (String, Setting)> {
         let names: &[&str] = match self.is_of_kind(effective, pool, "dynamic") {
             true => &[CHILDREN, START, SPARE_MIN, SPARE_MAX],
@@ -309,7 +310,7 @@ impl Fpm {
         names.iter().map(move |name| (self.full(pool, name), Setting::from(size)))
     }
 
-    /// So many workers, shared out among the pools as they are now, each at least one.
+    /// Distributes `size` workers among the pools in proportion to their present sizes, at least one each.
     fn shares(&self, size: u64, effective: &Settings) -> Vec<(&str, u64)> {
         let now = |pool: &str| self.count(effective, pool, CHILDREN).unwrap_or(1).max(1) as u64;
         let all: u64 = self.pools.iter().map(|pool| now(pool)).sum();
@@ -318,14 +319,14 @@ impl Fpm {
     }
 }
 
-/// What it says of a configuration that it does not take, without its times.
+/// Errors about a configuration, without timestamps.
 fn complaints(said: &str) -> String {
     let bare = |line: &'static str, text: &str| text.find(line).map(|at| text[at..].to_string());
     let lines = said.lines().filter_map(|text| ["ALERT: ", "ERROR: "].iter().find_map(|level| bare(level, text)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The configuration that a file of ours changes.
+/// The configuration that an override file changes.
 fn changed_by(birth: &Birth, file: &Path) -> Option<PathBuf> {
     let _reader = Reader::of(birth);
     let text = input::read_regular_text(file).ok().filter(|text| text.starts_with(MARK))?;
@@ -341,7 +342,7 @@ fn not_found(server: &ServerRef) -> ServerError {
     ServerError::NotFound { what, advice: server.kind.advice.into() }
 }
 
-/// Seconds of `10s`, `2m`, `1h`, `1d`, `10`.
+/// Parses a time such as `10s`, `2m`, `1h`, `1d` or `10` into seconds.
 fn seconds(text: &str) -> Option<i64> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit {
@@ -355,7 +356,7 @@ fn seconds(text: &str) -> Option<i64> {
 }
 
 impl Adapter for Fpm {
-    /// Where each pool listens.
+    /// The listen address of each pool.
     fn directives(&self) -> BTreeMap<String, String> {
         let scan = self.scan();
         let listens = |pool: &String| Some((format!("{pool}.listen"), scan.last(pool, "listen")?.value.clone()));
@@ -484,7 +485,7 @@ impl Adapter for Fpm {
         all.extend(change.settings.clone());
         let sections = self.sections(&all);
         let main = self.main.display();
-        // Settings that follow the inclusion of a pool count more than those of the pool.
+        // Settings after a pool's inclusion override those in the included file.
         let original = match placement {
             Placement::OwnFile => format!("{ABOUT}{main}\ninclude = \"{main}\"\n"),
             _ => String::new(),
@@ -546,7 +547,7 @@ impl Adapter for Fpm {
     }
 
     fn daemonizes(&self) -> bool {
-        // Of a server that shows its title these words are known only once they were seen.
+        // For a server that shows a title, these words are known only once its command line has been seen.
         let has = |words: [&str; 2]| self.facts.birth.argv.iter().any(|word| words.contains(&word.as_str()));
         if has(["-F", "--nodaemonize"]) || has(["-D", "--daemonize"]) {
             return !has(["-F", "--nodaemonize"]);

@@ -1,5 +1,6 @@
-//! Whether the files of a site name what an extension defines: a function, a class, a constant or a setting of it. Files are read as
-//! words, remarks and texts among them, since a function may be called by a text: rather one reference too many than one too few.
+//! Finds out whether a site's files refer to an extension: to a function, class, constant or setting that it defines.
+//! Files are read as words, including comments and strings, because a function may be called by a string. A false
+//! reference is better than a missed one.
 
 use std::collections::BTreeSet;
 use std::collections::HashSet;
@@ -8,32 +9,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// More than that nobody waits for.
+/// Longest search.
 const MOST_TIME: Duration = Duration::from_millis(1500);
 const MOST_FOLDERS: usize = 20_000;
 const MOST_FILES: usize = 20_000;
 const MOST_BYTES: u64 = 256 << 20;
-/// PHP, and the suffixes that widespread systems have for it.
+/// Suffixes of PHP files, including those of widespread applications.
 const SUFFIXES: &[&str] =
     &["php", "inc", "phtml", "phar", "php5", "php7", "php8", "module", "install", "theme", "profile", "engine"];
 const USER_INI: &str = ".user.ini";
-/// Where many programs have their files: the folder of them all is no site.
+/// Folders shared by many programs; such a folder itself is not a site.
 const SHARED: &[&str] = &["/usr/share", "/usr/lib", "/usr/local", "/var/lib"];
 
-/// What would be a reference to an extension.
+/// Names that count as references to an extension.
 #[derive(Debug, Clone, Default)]
-pub struct Names {
-    /// Each in its parts: of `MongoDB\Driver\Manager` three, of `apc.shm_size` two. A reference has all of them somewhere.
+pub struct ReferenceNames {
+    /// Names split into parts: `MongoDB\Driver\Manager` has three, `apc.shm_size` two. A reference contains all parts
+    /// somewhere.
     defined: Vec<Vec<Vec<u8>>>,
-    /// What it is called in texts: by `extension_loaded`, in the scheme of a stream or a database.
+    /// Names used in strings: by `extension_loaded`, or as the scheme of a stream or database.
     called: Vec<Vec<u8>>,
 }
 
-impl Names {
-    pub fn new<'a>(extension: &str, defined: impl Iterator<Item = &'a str>) -> Names {
+impl ReferenceNames {
+    pub fn new<'a>(extension: &str, defined: impl Iterator<Item = &'a str>) -> ReferenceNames {
         let name = extension.to_ascii_lowercase();
         let mut called = vec![name.clone()];
-        // Of a driver that of its database, and compression by what its streams are called.
+        // A PDO driver is also known by its database's name, and bz2 by its stream scheme.
         called.extend(name.strip_prefix("pdo_").map(str::to_string));
         called.extend((name == "bz2").then(|| "bzip2".to_string()));
         let parts = |name: &str| {
@@ -41,7 +43,7 @@ impl Names {
             parts.map(|part| part.to_ascii_lowercase().into_bytes()).collect()
         };
         let defined = defined.map(parts).filter(|parts: &Vec<_>| !parts.is_empty()).collect();
-        Names { defined, called: called.into_iter().map(String::into_bytes).collect() }
+        ReferenceNames { defined, called: called.into_iter().map(String::into_bytes).collect() }
     }
 }
 
@@ -49,29 +51,29 @@ fn is_of_word(c: u32) -> bool {
     c >= 0x80 || c == u32::from(b'_') || u8::try_from(c).is_ok_and(|b| b.is_ascii_alphanumeric())
 }
 
-/// Words that were met, of those that are looked for.
+/// The searched words that occurred.
 #[derive(Debug, Default)]
 pub struct References {
     wanted: HashSet<Vec<u8>>,
     met: HashSet<Vec<u8>>,
-    /// Those that stood in a text or a name of something, as a name does.
+    /// Words that occurred in a string or as an identifier, as a name would.
     met_as_name: HashSet<Vec<u8>>,
 }
 
 impl References {
-    pub fn to<'a>(all: impl Iterator<Item = &'a Names>) -> References {
+    pub fn to<'a>(all: impl Iterator<Item = &'a ReferenceNames>) -> References {
         let wanted = all.flat_map(|n| n.defined.iter().flatten().chain(&n.called)).cloned().collect();
         References { wanted, ..References::default() }
     }
 
-    /// Takes note of the words of a file of PHP.
+    /// Notes the words of a PHP file.
     pub fn read(&mut self, text: &[u8]) {
         self.each_word(text, |before, after| {
             matches!(before, Some(b'"' | b'\'' | b'.')) && matches!(after, Some(b'"' | b'\'' | b'.' | b':'))
         });
     }
 
-    /// Takes note of the words of settings, which have names without quotes.
+    /// Notes the words of settings, where names have no quotes.
     pub fn read_settings(&mut self, text: &[u8]) {
         self.each_word(text, |_, _| true);
     }
@@ -84,7 +86,7 @@ impl References {
             let end = text[begin..].iter().position(|b| !is_of_word(u32::from(*b))).map_or(text.len(), |n| begin + n);
             at = end;
             let before = begin.checked_sub(1).map(|n| text[n]);
-            // A variable is none.
+            // A variable is not a reference.
             if before == Some(b'$') {
                 continue;
             }
@@ -101,15 +103,15 @@ impl References {
         }
     }
 
-    pub fn has(&self, names: &Names) -> bool {
+    pub fn has(&self, names: &ReferenceNames) -> bool {
         names.called.iter().any(|name| self.met_as_name.contains(name))
             || names.defined.iter().any(|parts| parts.iter().all(|part| self.met.contains(part)))
     }
 
-    /// Reads the files of a site: all of PHP below its folders, and those that are named, whatever they are called.
+    /// Reads a site: all PHP files below its folders, and the listed files whatever their suffix.
     ///
     /// # Errors
-    /// In words, when there are too many, or one cannot be read.
+    /// In words, if there are too many, or one cannot be read.
     pub fn read_site(&mut self, folders: BTreeSet<PathBuf>, files: &[PathBuf]) -> Result<(), String> {
         let end = Instant::now() + MOST_TIME;
         let many = |what: &str| Err(format!("there is too much to look through below the site's folders ({what})"));
@@ -136,7 +138,7 @@ impl References {
             one(file, fs::metadata(file).map_or(0, |m| m.len()))?;
         }
         while let Some(folder) = open.pop() {
-            // A link may lead back.
+            // A link may lead back to a folder already read.
             let cannot = |e| format!("cannot read {}: {e}", folder.display());
             if !known.insert(fs::canonicalize(&folder).map_err(cannot)?) {
                 continue;
@@ -146,7 +148,7 @@ impl References {
             }
             for entry in fs::read_dir(&folder).map_err(cannot)?.filter_map(Result::ok) {
                 let path = entry.path();
-                // A link that leads nowhere.
+                // A broken link.
                 let Ok(metadata) = fs::metadata(&path) else { continue };
                 if metadata.is_dir() {
                     if entry.file_name() != ".git" {
@@ -166,8 +168,8 @@ fn is_read(path: &Path) -> bool {
     suffix.is_some_and(|s| SUFFIXES.contains(&s.as_str())) || path.file_name() == Some(OsStr::new(USER_INI))
 }
 
-/// The folders of sites: those that are served, with the project of which they are a part, and those of what a page includes: what has
-/// all of a project, or, of a library that others use, too, the part from which it is.
+/// Folders to search: the served folders with the project that contains them, and those of the files that a page
+/// includes. For the latter, the folder of the whole project, or for a shared library, the part that is used.
 pub fn folders_of(served: &[PathBuf], included: &[PathBuf]) -> BTreeSet<PathBuf> {
     let is_deep = |folder: &Path| folder.components().count() > 2;
     let mut all: BTreeSet<PathBuf> =
@@ -180,7 +182,7 @@ pub fn folders_of(served: &[PathBuf], included: &[PathBuf]) -> BTreeSet<PathBuf>
         let common = |root: &PathBuf| -> PathBuf {
             root.components().zip(folder.components()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
         };
-        // The root and two folders, such as /srv/shop; not /srv.
+        // A project is at least two levels deep, such as /srv/shop; /srv is not.
         let is_project = |common: &PathBuf| is_deep(common) && !SHARED.iter().any(|s| common == Path::new(s));
         let project = served.first().map(common).filter(is_project);
         all.insert(project.unwrap_or_else(|| folder.to_path_buf()));
@@ -190,7 +192,7 @@ pub fn folders_of(served: &[PathBuf], included: &[PathBuf]) -> BTreeSet<PathBuf>
     all
 }
 
-/// Of a folder that is served, the one that has the rest of the application beside it.
+/// The project of a served folder: the folder that contains the rest of the application.
 fn project_of(served: &Path) -> PathBuf {
     let is_project = |folder: &&Path| ["composer.json", "vendor"].iter().any(|name| folder.join(name).exists());
     served.parent().filter(is_project).unwrap_or(served).to_path_buf()
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_site_refers_to_what_it_names_however_it_is_written() {
-        let of = |extension: &str, defined: &[&str]| Names::new(extension, defined.iter().copied());
+        let of = |extension: &str, defined: &[&str]| ReferenceNames::new(extension, defined.iter().copied());
         let all = [
             of("ctype", &["ctype_digit"]),
             of("mongodb", &["MongoDB\\Driver\\Manager"]),
@@ -264,7 +266,7 @@ mod tests {
         fs::write(path("deep/a.css"), "three").expect("written");
         fs::write(path("b.tpl"), "four()").expect("written");
         std::os::unix::fs::symlink(dir.path(), path("deep/back")).expect("made");
-        let all = ["one", "two", "three", "four"].map(|name| Names::new("x", [name].into_iter()));
+        let all = ["one", "two", "three", "four"].map(|name| ReferenceNames::new("x", [name].into_iter()));
         let mut references = References::to(all.iter());
         references.read_site([dir.path().to_path_buf()].into(), &[path("b.tpl")]).expect("read");
         assert_eq!(all.each_ref().map(|names| references.has(names)), [true, true, false, true]);

@@ -1,5 +1,5 @@
-//! Which script of which pool answers a URL, told by the pools' own status pages: by the worker that has served one request more
-//! after the URL was asked; and what a front hands over to it.
+//! Finds the pool and script that answer a URL, and the variables that a front server passes for it. The pools' status
+//! pages show it: the worker has served one more request after the URL was requested.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,14 +14,14 @@ use crate::fpm_config::{Scan, socket_of};
 
 const MOST_TIME: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
-/// What its scoreboard has room for (`fpm_scoreboard.h`); what is longer is cut off.
+/// Space in PHP-FPM's scoreboard (`fpm_scoreboard.h`); longer text is truncated.
 const NAME_ROOM: usize = 127;
 const QUERY_ROOM: usize = 511;
 const SCRIPT_ROOM: usize = 255;
 
-/// A request as a pool has got it.
+/// A request as a pool received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedRequest {
     pub pool: String,
     pub script: PathBuf,
     /// `SCRIPT_NAME`.
@@ -29,12 +29,12 @@ pub struct Served {
     query: String,
 }
 
-/// What status pages and the URL tell.
-pub struct Told {
-    pub served: Served,
-    /// What the URL answers.
+/// What the status pages and the answer of the URL show.
+pub struct ServedEvidence {
+    pub served: ServedRequest,
+    /// The answer of the URL.
     pub answer: Answer,
-    /// Scripts that workers have served before, of whichever site.
+    /// Scripts that workers served before, of any site.
     pub others: Vec<PathBuf>,
 }
 
@@ -46,13 +46,13 @@ struct Page {
 }
 
 #[derive(Debug, Deserialize)]
-struct Rows {
-    processes: Vec<Row>,
+struct StatusDocument {
+    processes: Vec<ProcessRow>,
 }
 
-/// A worker, and its present or last request.
+/// A worker, and its current or last request.
 #[derive(Debug, Clone, Deserialize)]
-struct Row {
+struct ProcessRow {
     pid: i32,
     requests: u64,
     #[serde(rename = "request uri")]
@@ -60,11 +60,11 @@ struct Row {
     script: String,
 }
 
-/// Who answers a URL.
+/// Finds the worker that answers a URL.
 ///
 /// # Errors
-/// In words, when it cannot be told.
-pub fn of(scan: &Scan, url: &Url) -> Result<Told, String> {
+/// In words, if that cannot be determined.
+pub fn of(scan: &Scan, url: &Url) -> Result<ServedEvidence, String> {
     let page = |pool: &&str| {
         let value = |key: &str| Some(scan.last(pool, key)?.value.replace("$pool", pool));
         let socket = socket_of(&value("pm.status_listen").or_else(|| value("listen"))?)?;
@@ -84,7 +84,7 @@ pub fn of(scan: &Scan, url: &Url) -> Result<Told, String> {
         let answer = status::get(url, left()).map_err(|e| e.to_string())?;
         let after = pages.iter().map(|page| page.rows(left())).collect::<Result<Vec<_>, _>>()?;
         let all = pages.iter().zip(before.iter().zip(&after));
-        let mut served: Vec<Served> = Vec::new();
+        let mut served: Vec<ServedRequest> = Vec::new();
         for (page, (before, after)) in all {
             for row in newer(before, after).filter(|row| !page.is_of(row)) {
                 let one = row.served(&page.pool)?;
@@ -97,11 +97,11 @@ pub fn of(scan: &Scan, url: &Url) -> Result<Told, String> {
             (Some(served), true) => {
                 let all = before.iter().chain(&after).flatten().map(|row| PathBuf::from(&row.script));
                 let others = all.filter(|script| script.is_absolute() && script.is_file()).collect();
-                return Ok(Told { served, answer, others });
+                return Ok(ServedEvidence { served, answer, others });
             }
             (one, _) => several |= one.is_some(),
         }
-        // What a worker did is on the page when it has done it, which may be just after its answer.
+        // A request appears on the page when it is finished, which may be just after its answer.
         thread::sleep(PAUSE);
     }
     Err(match several {
@@ -112,28 +112,28 @@ pub fn of(scan: &Scan, url: &Url) -> Result<Told, String> {
     })
 }
 
-/// Workers that have served more than before.
-fn newer<'a>(before: &'a [Row], after: &'a [Row]) -> impl Iterator<Item = &'a Row> {
-    let had = |row: &Row| before.iter().find(|b| b.pid == row.pid).map_or(0, |b| b.requests);
+/// Workers that have served more requests than before.
+fn newer<'a>(before: &'a [ProcessRow], after: &'a [ProcessRow]) -> impl Iterator<Item = &'a ProcessRow> {
+    let had = |row: &ProcessRow| before.iter().find(|b| b.pid == row.pid).map_or(0, |b| b.requests);
     after.iter().filter(move |row| row.requests > had(row))
 }
 
 impl Page {
-    fn rows(&self, limit: Duration) -> Result<Vec<Row>, String> {
+    fn rows(&self, limit: Duration) -> Result<Vec<ProcessRow>, String> {
         let what = |why: String| format!("its status page ({} of {}): {why}", self.path, self.socket);
         let text = fastcgi::get(&self.socket, &self.path, "full&json", limit).map_err(|e| what(e.to_string()))?;
-        let rows: Rows = serde_json::from_str(&text).map_err(|e| what(format!("cannot be read: {e}")))?;
+        let rows: StatusDocument = serde_json::from_str(&text).map_err(|e| what(format!("cannot be read: {e}")))?;
         Ok(rows.processes)
     }
 
-    /// A look at the page itself.
-    fn is_of(&self, row: &Row) -> bool {
+    /// True if the row is a request for the status page itself.
+    fn is_of(&self, row: &ProcessRow) -> bool {
         row.uri.split('?').next() == Some(&self.path)
     }
 }
 
-impl Row {
-    fn served(&self, pool: &str) -> Result<Served, String> {
+impl ProcessRow {
+    fn served(&self, pool: &str) -> Result<ServedRequest, String> {
         let (name, query) = self.uri.split_once('?').unwrap_or((&self.uri, ""));
         if name.len() >= NAME_ROOM || query.len() >= QUERY_ROOM || self.script.len() >= SCRIPT_ROOM {
             return Err("the URL or the path of its script is too long for the status page, which cuts it off".into());
@@ -142,19 +142,19 @@ impl Row {
         if !script.is_absolute() || !script.is_file() {
             return Err(format!("the script that answers the URL is not to be found here: '{}'", self.script));
         }
-        Ok(Served { pool: pool.into(), script, name: name.into(), query: query.into() })
+        Ok(ServedRequest { pool: pool.into(), script, name: name.into(), query: query.into() })
     }
 }
 
-impl Served {
-    /// The folder that is served: where the script's name ends its path, what comes before; else its folder.
+impl ServedRequest {
+    /// The served folder: the script's path without its name, or otherwise its folder.
     pub fn document_root(&self) -> PathBuf {
         let script = self.script.to_string_lossy();
         let root = script.strip_suffix(&self.name).filter(|root| self.name.starts_with('/') && !root.is_empty());
         root.map(PathBuf::from).or_else(|| self.script.parent().map(Path::to_path_buf)).unwrap_or_default()
     }
 
-    /// What a front hands over with a plain GET of the URL, with this script in place of its own.
+    /// Variables that a front server passes for a plain GET of the URL, with this script instead of its own.
     pub fn variables(&self, url: &Url, script: &Path) -> Vec<(&'static str, String)> {
         let path = url.path.split('?').next().unwrap_or("/");
         let info = path.strip_prefix(&self.name).filter(|rest| rest.starts_with('/'));
@@ -192,8 +192,8 @@ impl Served {
 mod tests {
     use super::*;
 
-    fn rows(text: &str) -> Vec<Row> {
-        serde_json::from_str::<Rows>(text).expect("rows").processes
+    fn rows(text: &str) -> Vec<ProcessRow> {
+        serde_json::from_str::<StatusDocument>(text).expect("rows").processes
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let before = rows(&page(&[row(1, 5, "/status?full&json", "/status"), row(2, 7, "/a.php", "/a.php")]));
         let after = rows(&page(&[row(1, 6, "/status?full&json", "/status"), row(2, 8, "/index.php?a=b", &script)]));
         let own = Page { pool: "www".into(), socket: FpmSocket::Unix("/x".into()), path: "/status".into() };
-        let newer: Vec<&Row> = newer(&before, &after).filter(|row| !own.is_of(row)).collect();
+        let newer: Vec<&ProcessRow> = newer(&before, &after).filter(|row| !own.is_of(row)).collect();
         assert_eq!(newer.iter().map(|r| r.pid).collect::<Vec<_>>(), [2]);
         let served = newer[0].served("www").expect("a script");
         assert_eq!(served.document_root(), dir.path());
@@ -218,15 +218,15 @@ mod tests {
         let of = |name: &str| all.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
         assert_eq!((of("QUERY_STRING"), of("REQUEST_URI")), (Some("a=b"), Some("/index.php/item/7?x")));
         assert_eq!((of("PATH_INFO"), of("HTTPS"), of("SERVER_PORT")), (Some("/item/7"), Some("on"), Some("443")));
-        let long = Row { uri: format!("/{}", "x".repeat(NAME_ROOM)), ..newer[0].clone() };
+        let long = ProcessRow { uri: format!("/{}", "x".repeat(NAME_ROOM)), ..newer[0].clone() };
         assert!(long.served("www").expect_err("cut off").contains("too long"));
-        let gone = Row { script: "/no/such.php".into(), ..newer[0].clone() };
+        let gone = ProcessRow { script: "/no/such.php".into(), ..newer[0].clone() };
         assert!(gone.served("www").expect_err("not there").contains("/no/such.php"));
     }
 
     #[test]
     fn a_script_outside_of_the_folder_that_is_served_has_its_own() {
-        let served = Served {
+        let served = ServedRequest {
             pool: "www".into(),
             script: "/usr/share/app/main.php".into(),
             name: "/app".into(),

@@ -1,14 +1,15 @@
-//! HAProxy's command line, and what of it belongs to one start alone.
+//! HAProxy's command line, and which part of it belongs to a single start.
 //!
-//! A master that executes itself adds `-sf PID… -x SOCKET` to it (`mworker_reload`), for the moment of the reload and for
-//! good in that of the worker that it starts; up to 2.4 the master keeps it, too.
+//! A master that executes itself adds `-sf PID… -x SOCKET` (`mworker_reload`) for the moment of the reload. In the
+//! worker that it starts they remain; up to 2.4, in the master too.
 
 use std::path::PathBuf;
 
-/// Options by which one is told what to take over from its predecessor; process ids or one word follow.
+/// Options that name what to take over from a predecessor; process ids or one word follow.
 pub const PASSING: &[&str] = &["-sf", "-st", "-x"];
 
-/// Variables that a HAProxy sets for itself: in those of a successor they would make it one that is reloaded.
+/// Variables that HAProxy sets for itself. In a new process's environment they would make it believe that it is being
+/// reloaded.
 const OWN_VARIABLES: &[&str] = &[
     "HAPROXY_MWORKER",
     "HAPROXY_MWORKER_REEXEC",
@@ -24,23 +25,23 @@ const OWN_VARIABLES: &[&str] = &[
     "HAPROXY_BRANCH",
 ];
 
-/// A command line, taken apart.
+/// A parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
     /// Files and folders of the configuration.
     pub configs: Vec<PathBuf>,
-    /// The folder that it goes to before it reads them.
+    /// The folder that it changes to before it reads them.
     pub folder: Option<PathBuf>,
     /// `-W` or `-Ws`.
     pub has_master: bool,
-    /// `-D`; none of it with `-db` or `-d`.
+    /// `-D`, unless `-db` or `-d` is given.
     pub detaches: bool,
     pub stays: bool,
-    /// `-n`: counts more than what the configuration says.
+    /// `-n`: overrides the configuration.
     pub maxconn: bool,
-    /// `-p`: where it writes its process ids.
+    /// `-p`: the pid file.
     pub pid_file: Option<PathBuf>,
-    /// What a test has to have, too.
+    /// Other options, which a test needs too.
     others: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ impl CommandLine {
         read
     }
 
-    /// The words that test files as the server would read them.
+    /// The command line that tests files as the server would read them.
     pub fn test(&self, program: &str, files: &[PathBuf]) -> Vec<String> {
         let mut argv = vec![program.to_string(), "-c".into()];
         argv.extend(self.others.iter().cloned());
@@ -79,7 +80,7 @@ impl CommandLine {
     }
 }
 
-/// A command line without what belongs to one start alone.
+/// A command line without what belongs to a single start.
 pub fn lasting(argv: &[String]) -> Vec<String> {
     lastdrop_probe::process::without(argv, PASSING)
 }

@@ -1,8 +1,8 @@
-//! HAProxy's configuration: sections of lines, each line a keyword with arguments. Each word is known with the bytes that
-//! it stands in: a value is changed by changing those bytes, and nothing else of a file.
+//! HAProxy's configuration: sections of lines, each line a keyword with arguments. The byte range of each word is
+//! known, so that a change of a value touches no other byte of a file.
 //!
-//! The rules are those of `readcfgfile` (cfgparse.c): the first word of a line begins a section where it is the name of
-//! one; what stands between `.if` and `.endif` counts where its condition holds, which HAProxy itself is asked.
+//! The rules are those of `readcfgfile` (cfgparse.c). A line whose first word is the name of a section begins one.
+//! Lines between `.if` and `.endif` count if the condition holds; HAProxy itself is asked for that.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use lastdrop_files::input;
 
 use super::words::words;
-use crate::edits::{Edits, Flat, Word};
+use crate::edits::{ConfigWord, Edits, FlatText};
 
-/// What begins a section.
+/// Keywords that begin a section.
 const SECTIONS: &[&str] = &[
     "global",
     "defaults",
@@ -43,32 +43,32 @@ const MOST_FILES: usize = 10_000;
 
 /// A file of the configuration.
 #[derive(Debug)]
-pub struct Source {
-    /// As the command line, or its folder, has it.
+pub struct SourceFile {
+    /// The path from the command line or its folder.
     pub name: PathBuf,
-    /// The file itself, behind symbolic links.
+    /// The file with symbolic links resolved.
     pub file: PathBuf,
     pub text: Vec<u8>,
 }
 
 /// A keyword with its arguments.
 #[derive(Debug)]
-pub struct Line {
-    pub words: Vec<Word>,
+pub struct ConfigLine {
+    pub words: Vec<ConfigWord>,
     pub source: usize,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub number: usize,
-    /// Up to its line end, which is left out.
+    /// Byte range without the line end.
     pub at: Range<usize>,
     pub section: usize,
 }
 
-impl Line {
+impl ConfigLine {
     pub fn keyword(&self) -> &str {
         &self.words[0].text
     }
 
-    pub fn argument(&self, n: usize) -> Option<&Word> {
+    pub fn argument(&self, n: usize) -> Option<&ConfigWord> {
         self.words.get(n)
     }
 }
@@ -77,15 +77,15 @@ impl Line {
 pub struct Section {
     /// `frontend`, `global` …
     pub kind: String,
-    /// Empty where it has none.
+    /// Empty if the section has no name.
     pub name: String,
-    /// The section of defaults that it takes what it does not say from.
+    /// The `defaults` section from which it takes what it does not set.
     pub defaults: Option<usize>,
-    /// Its first line.
-    pub head: Line,
+    /// The line that begins it.
+    pub head: ConfigLine,
 }
 
-/// Why a configuration cannot be read, and where.
+/// Why a configuration cannot be read, with the position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}:{line}: {what}", file.display())]
 pub struct Fault {
@@ -94,16 +94,16 @@ pub struct Fault {
     pub what: String,
 }
 
-/// A whole configuration: lines in the order in which HAProxy reads them, without those that begin a section and those
-/// of conditions that do not hold.
+/// A whole configuration: lines in HAProxy's reading order, without the lines that begin sections and without those
+/// whose conditions do not hold.
 #[derive(Debug, Default)]
 pub struct Config {
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
     pub sections: Vec<Section>,
-    pub lines: Vec<Line>,
+    pub lines: Vec<ConfigLine>,
 }
 
-/// The files that names on the command line mean: of a folder those that end in `.cfg`, by name.
+/// Resolves names on the command line to files; of a folder, those that end in `.cfg`, by name.
 ///
 /// # Errors
 /// In words.
@@ -130,7 +130,7 @@ pub fn files_of(names: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
 }
 
 impl Config {
-    /// Reads files as HAProxy with this environment does. `holds` says whether a condition of an `.if` is met.
+    /// Reads files as HAProxy with this environment does. `holds` evaluates the condition of an `.if`.
     pub fn read(
         files: &[PathBuf],
         environment: &[(String, String)],
@@ -145,29 +145,30 @@ impl Config {
     }
 
     /// `file:line` of a line.
-    pub fn place(&self, line: &Line) -> String {
+    pub fn place(&self, line: &ConfigLine) -> String {
         format!("{}:{}", self.sources[line.source].name.display(), line.number)
     }
 
-    /// The lines of a section, or of a kind of sections, that have a keyword.
-    pub fn of<'a>(&'a self, section: usize, keyword: &'a str) -> impl DoubleEndedIterator<Item = &'a Line> {
+    /// The lines of a section with this keyword.
+    pub fn of<'a>(&'a self, section: usize, keyword: &'a str) -> impl DoubleEndedIterator<Item = &'a ConfigLine> {
         self.lines.iter().filter(move |line| line.section == section && line.keyword() == keyword)
     }
 
-    pub fn of_global<'a>(&'a self, keyword: &'a str) -> impl DoubleEndedIterator<Item = &'a Line> {
-        let is_global = |line: &&Line| self.sections[line.section].kind == "global";
+    pub fn of_global<'a>(&'a self, keyword: &'a str) -> impl DoubleEndedIterator<Item = &'a ConfigLine> {
+        let is_global = |line: &&ConfigLine| self.sections[line.section].kind == "global";
         self.lines.iter().filter(is_global).filter(move |line| line.keyword() == keyword)
     }
 
-    /// What a section says, or else the defaults that it has.
-    pub fn said<'a>(&'a self, section: usize, keyword: &'a str) -> Option<&'a Line> {
+    /// The line of a section with this keyword, otherwise that of its defaults.
+    pub fn said<'a>(&'a self, section: usize, keyword: &'a str) -> Option<&'a ConfigLine> {
         let of_defaults = || self.of(self.sections[section].defaults?, keyword).next_back();
         self.of(section, keyword).next_back().or_else(of_defaults)
     }
 
-    /// Everything in one text, after some changes. Like this it can be tested from one temporary file.
-    pub fn flat(&self, edits: &Edits) -> Flat {
-        let mut flat = Flat::default();
+    /// Returns the whole configuration as one text, with `edits` applied, so that one temporary file suffices for a
+    /// test.
+    pub fn flat(&self, edits: &Edits) -> FlatText {
+        let mut flat = FlatText::default();
         for (index, source) in self.sources.iter().enumerate() {
             for (number, at) in lines_of(&source.text).enumerate() {
                 flat.add(&source.name, number + 1, &edits.apply(index, &source.text, at));
@@ -180,7 +181,7 @@ impl Config {
     }
 }
 
-/// The bytes of each line, its end included.
+/// Byte ranges of the lines, with their line ends.
 fn lines_of(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     text.split_inclusive(|b| *b == b'\n').map(move |line| {
@@ -193,7 +194,7 @@ fn lines_of(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
 /// A block from `.if` to `.endif`.
 struct Branch {
     counts: bool,
-    /// One of its branches has counted, or none may.
+    /// True if one of its branches has applied, or none may.
     done: bool,
 }
 
@@ -201,7 +202,7 @@ struct Reader<'a> {
     config: Config,
     environment: HashMap<String, String>,
     holds: &'a dyn Fn(&str) -> bool,
-    /// The defaults that the next proxy has.
+    /// The defaults for the next proxy.
     defaults: Option<usize>,
 }
 
@@ -230,22 +231,23 @@ impl Reader<'_> {
             let content = text[at.clone()].iter().rev().take_while(|b| matches!(b, b'\n' | b'\r')).count();
             let at = at.start..at.end - content;
             if SECTIONS.contains(&first.text.as_str()) {
-                section = Some(self.begin(Line { words, source, number, at, section: self.config.sections.len() }));
+                section =
+                    Some(self.begin(ConfigLine { words, source, number, at, section: self.config.sections.len() }));
                 continue;
             }
             let own = section.ok_or_else(|| fault(format!("unknown keyword '{}' out of section", first.text)))?;
-            let line = Line { words, source, number, at, section: own };
+            let line = ConfigLine { words, source, number, at, section: own };
             self.set_variable(&line);
             self.config.lines.push(line);
         }
         if !branches.is_empty() {
             return Err(cannot("an '.if' has no '.endif'".into()));
         }
-        self.config.sources.push(Source { name: name.into(), file, text });
+        self.config.sources.push(SourceFile { name: name.into(), file, text });
         Ok(())
     }
 
-    fn begin(&mut self, head: Line) -> usize {
+    fn begin(&mut self, head: ConfigLine) -> usize {
         let index = self.config.sections.len();
         let kind = head.keyword().to_string();
         let text = |n: usize| head.argument(n).map_or("", |word| word.text.as_str());
@@ -268,8 +270,8 @@ impl Reader<'_> {
         index
     }
 
-    /// Variables that the configuration itself sets count from here on.
-    fn set_variable(&mut self, line: &Line) {
+    /// Variables that the configuration sets apply from here on.
+    fn set_variable(&mut self, line: &ConfigLine) {
         let text = |n: usize| line.argument(n).map(|word| word.text.clone());
         match (line.keyword(), text(1), text(2)) {
             ("setenv", Some(name), Some(value)) => drop(self.environment.insert(name, value)),
@@ -279,8 +281,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Is it a line of a condition? Then the branches are as it says.
-    fn is_condition(&self, words: &[Word], branches: &mut Vec<Branch>) -> Result<bool, String> {
+    /// Handles a line of a condition and updates the branches; false if it is another line.
+    fn is_condition(&self, words: &[ConfigWord], branches: &mut Vec<Branch>) -> Result<bool, String> {
         let condition = words.get(1).map_or("", |word| word.text.as_str());
         let outer_counts = |branches: &[Branch]| branches.iter().all(|branch| branch.counts);
         match words[0].text.as_str() {

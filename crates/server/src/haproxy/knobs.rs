@@ -1,52 +1,52 @@
-//! HAProxy's knobs, which depend on its configuration: what they are called, where each stands, and the bytes that turn it.
+//! HAProxy's knobs, which depend on its configuration: their names, their positions, and the edits that set them.
 //!
-//! `maxconn` and `nbthread` alone are those of the `global` section; `defaults.X` is of the unnamed defaults,
-//! `defaults/NAME.X` of named ones, `PROXY.X` of a frontend, backend or listen section, `BACKEND/SERVER.maxconn` of a server.
-//! Defaults and rules: configuration.txt and `cfgparse.c` of 2.6.
+//! `maxconn` and `nbthread` without a prefix are those of the `global` section. `defaults.X` belongs to the unnamed
+//! defaults, `defaults/NAME.X` to named ones, `PROXY.X` to a frontend, backend or listen section,
+//! `BACKEND/SERVER.maxconn` to a server. Defaults and rules: configuration.txt and `cfgparse.c` of 2.6.
 
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Setting, Settings};
 
-use super::config::{Config, Line};
-use crate::edits::{Edits, Word};
+use super::config::{Config, ConfigLine};
+use crate::edits::{ConfigWord, Edits};
 use crate::intern;
 
 pub const MAXCONN: &str = "maxconn";
 pub const NBTHREAD: &str = "nbthread";
 pub const REUSE: &str = "http-reuse";
 pub const BALANCE: &str = "balance";
-/// Most threads that Debian's is built with (MAX_THREADS).
+/// Maximum of Debian's build (MAX_THREADS).
 pub const MOST_THREADS: usize = 64;
 const MOST_CONNECTIONS: i64 = 10_000_000;
 
-/// Where a knob stands.
+/// The part of a configuration that a knob belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum KnobLocation {
     Global,
-    /// A section: its index.
+    /// A section, by index.
     Section(usize),
-    /// The line of a server: its index.
+    /// The line of a server, by index.
     Server(usize),
 }
 
 /// A knob that a configuration has a place for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ConfigKnob {
     pub name: String,
     pub keyword: &'static str,
-    pub place: Place,
+    pub place: KnobLocation,
 }
 
-/// All that a configuration has a place for; of two of one name the first.
-pub fn entries(config: &Config) -> Vec<Entry> {
-    let mut all: Vec<Entry> = Vec::new();
-    let mut add = |name: String, keyword: &'static str, place: Place| {
+/// All knobs that a configuration has a place for; of two with the same name, the first.
+pub fn entries(config: &Config) -> Vec<ConfigKnob> {
+    let mut all: Vec<ConfigKnob> = Vec::new();
+    let mut add = |name: String, keyword: &'static str, place: KnobLocation| {
         if !all.iter().any(|entry| entry.name == name) {
-            all.push(Entry { name, keyword, place });
+            all.push(ConfigKnob { name, keyword, place });
         }
     };
-    add(MAXCONN.into(), MAXCONN, Place::Global);
-    add(NBTHREAD.into(), NBTHREAD, Place::Global);
+    add(MAXCONN.into(), MAXCONN, KnobLocation::Global);
+    add(NBTHREAD.into(), NBTHREAD, KnobLocation::Global);
     let mut unnamed = 0;
     for (index, section) in config.sections.iter().enumerate() {
         let keywords: &[&'static str] = match section.kind.as_str() {
@@ -73,36 +73,36 @@ pub fn entries(config: &Config) -> Vec<Entry> {
                 _ => !servers.is_empty(),
             };
             if is_of_use {
-                add(format!("{label}.{keyword}"), keyword, Place::Section(index));
+                add(format!("{label}.{keyword}"), keyword, KnobLocation::Section(index));
             }
         }
         for line in servers {
             let server = config.lines[line].argument(1).map_or("", |word| word.text.as_str());
-            add(format!("{label}/{server}.{MAXCONN}"), MAXCONN, Place::Server(line));
+            add(format!("{label}/{server}.{MAXCONN}"), MAXCONN, KnobLocation::Server(line));
         }
     }
     all
 }
 
-/// Lines of a section that are servers, or templates of such.
+/// Lines of a section that define servers or server templates.
 fn servers(config: &Config, section: usize) -> Vec<usize> {
-    let is_server = |line: &Line| matches!(line.keyword(), "server" | "server-template") && line.words.len() > 2;
+    let is_server = |line: &ConfigLine| matches!(line.keyword(), "server" | "server-template") && line.words.len() > 2;
     let lines = config.lines.iter().enumerate();
     lines.filter(|(_, line)| line.section == section && is_server(line)).map(|(index, _)| index).collect()
 }
 
-/// The knobs of a configuration on so many processors. What a server with a master takes by a reload, one without takes
-/// only by a start.
-pub fn table(entries: &[Entry], processors: usize, has_master: bool) -> &'static [Knob] {
+/// The knobs of a configuration on a machine with this many processors. With a master a reload is enough; without one,
+/// they need a restart.
+pub fn table(entries: &[ConfigKnob], processors: usize, has_master: bool) -> &'static [Knob] {
     let needs = if has_master { ReloadClass::Reload } else { ReloadClass::Restart };
     let threads = processors.clamp(1, MOST_THREADS);
     intern::table(entries.iter().map(|entry| knob(entry, threads, needs)).collect())
 }
 
-fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
+fn knob(entry: &ConfigKnob, threads: usize, needs: ReloadClass) -> Knob {
     let connections = Takes::Count(0, MOST_CONNECTIONS);
     let (takes, default, constraint, effect) = match (entry.keyword, entry.place) {
-        (MAXCONN, Place::Global) => (
+        (MAXCONN, KnobLocation::Global) => (
             connections,
             "0",
             "0 is as many as ulimit -n allows; one that is passed on takes two open files",
@@ -126,7 +126,7 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
             "first needs a maxconn of each server",
             "which server gets a request: in turn, the least loaded, always the same for a client",
         ),
-        (_, Place::Server(_)) => (
+        (_, KnobLocation::Server(_)) => (
             connections,
             "0",
             "0 is no limit; not below minconn; in all as many as there are workers behind",
@@ -141,7 +141,7 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
     };
     let name = intern::text(&entry.name);
     let findings: &[&str] = match (entry.keyword, entry.place) {
-        (MAXCONN, Place::Server(_)) => &["upstream-backlog-overflow"],
+        (MAXCONN, KnobLocation::Server(_)) => &["upstream-backlog-overflow"],
         (MAXCONN, _) => &["accept-queue-overflow", "fd-limit"],
         (NBTHREAD, _) => &["cpu-saturated", "single-worker-cpu"],
         (REUSE, _) => &["upstream-connect-per-request", "port-exhaustion"],
@@ -150,38 +150,38 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
     Knob::new(name, takes, default, needs, constraint, effect).worth_trying_for(findings)
 }
 
-/// What the configuration says of a knob, and where.
-pub fn find(config: &Config, entry: &Entry) -> Option<(Setting, String)> {
-    let said = |line: &Line| Some((value(entry.keyword, line)?, config.place(line)));
+/// The value of a knob in the configuration, and its source.
+pub fn find(config: &Config, entry: &ConfigKnob) -> Option<(Setting, String)> {
+    let said = |line: &ConfigLine| Some((value(entry.keyword, line)?, config.place(line)));
     match entry.place {
-        // A second one is complained of, and does not count.
-        Place::Global if entry.keyword == MAXCONN => said(config.of_global(MAXCONN).next()?),
-        Place::Global => said(config.of_global(entry.keyword).next_back()?),
-        Place::Section(section) if config.sections[section].kind == "defaults" => {
+        // HAProxy warns about a second line and ignores it.
+        KnobLocation::Global if entry.keyword == MAXCONN => said(config.of_global(MAXCONN).next()?),
+        KnobLocation::Global => said(config.of_global(entry.keyword).next_back()?),
+        KnobLocation::Section(section) if config.sections[section].kind == "defaults" => {
             said(config.of(section, entry.keyword).next_back()?)
         }
-        Place::Section(section) => said(config.said(section, entry.keyword)?),
-        Place::Server(line) => {
+        KnobLocation::Section(section) => said(config.said(section, entry.keyword)?),
+        KnobLocation::Server(line) => {
             let (word, line) = of_server(config, line, MAXCONN)?;
             Some((Setting::read(&word.text), config.place(line)))
         }
     }
 }
 
-/// What follows a parameter of a server, by its index, and in which line: its own, else one of the defaults for servers. Those of
-/// its own section count for the servers below them.
-pub fn of_server<'a>(config: &'a Config, server: usize, parameter: &str) -> Option<(&'a Word, &'a Line)> {
+/// The value after a parameter of a server, and its line: the server's own, otherwise the defaults for servers. A
+/// `default-server` of its own section applies to the servers below it.
+pub fn of_server<'a>(config: &'a Config, server: usize, parameter: &str) -> Option<(&'a ConfigWord, &'a ConfigLine)> {
     let own = &config.lines[server];
-    let of = |line: &'a Line| Some((parameter_of(line, parameter)?, line));
+    let of = |line: &'a ConfigLine| Some((parameter_of(line, parameter)?, line));
     let of_section = |section| config.of(section, "default-server").rev();
     let before = of_section(own.section).filter(|l| (l.source, l.number) < (own.source, own.number));
     let of_defaults = config.sections[own.section].defaults.into_iter().flat_map(of_section);
     of(own).or_else(|| before.chain(of_defaults).find_map(of))
 }
 
-/// The word after a parameter in a line; the last counts.
-fn parameter_of<'a>(line: &'a Line, parameter: &str) -> Option<&'a Word> {
-    // A server's name and address, a template's name, number and address.
+/// The word after a parameter in a line; the last one applies.
+fn parameter_of<'a>(line: &'a ConfigLine, parameter: &str) -> Option<&'a ConfigWord> {
+    // `server` has a name and an address; `server-template` a name, a number and an address.
     let from = match line.keyword() {
         "server" => 3,
         "server-template" => 4,
@@ -192,17 +192,17 @@ fn parameter_of<'a>(line: &'a Line, parameter: &str) -> Option<&'a Word> {
     parameters.get(at + 1)
 }
 
-fn value(keyword: &str, line: &Line) -> Option<Setting> {
+fn value(keyword: &str, line: &ConfigLine) -> Option<Setting> {
     let words: Vec<&str> = line.words[1..].iter().map(|word| word.text.as_str()).collect();
-    // A way to balance may have words of its own, such as `url_param user`.
+    // A balance algorithm may have arguments, such as `url_param user`.
     let text = if keyword == BALANCE { words.join(" ") } else { (*words.first()?).to_string() };
     Some(Setting::read(&text))
 }
 
-/// The changes that bring settings about.
+/// Returns the edits that make these settings.
 ///
 /// # Errors
-/// In words, where a setting has no place.
+/// In words, if a setting has no place.
 pub fn edits(config: &Config, settings: &Settings) -> Result<Edits, String> {
     let entries = entries(config);
     let mut edits = Edits::default();
@@ -215,11 +215,11 @@ pub fn edits(config: &Config, settings: &Settings) -> Result<Edits, String> {
     Ok(edits)
 }
 
-fn set(config: &Config, edits: &mut Edits, entry: &Entry, value: &str) -> Result<(), String> {
-    let lines: Vec<&Line> = match entry.place {
-        Place::Global => config.of_global(entry.keyword).collect(),
-        Place::Section(section) => config.of(section, entry.keyword).collect(),
-        Place::Server(line) => {
+fn set(config: &Config, edits: &mut Edits, entry: &ConfigKnob, value: &str) -> Result<(), String> {
+    let lines: Vec<&ConfigLine> = match entry.place {
+        KnobLocation::Global => config.of_global(entry.keyword).collect(),
+        KnobLocation::Section(section) => config.of(section, entry.keyword).collect(),
+        KnobLocation::Server(line) => {
             let line = &config.lines[line];
             match (parameter_of(line, MAXCONN), line.words.last()) {
                 (Some(word), _) => edits.replace(line.source, word.at.clone(), value.into()),
@@ -244,10 +244,10 @@ fn set(config: &Config, edits: &mut Edits, entry: &Entry, value: &str) -> Result
     Ok(())
 }
 
-/// Puts a line right below the first of its section.
-fn add(config: &Config, edits: &mut Edits, entry: &Entry, value: &str) -> Result<(), String> {
+/// Adds a line right below the head of its section.
+fn add(config: &Config, edits: &mut Edits, entry: &ConfigKnob, value: &str) -> Result<(), String> {
     let section = match entry.place {
-        Place::Section(section) => Some(section),
+        KnobLocation::Section(section) => Some(section),
         _ => config.sections.iter().position(|section| section.kind == "global"),
     };
     let Some(section) = section else {
@@ -266,7 +266,7 @@ fn add(config: &Config, edits: &mut Edits, entry: &Entry, value: &str) -> Result
     Ok(())
 }
 
-/// How a text ends its lines.
+/// The line end that a text uses.
 fn line_end(text: &[u8]) -> &'static str {
     let line = text.split_inclusive(|b| *b == b'\n').next().unwrap_or_default();
     if line.ends_with(b"\r\n") { "\r\n" } else { "\n" }

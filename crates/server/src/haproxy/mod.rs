@@ -1,6 +1,6 @@
-//! HAProxy: one process of several threads, with or without a master. A file that is read later may not say again what an
-//! earlier one says of a proxy, so that its own files are edited. A master executes itself at a reload, and starts another
-//! worker; one without is started again.
+//! HAProxy: one process with several threads, with or without a master. Its own files are edited, because a later file
+//! may not repeat what an earlier one sets for a proxy. A master executes itself at a reload and starts another worker.
+//! A process without a master is restarted.
 
 mod command_line;
 mod config;
@@ -21,43 +21,44 @@ use nix::sys::signal::Signal;
 
 use command_line::{CommandLine, PASSING};
 use config::Config;
-use knobs::{Entry, MAXCONN, NBTHREAD, Place};
-use running::Running;
+use knobs::{ConfigKnob, KnobLocation, MAXCONN, NBTHREAD};
+use running::RuntimeState;
 
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
-use crate::private::{Like, prepare};
+use crate::private::{FileAttributes, prepare};
 use crate::resolve::{Candidate, choose, listeners_of, masters, why_not_asked};
 use crate::{ServerError, ServerRef, restart, systemd};
 
 pub struct Haproxy {
     facts: Facts,
     command_line: CommandLine,
-    /// Files and folders of the configuration, in full.
+    /// Absolute paths of the configuration's files and folders.
     configs: Vec<PathBuf>,
-    /// A master starts its workers.
+    /// True if a master starts the workers.
     has_master: bool,
     stats: Option<Endpoint>,
     knobs: &'static [Knob],
 }
 
-/// Open files that it has besides two for each connection: listeners, pollers, pipes.
+/// Open files besides two per connection: listeners, pollers, pipes.
 const OTHER_FILES: u64 = 30;
 
-/// A configuration may have thousands of conditions, and each is a question.
+/// A configuration may have thousands of conditions, and each is a question to HAProxy.
 const MOST_ASKING: Duration = Duration::from_secs(20);
 
-/// A test may wait for names to be resolved.
+/// Generous, because a test may wait for name resolution.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
 
 fn program_of(birth: &Birth) -> String {
     execution::program_of(birth).display().to_string()
 }
 
-/// How one was started, without what belongs to one start alone. Whether it has a master is told by its variables, too.
+/// How the server was started, without what belongs to a single start; and whether it has a master, which its
+/// environment shows too.
 fn birth_of(info: &ProcessInfo) -> Result<(Birth, bool), ServerError> {
     let pid = info.pid;
     let mut birth = Birth::of_seen(info)?;
@@ -65,9 +66,10 @@ fn birth_of(info: &ProcessInfo) -> Result<(Birth, bool), ServerError> {
     birth.argv = command_line::lasting(&birth.argv);
     birth.passing = PASSING.iter().map(ToString::to_string).collect();
     birth.environment = command_line::given(&birth.environment);
-    // When it has its threads it forbids itself any more (`insecure-fork-wanted`): a successor could not have threads.
+    // Once its threads run, HAProxy forbids itself new processes (`insecure-fork-wanted`); with that limit a successor
+    // could not have threads.
     birth.limits.retain(|(resource, soft, _)| (*resource, *soft) != (libc::RLIMIT_NPROC, Some(0)));
-    // One that has locked itself up in a folder no longer tells where it was started.
+    // A process in a chroot no longer shows where it was started.
     if fs::read_link(format!("/proc/{pid}/root")).is_ok_and(|root| root != Path::new("/")) {
         birth.directory = "/".into();
     }
@@ -82,7 +84,7 @@ pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
 }
 
 impl Haproxy {
-    /// Do these files pass the test of their server? Gives what it says of them.
+    /// Tests these files with the server's program and returns its output.
     fn check_files(birth: &Birth, line: &CommandLine, files: &[PathBuf]) -> Result<String, ServerError> {
         let (passed, said) = Haproxy::test_of(birth, line, files)?;
         if passed {
@@ -113,7 +115,7 @@ impl Haproxy {
                 Err(e) => refused = why_not_asked(e, &p, server).or(refused),
             }
         }
-        // One that is not asked may be the one that is meant.
+        // A master that cannot be asked may be the one that is meant.
         let not_found = || refused.unwrap_or_else(|| not_found(server));
         let Candidate { found, listeners, .. } = choose(candidates, server, not_found)?;
         let (mut birth, has_master, command_line, configs) = found;
@@ -134,7 +136,7 @@ impl Haproxy {
             status_url: None,
         };
         let mut haproxy = Haproxy { facts, command_line, configs, has_master, stats: None, knobs: &[] };
-        // One that cannot be read is told of when it is needed.
+        // A configuration that cannot be read is reported when it is needed.
         let config = haproxy.config().unwrap_or_default();
         haproxy.has_master |= haproxy.command_line.has_master || config.of_global("master-worker").next().is_some();
         haproxy.facts.model = if haproxy.has_master { "master and worker" } else { "one process" }.into();
@@ -153,8 +155,8 @@ impl Haproxy {
         self.facts.birth.cpus.len()
     }
 
-    /// One process without a master that has become another user has to be started by root again. Its configuration alone proves
-    /// nothing: any user can run one on a file that says `user`. A pid file of root's that names it does.
+    /// Root must restart a process without a master that has changed its user. The configuration alone proves nothing,
+    /// because any user can run HAProxy on a file that says `user`. A pid file of root's that names the process does.
     fn start_as_root_again(&mut self, config: &Config) {
         let drops =
             ["user", "uid", "group", "gid", "chroot"].iter().any(|word| config.of_global(word).next().is_some());
@@ -173,7 +175,7 @@ impl Haproxy {
         }
     }
 
-    /// Files that decide what it executes: those of its configuration, and scripts that these name.
+    /// Files that decide what it executes: its configuration, and the scripts named there.
     fn code(&self, config: &Config) -> Vec<PathBuf> {
         const NAME_CODE: &[&str] = &["lua-load", "lua-load-per-thread", "lua-prepend-path", "ssl-engine"];
         let scripts = config.lines.iter().filter(|line| NAME_CODE.contains(&line.keyword()));
@@ -202,7 +204,7 @@ impl Haproxy {
             .map_err(|fault| ServerError::Setting(format!("the configuration cannot be read: {fault}")))
     }
 
-    /// Runs the configuration test as the server would run it, with its limits; gives what it says.
+    /// Runs the configuration test as the server would run it, with its limits, and returns its output.
     fn test(&self, files: &[PathBuf]) -> Result<(bool, String), ServerError> {
         let birth = Birth { code: self.code(&self.config()?), ..self.facts.birth.clone() };
         Haproxy::test_of(&birth, &self.command_line, files)
@@ -220,14 +222,14 @@ impl Haproxy {
         Some(beside(self.files().ok()?.first()?, "test"))
     }
 
-    /// Runs the test on a temporary file beside its own that has all of it, with changes.
+    /// Runs the test on a temporary file next to the configuration that contains all of it, with edits.
     fn test_flat(&self, config: &Config, edits: &Edits) -> Result<(bool, String), ServerError> {
         let (Some(file), Some(first)) = (self.flat_file(), config.sources.first()) else {
             return Err(ServerError::Setting("there is no file to change".into()));
         };
         let flat = config.flat(edits);
         let write = || {
-            Like::of(&first.file)
+            FileAttributes::of(&first.file)
                 .and_then(|like| prepare(&file, &like, &flat.text))
                 .map_err(ServerError::io(format!("cannot write {}", file.display())))
         };
@@ -239,7 +241,7 @@ impl Haproxy {
         Ok((passed, said.replace(&*file.to_string_lossy(), &first.name.to_string_lossy())))
     }
 
-    /// Would the server take these settings? `before` is what it says of its own.
+    /// Checks that the server would accept these settings. `before` is the test's output without them.
     fn check_settings(&self, change: &Change, before: &str) -> Result<(), ServerError> {
         let config = self.config()?;
         if self.command_line.maxconn && change.settings.contains_key(MAXCONN) {
@@ -266,21 +268,21 @@ impl Haproxy {
         if new.is_empty() { Ok(()) } else { refused(new.join("\n")) }
     }
 
-    /// What it would cut off, or could not start with, and no test of HAProxy's tells.
+    /// Why the server would reduce these settings or not start with them, where HAProxy's test does not report it.
     fn limit_beyond(&self, config: &Config, settings: &Settings) -> Option<String> {
-        let running = self.stats.as_ref().and_then(|at| Running::ask(at).ok());
+        let running = self.stats.as_ref().and_then(|at| RuntimeState::ask(at).ok());
         let wanted = |name: &str| settings.get(name).and_then(Setting::count).filter(|n| *n > 0).map(|n| n as u64);
         let (limit, files) = running.as_ref().map_or((None, None), |r| (r.count("Maxconn"), r.count("Maxsock")));
         let of_global = |keyword: &str| {
             let line = config.of_global(keyword).next()?;
             line.argument(1)?.text.parse::<u64>().ok().filter(|n| *n > 0)
         };
-        // The running server may still have that of the last trial.
+        // The running server may still have the value of the last trial.
         let global = wanted(MAXCONN).or_else(|| of_global(MAXCONN));
         for entry in knobs::entries(config) {
             let Some(value) = wanted(&entry.name) else { continue };
             match entry.place {
-                Place::Section(_) if entry.keyword == MAXCONN => {
+                KnobLocation::Section(_) if entry.keyword == MAXCONN => {
                     if let Some(most) = global.filter(|most| value > *most) {
                         return Some(format!(
                             "{}: the global maxconn is {most}, and no frontend gets more",
@@ -288,7 +290,7 @@ impl Haproxy {
                         ));
                     }
                 }
-                Place::Server(line) => {
+                KnobLocation::Server(line) => {
                     let least = knobs::of_server(config, line, "minconn").and_then(|(word, _)| word.text.parse().ok());
                     if let Some(least) = least.filter(|least: &u64| value < *least) {
                         return Some(format!("{}: minconn is {least}, and maxconn would be the same", entry.name));
@@ -309,8 +311,14 @@ impl Haproxy {
             .then(|| format!("maxconn {maxconn} takes {needed} open files; it may have {hard} at most and is not root"))
     }
 
-    /// What is in force, and where that comes from.
-    fn effective_value(&self, config: &Config, entry: &Entry, running: Option<&Running>, e: &mut EffectiveSettings) {
+    /// Records the effective value of a knob and its source.
+    fn effective_value(
+        &self,
+        config: &Config,
+        entry: &ConfigKnob,
+        running: Option<&RuntimeState>,
+        e: &mut EffectiveSettings,
+    ) {
         let said = knobs::find(config, entry).filter(|_| entry.name != MAXCONN || !self.command_line.maxconn);
         let actual = running.and_then(|running| running.value(config, entry));
         let default = || match entry.name.as_str() {
@@ -318,7 +326,8 @@ impl Haproxy {
             _ => Setting::read(self.knobs.iter().find(|k| k.name == entry.name).map_or("0", |k| k.default)),
         };
         let is_same = |configured: &Setting, actual: &Setting| match entry.keyword {
-            // 0 is what follows from elsewhere. Of a way to balance the server tells the first word.
+            // 0 means that the value follows from others. For a balance algorithm, the server reports only the first
+            // word.
             MAXCONN => configured == actual || configured.count() == Some(0),
             _ => configured.to_string().split([' ', '(']).next() == Some(actual.to_string().as_str()),
         };
@@ -338,7 +347,7 @@ impl Haproxy {
             (Some((configured, place)), None) => (configured, place),
             (None, Some(actual)) if self.command_line.maxconn && entry.name == MAXCONN => (actual, "-n".into()),
             (None, Some(actual)) => {
-                let follows = entry.keyword == MAXCONN && matches!(entry.place, Place::Section(_));
+                let follows = entry.keyword == MAXCONN && matches!(entry.place, KnobLocation::Section(_));
                 (actual, if follows { "the global maxconn" } else { "default of HAProxy" }.into())
             }
             (None, None) => (default(), "default of HAProxy".into()),
@@ -348,18 +357,18 @@ impl Haproxy {
     }
 }
 
-/// Lines of a level, without the process that says them.
+/// Messages of a level, without the process that prints them.
 fn complaints<'a>(said: &'a str, level: &str) -> Vec<&'a str> {
     let bare = |line: &'a str| {
         let rest = line.strip_prefix(level)?;
         Some(rest.split_once(") : ").map_or(rest, |(_, what)| what).trim())
     };
-    // That there are mistakes says nothing of what they are.
+    // Skip lines that only say that there are errors.
     let tells = |line: &&str| !line.contains("Fatal errors found") && !line.contains("Error(s) found");
     said.lines().filter_map(bare).filter(tells).collect()
 }
 
-/// Why a master did not take its configuration, from its log; none where it does not say.
+/// Why a master did not use its configuration, from its log; `None` if the log does not say.
 pub fn refusal(log: &str, master: i32) -> Option<String> {
     let mark = format!("({master})");
     let own: Vec<&str> = log.lines().filter(|line| line.contains(&mark)).collect();
@@ -398,7 +407,7 @@ impl Adapter for Haproxy {
     fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         let config = self.config()?;
         let mut e = EffectiveSettings::default();
-        let running = match self.stats.as_ref().map(Running::ask) {
+        let running = match self.stats.as_ref().map(RuntimeState::ask) {
             Some(Ok(running)) => Some(running),
             other => {
                 let why = other.and_then(Result::err).unwrap_or_else(|| "its configuration has none".into());
@@ -421,12 +430,12 @@ impl Adapter for Haproxy {
         Ok(e)
     }
 
-    /// None: one process serves any number of users.
+    /// Empty: one process serves any number of users.
     fn pool_settings(&self, _size: u64, _effective: &Settings) -> Settings {
         Settings::new()
     }
 
-    /// All of them, also those that are in force: what says nothing of its own follows what is changed elsewhere.
+    /// All settings, including those already in force: a knob that is not set follows changes made elsewhere.
     fn complete(&self, settings: &Settings, _effective: &Settings) -> Settings {
         settings.clone()
     }
@@ -460,7 +469,7 @@ impl Adapter for Haproxy {
         if change.is_empty() { Ok(()) } else { self.check_settings(change, &said) }
     }
 
-    /// No frontend counts what its socket is asked.
+    /// No frontend counts requests on the stats socket.
     fn counts_looks(&self) -> bool {
         false
     }
@@ -470,7 +479,7 @@ impl Adapter for Haproxy {
         !self.command_line.stays && (self.command_line.detaches || by_file())
     }
 
-    /// One without a master is told nothing by it: it writes its state into its log.
+    /// SIGHUP means no reload to a process without a master: it only logs its state.
     fn reload_signal(&self) -> Signal {
         if self.has_master { Signal::SIGUSR2 } else { Signal::SIGHUP }
     }
@@ -491,7 +500,7 @@ impl Adapter for Haproxy {
         self.facts.birth.errors.clone()
     }
 
-    /// The latest alone: earlier ones still finish what they do. A master may have started other programs, too.
+    /// Only the newest workers: older ones are finishing. A master may also have started other programs.
     fn workers(&self, master: i32) -> Vec<i32> {
         let own = process::children(master).into_iter();
         let own = own.filter(|p| p.exe.as_ref().is_none_or(|exe| restart::same_program(exe, &self.facts.birth.exe)));

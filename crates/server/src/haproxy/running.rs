@@ -1,4 +1,4 @@
-//! What a running HAProxy says of itself, over its stats socket.
+//! Reads the state of a running HAProxy over its stats socket.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,48 +9,50 @@ use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::stats_socket::{self, Row, ask};
 
 use super::config::Config;
-use super::knobs::{Entry, MAXCONN, NBTHREAD, Place};
+use super::knobs::{ConfigKnob, KnobLocation, MAXCONN, NBTHREAD};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What it says now.
-pub struct Running {
+/// The present state.
+pub struct RuntimeState {
     info: BTreeMap<String, String>,
     rows: Vec<Row>,
 }
 
-impl Running {
+impl RuntimeState {
+    /// Asks the stats socket.
+    ///
     /// # Errors
     /// In words: why it does not answer.
-    pub fn ask(at: &Endpoint) -> Result<Running, String> {
+    pub fn ask(at: &Endpoint) -> Result<RuntimeState, String> {
         let answer = |command| ask(at, command, ASK_TIMEOUT).map_err(|e| format!("{at}: {e}"));
         let info = stats_socket::info(&answer("show info")?);
         let rows = stats_socket::rows(&answer("show stat")?).ok_or_else(|| format!("{at} gives no table"))?;
-        Ok(Running { info, rows })
+        Ok(RuntimeState { info, rows })
     }
 
     pub fn count(&self, name: &str) -> Option<u64> {
         self.info.get(name)?.parse().ok()
     }
 
-    /// The value that a knob has; none where it does not say.
-    pub fn value(&self, config: &Config, entry: &Entry) -> Option<Setting> {
+    /// The present value of a knob; `None` if the state does not contain it.
+    pub fn value(&self, config: &Config, entry: &ConfigKnob) -> Option<Setting> {
         let row = |proxy: &str, part: &str| self.rows.iter().find(|row| row.is(proxy, part));
         match (entry.place, entry.keyword) {
-            (Place::Global, MAXCONN) => self.count("Maxconn").map(Setting::from),
-            (Place::Global, NBTHREAD) => self.count("Nbthread").map(Setting::from),
-            (Place::Global, _) => None,
-            (Place::Section(section), MAXCONN) => {
+            (KnobLocation::Global, MAXCONN) => self.count("Maxconn").map(Setting::from),
+            (KnobLocation::Global, NBTHREAD) => self.count("Nbthread").map(Setting::from),
+            (KnobLocation::Global, _) => None,
+            (KnobLocation::Section(section), MAXCONN) => {
                 let section = &config.sections[section];
                 row(&section.name, "FRONTEND").filter(|_| section.kind != "defaults")?.count("slim").map(Setting::from)
             }
-            // Only to those who may change things; an operator's socket tells it.
-            (Place::Section(section), "balance") => {
+            // Shown only on sockets with level operator or admin.
+            (KnobLocation::Section(section), "balance") => {
                 let name = row(&config.sections[section].name, "BACKEND")?.text("algo");
                 (!name.is_empty()).then(|| Setting::read(name))
             }
-            (Place::Section(_), _) => None,
-            (Place::Server(line), _) => {
+            (KnobLocation::Section(_), _) => None,
+            (KnobLocation::Server(line), _) => {
                 let line = &config.lines[line];
                 let mut name = line.argument(1)?.text.clone();
                 if line.keyword() == "server-template" {
@@ -65,9 +67,9 @@ impl Running {
     }
 }
 
-/// Where the stats socket of a configuration is: the first that can be reached from outside.
+/// The first stats socket of a configuration that is reachable from outside.
 pub fn stats_socket(config: &Config) -> Option<Endpoint> {
-    let text = |n: usize, line: &super::config::Line| line.argument(n).map(|word| word.text.clone());
+    let text = |n: usize, line: &super::config::ConfigLine| line.argument(n).map(|word| word.text.clone());
     let prefixes = config.of_global("unix-bind").filter(|line| text(1, line).as_deref() == Some("prefix"));
     let prefix = prefixes.filter_map(|line| text(2, line)).next_back().unwrap_or_default();
     let sockets = config.of_global("stats").filter(|line| text(1, line).as_deref() == Some("socket"));

@@ -1,16 +1,16 @@
-//! Words of a line of HAProxy's configuration, with the bytes that they stand in (`parse_line` in its tools.c): white space
-//! ends one, quotes may begin within one, a backslash takes some characters as they are, `#` begins a comment anywhere
-//! outside of quotes, and variables of the environment count within double quotes.
+//! Splits a line of HAProxy's configuration into words with their byte ranges (`parse_line` in its tools.c). White
+//! space ends a word, quotes may begin inside one, and a backslash escapes some characters. `#` begins a comment
+//! anywhere outside quotes, and environment variables are expanded inside double quotes.
 
 use std::collections::HashMap;
 
-use crate::edits::Word;
+use crate::edits::ConfigWord;
 
-/// The words of a line. `from` is where it begins in its file.
+/// Splits a line that begins at `from` in its file.
 ///
 /// # Errors
 /// In words: a quote that is not closed.
-pub fn words(line: &[u8], from: usize, environment: &HashMap<String, String>) -> Result<Vec<Word>, String> {
+pub fn words(line: &[u8], from: usize, environment: &HashMap<String, String>) -> Result<Vec<ConfigWord>, String> {
     let mut words = Vec::new();
     let mut word: Option<(usize, Vec<u8>)> = None;
     let mut quote: Option<u8> = None;
@@ -51,13 +51,13 @@ pub fn words(line: &[u8], from: usize, environment: &HashMap<String, String>) ->
     Ok(words)
 }
 
-fn finish(words: &mut Vec<Word>, word: &mut Option<(usize, Vec<u8>)>, end: usize) {
+fn finish(words: &mut Vec<ConfigWord>, word: &mut Option<(usize, Vec<u8>)>, end: usize) {
     if let Some((start, bytes)) = word.take() {
-        words.push(Word { text: String::from_utf8_lossy(&bytes).into_owned(), at: start..end });
+        words.push(ConfigWord { text: String::from_utf8_lossy(&bytes).into_owned(), at: start..end });
     }
 }
 
-/// What a backslash and what follows it stand for, and how many bytes follow it that belong to it.
+/// What an escape sequence stands for, and how many bytes after the backslash belong to it.
 fn escaped(after: &[u8], in_double_quotes: bool) -> (Vec<u8>, usize) {
     let hex = |b: Option<&u8>| b.and_then(|b| char::from(*b).to_digit(16)).map(|d| d as u8);
     match after.first() {
@@ -74,7 +74,7 @@ fn escaped(after: &[u8], in_double_quotes: bool) -> (Vec<u8>, usize) {
     }
 }
 
-/// The value of `NAME`, `{NAME}`, `{NAME-default}` or `{NAME[*]}`, and how many bytes that is.
+/// The value of `NAME`, `{NAME}`, `{NAME-default}` or `{NAME[*]}`, and its length in bytes.
 fn variable(after: &[u8], environment: &HashMap<String, String>) -> (String, usize) {
     let is_name = |b: &&u8| b.is_ascii_alphanumeric() || **b == b'_' || **b == b'.';
     let braces = usize::from(after.first() == Some(&b'{'));

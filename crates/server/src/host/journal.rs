@@ -1,5 +1,5 @@
-//! What is needed to undo a change of the host, on disk before the change is made. In the state folder beside the journals
-//! of servers, under a name that no server has.
+//! What is needed to undo a change of the host, written to disk before the change. It is in the state folder with the
+//! journals of servers, under a name that no server has.
 
 use std::path::{Path, PathBuf};
 
@@ -18,48 +18,48 @@ pub const SCHEMA: &str = "lastdrop.host-journal/1";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostJournal {
     pub schema: String,
-    /// As it was named on the command line.
+    /// The name from the command line.
     pub server: String,
     pub stage: Stage,
     pub created_unix_s: u64,
-    /// Of this start of the machine: another one has none of our values.
+    /// Boot id of the machine: after another boot none of our values remain.
     pub boot: String,
     pub namespace: NamespaceId,
-    /// One that was in the namespace.
+    /// A process in the namespace.
     pub process: Process,
-    /// What belongs to the whole machine may be changed as well.
+    /// True if settings of the whole machine may be changed too.
     pub host_wide: bool,
     pub values: Vec<ValueBefore>,
     /// Processes whose limit of open files is changed, the master first.
     pub limits: Vec<LimitBefore>,
-    /// The soft limits that they may have by us.
+    /// The soft limits that lastdrop may have given them.
     pub our_limits: Vec<u64>,
     pub kept: Option<KeptFile>,
     #[serde(skip)]
     pub path: PathBuf,
 }
 
-/// A setting and what it was.
+/// A setting and its former value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ValueBefore {
     pub name: String,
     pub before: String,
-    /// What it may be by us: the values of this change and of the one before.
+    /// Values that lastdrop may have set: those of this change and of the one before.
     pub ours: Vec<String>,
 }
 
-/// The files of a namespace. A journal may outlive its namespace, and another get the inode: then it has to be put back
-/// first, which sees that it is another.
+/// State files of a namespace. A journal may outlive its namespace, and a new one may get the same inode. Then the
+/// journal must be restored first, which detects the difference.
 pub fn files_of(inode: u64) -> Result<StateFiles, ServerError> {
     StateFiles::of(&format!("host.{inode}"))
 }
 
-/// Where those are locked out who change what belongs to the whole machine, from another namespace.
+/// The lock against changes of machine-wide settings from another namespace.
 pub fn lock_of_the_machine() -> Result<PathBuf, ServerError> {
     Ok(StateFiles::of("host.machine")?.lock)
 }
 
-/// Is this the journal of a host?
+/// True if this is the journal of a host.
 pub fn is_of_a_host(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let inode = name.strip_prefix("host.").and_then(|n| n.strip_suffix(".journal"));
@@ -67,7 +67,7 @@ pub fn is_of_a_host(path: &Path) -> bool {
 }
 
 impl HostJournal {
-    /// Writes it so that it is on disk, whole, before this returns.
+    /// Writes the journal; when this returns, it is completely on disk.
     pub fn write(&self) -> Result<(), ServerError> {
         let text = serde_json::to_string_pretty(self).map_err(|e| self.error(e.to_string()))?;
         write_durably(&self.path, text.as_bytes()).map_err(|e| self.error(e.to_string()))
@@ -81,7 +81,7 @@ impl HostJournal {
             .map_err(|fault| unusable(path, fault))
     }
 
-    /// Forgets the change: it is undone, or meant to stay.
+    /// Removes the journal: the change is undone or meant to stay.
     pub fn remove(&self) -> Result<(), ServerError> {
         let removed = remove_if_there(&unfinished(&self.path)).and_then(|()| remove_if_there(&self.path));
         removed.map_err(|e| self.error(e.to_string()))

@@ -1,6 +1,6 @@
-//! Settings that are meant to stay: a file that is read at every start of the machine.
+//! Host settings that are meant to stay: a file that is read at every boot.
 //!
-//! It is ours alone. What an earlier `--keep` left in it stays, but for the settings that are kept again.
+//! Only lastdrop writes this file. Settings from an earlier `--keep` stay in it unless they are kept again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use crate::undo_step::{StepKind, UndoStep, action_of};
 const NAME: &str = "90-lastdrop.conf";
 const HEAD: &str = "# Settings that lastdrop was told to keep. Read at every start; at once with: sysctl --system\n";
 
-/// The folder that the environment names instead of the machine's: of another root, or of whoever sets up a namespace.
+/// The folder from the environment instead of the machine's: for another root, or for the setup of a namespace.
 pub fn named_folder() -> Option<PathBuf> {
     std::env::var_os("LASTDROP_SYSCTL_D").filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
-/// The file as it was and as a `--keep` makes it.
+/// The file before and after a `--keep`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptFile {
     pub path: PathBuf,
@@ -32,7 +32,7 @@ pub struct KeptFile {
 }
 
 impl KeptFile {
-    /// The file with these settings in it.
+    /// The file with these settings added.
     pub fn with(settings: &Settings) -> Result<KeptFile, ServerError> {
         let path = named_folder().unwrap_or_else(|| PathBuf::from("/etc/sysctl.d")).join(NAME);
         let before = match input::read_regular_text(&path) {
@@ -49,7 +49,7 @@ impl KeptFile {
             .map_err(ServerError::io(format!("cannot write {}", self.path.display())))
     }
 
-    /// What a restore would do with it, if anything.
+    /// What a restore would do with the file, if anything.
     pub fn undo_step(&self) -> Option<UndoStep> {
         let now = input::read_regular_text(&self.path).ok();
         let is_ours = now.as_ref() == Some(&self.after);
@@ -57,7 +57,7 @@ impl KeptFile {
         (is_ours && now != self.before).then(step)
     }
 
-    /// Brings back what stood there before. What somebody else has written into it is left, and told.
+    /// Restores the former content. If others have changed the file, it is left alone and that is reported.
     pub fn put_back(&self) -> Result<Option<String>, ServerError> {
         let now = input::read_regular_text(&self.path).ok();
         let removed = remove_if_there(&unfinished(&self.path));
@@ -74,8 +74,7 @@ impl KeptFile {
     }
 }
 
-/// A text with these settings, in place of what it says of them. What is no sysctl is told in a comment, since it does not
-/// stay.
+/// Replaces these settings in a text. A setting that is not a sysctl becomes a comment, because it does not stay.
 fn merged(text: &str, settings: &Settings) -> String {
     let mut lines: BTreeMap<&str, String> = settings
         .iter()

@@ -1,8 +1,9 @@
-//! The settings of the host: what each takes, where it is, and who shares it.
+//! The host's settings: what values each takes, where it is, and who shares it.
 //!
-//! Which of them a network namespace has of its own was tried on Linux 6.18: set in a new namespace and read outside.
-//! `default_qdisc` is not to be seen in a new one and `nf_conntrack_max` cannot be written there: they are the machine's,
-//! like all that is no network. Effects are those of the kernel's documentation (ip-sysctl, nf_conntrack-sysctl, vm, fs).
+//! Which of them each network namespace has for itself was tested on Linux 6.18: set in a new namespace and read
+//! outside. `default_qdisc` does not exist in a new namespace and `nf_conntrack_max` cannot be written there, so they
+//! belong to the machine, like everything outside networking. Effects are from the kernel's documentation (ip-sysctl,
+//! nf_conntrack-sysctl, vm, fs).
 
 use std::path::Path;
 
@@ -12,11 +13,11 @@ use lastdrop_model::{Knob, ReloadClass};
 /// Who shares a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Everybody in a network namespace.
+    /// All processes in a network namespace.
     Namespace,
-    /// Everybody on the machine.
+    /// All processes on the machine.
     Machine,
-    /// Each process has its own.
+    /// Each process has its own value.
     Processes,
 }
 
@@ -25,7 +26,7 @@ pub enum Scope {
 pub struct HostKnob {
     pub knob: Knob,
     pub scope: Scope,
-    /// Where it is read and written; that of a process is in no file.
+    /// The file to read and write; empty for a setting of processes.
     pub file: &'static str,
     /// Why lastdrop does not change it.
     pub refused: Option<&'static str>,
@@ -36,7 +37,7 @@ impl HostKnob {
         Path::new(self.file)
     }
 
-    /// Does sysctl know it by its name?
+    /// True if sysctl has a name for it.
     pub fn is_sysctl(&self) -> bool {
         self.file.starts_with("/proc/sys/")
     }
@@ -80,7 +81,7 @@ impl HostKnob {
     }
 }
 
-/// Seconds that fit into the kernel's ticks.
+/// Largest number of seconds that fits the kernel's ticks.
 const LONGEST_S: i64 = 2_147_483;
 
 pub static KNOBS: &[HostKnob] = &[

@@ -1,7 +1,7 @@
-//! The soft limit of open files of the processes of a server, while they run.
+//! The soft limit of open files of a server's processes, while they run.
 //!
-//! A process forked meanwhile has the limit of its parent. So the master comes first, and whoever is not known when its
-//! limit is put back has the limit that the master had.
+//! A newly forked process has its parent's limit. Therefore the master is changed first, and an unknown process gets
+//! the master's former limit at a restore.
 
 use std::fs;
 use std::io;
@@ -13,26 +13,26 @@ use serde::{Deserialize, Serialize};
 use super::place::{Process, denied};
 use crate::ServerError;
 
-/// A process and the soft limit that it had before.
+/// A process and its former soft limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitBefore {
     pub process: Process,
     pub soft: u64,
 }
 
-/// The processes of a server, its master first, with their limits now; none when it has ended.
+/// The processes of a server, master first, with their present limits; empty if it has ended.
 pub fn family(master: Process) -> Result<Vec<LimitBefore>, ServerError> {
     let children = process::children(master.0).into_iter().map(|p| (p.pid, p.start_ticks));
     let mut all = Vec::new();
     for process in std::iter::once(master).chain(children) {
         match limit(process.0, None) {
             Ok(now) => all.push(LimitBefore { process, soft: now.rlim_cur }),
-            // Gone meanwhile.
+            // It has ended in the meantime.
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
             Err(e) => return Err(denied(about(process.0))(e)),
         }
     }
-    // Its number may be another's by now, and the children another's with it.
+    // The pid may belong to another process by now, and then the children are another's too.
     Ok(if process::is_alive(master.0, master.1) { all } else { Vec::new() })
 }
 
@@ -40,7 +40,7 @@ fn about(pid: i32) -> String {
     format!("cannot set the limits of process {pid} (of another user's it wants CAP_SYS_RESOURCE)")
 }
 
-/// Soft and hard limit of a process, from the file that everybody may read.
+/// Soft and hard limit of a process, from a file that every user may read.
 pub fn shown(pid: i32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let mut values = text.lines().find_map(|l| l.strip_prefix("Max open files"))?.split_whitespace();
@@ -48,7 +48,7 @@ pub fn shown(pid: i32) -> Option<(u64, u64)> {
     Some((next()?, next()?))
 }
 
-/// May the processes of a server have this soft limit?
+/// Checks that a server's processes may have this soft limit.
 pub fn check(master: Process, soft: u64) -> Result<(), ServerError> {
     let family = family(master)?;
     if family.is_empty() {
@@ -68,7 +68,7 @@ pub fn check(master: Process, soft: u64) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Sets the soft limit of a process. One that has ended needs none.
+/// Sets the soft limit of a process; does nothing if it has ended.
 pub fn set(process: Process, soft: u64) -> Result<(), ServerError> {
     let (pid, start) = process;
     if !process::is_alive(pid, start) {
@@ -82,16 +82,16 @@ pub fn set(process: Process, soft: u64) -> Result<(), ServerError> {
     }
 }
 
-/// Gives every process of the family its limit back where it still has one of `ours`; tells of the others.
+/// Gives every process of the server its former limit if it still has one of `ours`. Returns notes about the others.
 pub fn put_back(before: &[LimitBefore], ours: &[u64]) -> Result<Vec<String>, ServerError> {
     let Some(master) = before.first() else { return Ok(Vec::new()) };
     let mut others = Vec::new();
-    // Whoever is forked while the master still has our limit is found afterwards.
+    // Processes forked while the master still has our limit are found afterwards.
     for of in before {
         others.extend(put_back_one(*of, ours)?);
     }
     let unknown = |child: &LimitBefore| !before.iter().any(|of| of.process == child.process);
-    // One that has set a limit of its own since has no business with ours.
+    // A process that has set its own limit since then is left alone.
     for child in family(master.process)?.into_iter().filter(|child| unknown(child) && ours.contains(&child.soft)) {
         set(child.process, master.soft)?;
     }
@@ -115,7 +115,7 @@ fn put_back_one(of: LimitBefore, ours: &[u64]) -> Result<Option<String>, ServerE
     }
 }
 
-/// Asks for the limits of a process, and sets new ones where there are some.
+/// Reads the limits of a process, and sets new ones if given.
 fn limit(pid: i32, new: Option<libc::rlimit64>) -> io::Result<libc::rlimit64> {
     let mut old = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     let new = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

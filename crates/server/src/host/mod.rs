@@ -1,8 +1,8 @@
-//! The host as a server: settings of the network namespace of a server, of the whole machine, and of its processes.
+//! The host as a server: settings of a server's network namespace, of the whole machine, and of the server's processes.
 //!
-//! It has no process that is it, no configuration file and no restart: the kernel takes a value at once, and what stands in
-//! /proc is all that there is to read. So it has a session of its own ([`HostSession`]) with what every other has: a lock,
-//! a journal on disk before the first change, and an undoing that needs only the journal.
+//! The host has no process of its own, no configuration file and no restart: the kernel applies a value at once, and
+//! /proc is all there is to read. So it has its own session type ([`HostSession`]), with what every session has: a
+//! lock, a journal on disk before the first change, and a restore that needs only the journal.
 
 mod journal;
 mod kept;
@@ -20,34 +20,35 @@ use lastdrop_probe::{listeners, process};
 pub use journal::{HostJournal, is_of_a_host};
 pub(crate) use knobs::SOMAXCONN;
 use knobs::{HostKnob, KNOBS, Scope};
-use place::{Place, Process};
+use place::{NamespaceAccess, Process};
 pub use session::HostSession;
 pub use undo::restore;
 
 use crate::adapter::EffectiveSettings;
 use crate::{ServerError, ServerRef};
 
-/// The host of a server, as found.
+/// The host of a server.
 #[derive(Debug)]
 pub struct Host {
     name: String,
-    place: Place,
-    /// One that is in the namespace: who listens at the URL, else ourselves.
+    place: NamespaceAccess,
+    /// A process in the namespace: the one that listens at the URL, otherwise lastdrop itself.
     process: Process,
-    /// Its limits are meant, and those of its children.
+    /// True if the limits of that process and its children are among the settings.
     has_limits: bool,
 }
 
 impl Host {
-    /// Finds the network namespace that a name means: that of whoever listens at its URL, else our own.
+    /// Finds the network namespace that a name means: that of the process that listens at its URL, otherwise lastdrop's
+    /// own.
     ///
     /// # Errors
-    /// When nobody listens there, or it may not be looked at.
+    /// If no process listens there, or it may not be inspected.
     pub fn find(server: &ServerRef) -> Result<Host, ServerError> {
         Host::beside(server, None)
     }
 
-    /// The same; where the name has no URL, that of `process` and its children.
+    /// Like [`Host::find`]; without a URL in the name, uses the namespace of `process` and its children.
     ///
     /// # Errors
     /// As [`Host::find`].
@@ -59,26 +60,26 @@ impl Host {
         };
         let has_limits = server.url.is_some() || process.is_some();
         let info = process::look(pid).ok_or(lastdrop_probe::ProbeError::Gone(pid))?;
-        let (place, process) = (Place::of(pid)?, (pid, info.start_ticks));
+        let (place, process) = (NamespaceAccess::of(pid)?, (pid, info.start_ticks));
         Ok(Host { name: server.to_string(), place, process, has_limits })
     }
 
-    /// As it was named.
+    /// The name from the command line.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The settings that it has. Those of connection tracking are there where the kernel's module is.
+    /// The available settings. Those of connection tracking exist if the kernel's module is loaded.
     #[must_use]
     pub fn knobs(&self) -> Vec<&'static Knob> {
         self.rows().map(|(row, _)| &row.knob).collect()
     }
 
-    /// What the kernel says now.
+    /// Returns the present values in the kernel.
     ///
     /// # Errors
-    /// When it may not be read.
+    /// If they may not be read.
     pub fn effective(&self) -> Result<EffectiveSettings, ServerError> {
         let mut effective = EffectiveSettings::default();
         let mut left_out = Vec::new();
@@ -105,7 +106,7 @@ impl Host {
         Ok(effective)
     }
 
-    /// Settings that can be meant here at all.
+    /// True if the setting exists for this host.
     fn has(&self, row: &HostKnob) -> bool {
         row.scope != Scope::Processes || self.has_limits
     }
@@ -114,7 +115,7 @@ impl Host {
         KNOBS.iter().filter(|row| self.has(row)).filter_map(|row| Some((row, self.value(row).ok()??.0)))
     }
 
-    /// The present value, and where it stands.
+    /// The present value, and its source.
     fn value(&self, row: &HostKnob) -> Result<Option<(Setting, String)>, ServerError> {
         let whose = match row.scope {
             Scope::Namespace => "of this network namespace",
@@ -132,15 +133,14 @@ impl Host {
     }
 }
 
-/// Why the kernel would make a listen queue of a process shorter than it wants to be; none where it would not, or where
-/// that cannot be told.
+/// Why the kernel would shorten the listen queue that a process wants; `None` if it would not or that is unknown.
 pub(crate) fn queue_beyond(pid: i32, wanted: u64) -> Option<String> {
     let row = KNOBS.iter().find(|row| row.knob.name == SOMAXCONN)?;
-    let most: u64 = Place::of(pid).ok()?.read(row).ok()??.parse().ok()?;
+    let most: u64 = NamespaceAccess::of(pid).ok()?.read(row).ok()??.parse().ok()?;
     (wanted > most).then(|| format!("{SOMAXCONN} is {most}: no queue gets longer than that"))
 }
 
-/// Who listens at a host and port, in whatever namespace.
+/// The process that listens at a host and port, in any namespace.
 fn listener(server: &ServerRef, at: (&str, u16)) -> Result<i32, ServerError> {
     let addresses: Vec<SocketAddr> =
         at.to_socket_addrs().map_err(ServerError::io(format!("cannot find '{}'", at.0)))?.collect();

@@ -1,5 +1,5 @@
-//! Where the host's settings are read and written: in the network namespace of the server, by a thread that goes there, or
-//! for what belongs to the whole machine where we are.
+//! Reads and writes the host's settings: in the server's network namespace, by a thread that enters it; machine-wide
+//! settings directly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,30 +12,30 @@ use lastdrop_probe::process;
 use super::knobs::{HostKnob, Scope};
 use crate::ServerError;
 
-/// A process and the time at which it began, which name it for good.
+/// A pid and the process's start time, which together identify it for good.
 pub type Process = (i32, u64);
 
-/// A way to the settings that are files.
+/// Access to the settings that are files.
 #[derive(Debug)]
-pub struct Place {
-    /// None: it is gone, and only what belongs to the whole machine can be reached.
+pub struct NamespaceAccess {
+    /// `None` if the namespace is gone: then only machine-wide settings can be reached.
     namespace: Option<Namespace>,
 }
 
-impl Place {
-    /// The one of a process.
-    pub fn of(pid: i32) -> Result<Place, ServerError> {
+impl NamespaceAccess {
+    /// Access to the namespace of a process.
+    pub fn of(pid: i32) -> Result<NamespaceAccess, ServerError> {
         let namespace =
             Namespace::of(pid).map_err(denied(format!("cannot open the network namespace of process {pid}")))?;
-        Ok(Place { namespace: Some(namespace) })
+        Ok(NamespaceAccess { namespace: Some(namespace) })
     }
 
-    /// The one that had this id, wherever there is a way into it; without one, only what is the machine's. `process` was in
-    /// it.
+    /// Access to the namespace with this id, if there is still a way into it; otherwise only to machine-wide settings.
+    /// `process` was in it.
     ///
     /// # Errors
-    /// When that process lives and hides it.
-    pub fn again(id: NamespaceId, process: Process) -> Result<Place, ServerError> {
+    /// If that process is alive and hidden.
+    pub fn again(id: NamespaceId, process: Process) -> Result<NamespaceAccess, ServerError> {
         let own = std::process::id() as i32;
         let lives = process::is_alive(process.0, process.1);
         if lives && namespace::inode_of(process.0).is_none() {
@@ -48,23 +48,24 @@ impl Place {
         let by_process = known.iter().copied().chain(others).filter(|pid| namespace::inode_of(*pid) == Some(id.inode));
         let ways = by_process.map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
         for way in ways.chain(kept.filter_map(|entry| Some(entry.ok()?.path()))) {
-            // A process may end, and a file may be another's, between two looks.
+            // Between two steps, a process may end and a file may change its owner.
             let Ok(namespace) = Namespace::at(&way) else { continue };
             let Ok(now) = namespace.id() else { continue };
-            // Without a cookie an inode says nothing of a namespace in which nobody is that was there.
+            // Without a cookie, an inode proves nothing about a namespace unless a process that was in it is still
+            // there.
             let same = now == id && (id.cookie.is_some() || known.iter().any(|pid| way == own_file(*pid)));
             if same {
-                return Ok(Place { namespace: Some(namespace) });
+                return Ok(NamespaceAccess { namespace: Some(namespace) });
             }
         }
-        Ok(Place { namespace: None })
+        Ok(NamespaceAccess { namespace: None })
     }
 
     pub fn is_gone(&self) -> bool {
         self.namespace.is_none()
     }
 
-    /// Is it the one that we are in?
+    /// True if lastdrop itself is in this namespace.
     pub fn is_ours(&self) -> bool {
         self.namespace.as_ref().is_some_and(Namespace::is_ours)
     }
@@ -73,7 +74,7 @@ impl Place {
         self.namespace.as_ref().ok_or(io::ErrorKind::NotFound)?.id()
     }
 
-    /// Does something where a setting of this scope is.
+    /// Runs a function in the place where a setting of this scope is.
     fn at<T: Send>(&self, scope: Scope, act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match (scope, &self.namespace) {
             (Scope::Namespace, Some(namespace)) => namespace.apart(act),
@@ -82,7 +83,7 @@ impl Place {
         }
     }
 
-    /// The present value; None where there is no such setting.
+    /// The present value; `None` if the setting does not exist.
     pub fn read(&self, knob: &HostKnob) -> Result<Option<String>, ServerError> {
         match self.at(knob.scope, || fs::read_to_string(knob.file())) {
             Ok(text) => Ok(Some(value_in(&text))),
@@ -91,7 +92,7 @@ impl Place {
         }
     }
 
-    /// May it be written? Writes nothing.
+    /// Checks that the setting may be written. Writes nothing.
     pub fn check_writable(&self, knob: &HostKnob) -> Result<(), ServerError> {
         let name = knob.knob.name;
         self.at(knob.scope, || open(knob.file(), false).map(drop)).map_err(|e| match (e.kind(), knob.scope) {
@@ -104,7 +105,7 @@ impl Place {
         })
     }
 
-    /// Sets it, and makes sure that the kernel has taken it as it is.
+    /// Writes the setting and checks that the kernel uses exactly this value.
     pub fn write(&self, knob: &HostKnob, value: &str) -> Result<(), ServerError> {
         let name = knob.knob.name;
         step();
@@ -119,8 +120,7 @@ impl Place {
         }
     }
 
-    /// Is it the namespace that the machine itself has, so that its start sets it? No other shows what belongs to all
-    /// devices.
+    /// True if it is the machine's own namespace, which a boot configures. Only that one shows settings of all devices.
     pub fn is_the_machines(&self) -> bool {
         self.at(Scope::Namespace, || Ok(Path::new("/proc/sys/net/core/netdev_max_backlog").exists())).unwrap_or(false)
     }
@@ -130,18 +130,19 @@ fn own_file(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/ns/net"))
 }
 
-/// As a shell does it where it is to hold nothing but what is written.
+/// Opens a file for writing; `anew` truncates it, like `>` in a shell.
 fn open(file: &Path, anew: bool) -> io::Result<File> {
     OpenOptions::new().write(true).truncate(anew).open(file)
 }
 
-/// The value that the text of such a file is: words with one blank between them; of several the one in brackets.
+/// The value in the text of such a file: words separated by one blank, or the word in brackets if there are several
+/// choices.
 fn value_in(text: &str) -> String {
     let chosen = text.split_once('[').and_then(|(_, after)| Some(after.split_once(']')?.0));
     in_words(chosen.unwrap_or(text))
 }
 
-/// Words with one blank between them.
+/// Normalises white space to single blanks.
 pub fn in_words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -167,11 +168,11 @@ mod tests {
     #[test]
     fn our_own_namespace_is_found_again_and_one_that_is_gone_is_not() {
         let own = std::process::id() as i32;
-        let id = Place::of(own).and_then(|p| p.id().map_err(denied(String::new()))).expect("ours");
-        let again = Place::again(id, (own, 0)).expect("looked for");
+        let id = NamespaceAccess::of(own).and_then(|p| p.id().map_err(denied(String::new()))).expect("ours");
+        let again = NamespaceAccess::again(id, (own, 0)).expect("looked for");
         assert!(again.is_ours() && !again.is_gone());
-        // The inode is given to another as soon as it is free.
+        // The kernel reuses an inode as soon as it is free.
         let other = NamespaceId { cookie: Some(u64::MAX), ..id };
-        assert!(Place::again(other, (own, 0)).expect("looked for").is_gone());
+        assert!(NamespaceAccess::again(other, (own, 0)).expect("looked for").is_gone());
     }
 }

@@ -1,7 +1,7 @@
-//! The host while its settings are being changed, from the lock to the last value that is put back.
+//! A session on the host: from the lock to the last restored value.
 //!
-//! As with a server, everything that a change needs to be undone is on disk before the first value is written; and what a
-//! trial set that the next one does not is put back for it.
+//! As with a server, everything needed to undo a change is on disk before the first value is written. Values that one
+//! trial sets and the next does not are restored before the next.
 
 use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,14 +28,14 @@ pub struct HostSession {
     host: Host,
     journal: HostJournal,
     original: EffectiveSettings,
-    /// Set once everything is undone or kept.
+    /// True once everything is undone or kept.
     closed: bool,
-    // Last: let go of after everything else.
+    // Last field: released after everything else.
     _locks: Vec<Lock>,
 }
 
-/// A value that is to be written.
-struct Write {
+/// A value to be written.
+struct PendingWrite {
     knob: &'static HostKnob,
     value: String,
 }
@@ -44,7 +44,7 @@ impl HostSession {
     /// Takes the lock and writes the journal. Changes nothing.
     ///
     /// # Errors
-    /// When another lastdrop is at work there, or a killed one left it changed.
+    /// If another lastdrop is at work there, or a killed one left it changed.
     pub fn open(host: Host, others: &OtherTrafficPolicy) -> Result<HostSession, ServerError> {
         crate::abilities::check_changes()?;
         let cannot = || denied("cannot enter the server's network namespace".into());
@@ -57,7 +57,7 @@ impl HostSession {
         locks.push(Lock::take(&files.lock)?);
         files.tidy();
         if files.journal.exists() {
-            // One that cannot be read says what can be done instead.
+            // A journal that cannot be read returns an error with advice.
             HostJournal::read(&files.journal)?;
             return Err(ServerError::Unrestored);
         }
@@ -99,10 +99,10 @@ impl HostSession {
         &self.original
     }
 
-    /// Are these settings that the host has and that may be changed, with values that they can take?
+    /// Checks that the host has these settings, that they may be changed, and that they can take these values.
     ///
     /// # Errors
-    /// With the name that is not one, the range, or why it is not changed.
+    /// With the unknown name, the range, or why it is not changed.
     pub fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
         settings.iter().try_for_each(|(name, value)| self.check_one(name, value).map_err(ServerError::Setting))
     }
@@ -136,7 +136,7 @@ impl HostSession {
         ))
     }
 
-    /// Could this change be made? Changes nothing.
+    /// Checks that this change could be made. Changes nothing.
     ///
     /// # Errors
     /// With the reason why not.
@@ -159,10 +159,10 @@ impl HostSession {
         Ok(())
     }
 
-    /// Brings these settings into force, at once; with none, the host is as it was.
+    /// Brings these settings into force at once; with none, the host is as it was.
     ///
     /// # Errors
-    /// When they may not be set, or somebody else has set them meanwhile. The session can still be restored.
+    /// If they may not be set, or others have set them in the meantime. The session can still be restored.
     pub fn apply(&mut self, change: impl Into<Change>) -> Result<(), ServerError> {
         let change = change.into();
         self.check(&change)?;
@@ -186,9 +186,9 @@ impl HostSession {
         }
     }
 
-    /// What has to be written so that the settings of a change are in force and no others of ours; it is in the journal
-    /// then, which is not yet on disk.
-    fn writes(&mut self, change: &Change) -> Result<Vec<Write>, ServerError> {
+    /// Returns the writes after which exactly the settings of a change are in force. Records them in the journal, which
+    /// still has to be written to disk.
+    fn writes(&mut self, change: &Change) -> Result<Vec<PendingWrite>, ServerError> {
         let mut writes = Vec::new();
         for knob in knobs::KNOBS.iter().filter(|knob| knob.scope != Scope::Processes) {
             let name = knob.knob.name;
@@ -210,14 +210,14 @@ impl HostSession {
             let wanted = wanted.unwrap_or_else(|| value.before.clone());
             if now != wanted {
                 value.ours = vec![now, wanted.clone()];
-                writes.push(Write { knob, value: wanted });
+                writes.push(PendingWrite { knob, value: wanted });
             }
         }
         Ok(writes)
     }
 
-    /// Takes those into the journal that have a limit of their own. One that was forked by a master with our limit has
-    /// none: it is put back to that of its master. True when the journal has grown.
+    /// Adds processes with their own limits to the journal. A process forked from a master with our limit has none: it
+    /// will get the master's former limit. Returns true if the journal has grown.
     fn note_limits(&mut self, family: &[LimitBefore]) -> Result<bool, ServerError> {
         let HostJournal { limits, our_limits, .. } = &mut self.journal;
         let before = limits.len();
@@ -237,9 +237,10 @@ impl HostSession {
         Ok(limits.len() > before)
     }
 
-    /// Sets the limit of the master and of all its children, those included that were forked before it had its own.
+    /// Sets the limit of the master and of all its children, including those forked before the master had it.
     fn limit_all(&mut self, soft: u64) -> Result<(), ServerError> {
-        /// A child that has set its own limit since is one more round. Whoever is forked later has ours.
+        /// A child that has set its own limit in the meantime needs another round. Processes forked later have our
+        /// limit.
         const ROUNDS: u32 = 10;
         for _ in 0..ROUNDS {
             let family = limits::family(self.host.process)?;
@@ -255,32 +256,32 @@ impl HostSession {
         Ok(())
     }
 
-    /// Puts everything back as it was found.
+    /// Restores everything as it was found.
     ///
     /// # Errors
-    /// When it cannot be; the journal stays, so that `lastdrop restore` can try again.
+    /// If that fails; the journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<RestoreReport, ServerError> {
-        // Whatever comes of it: trying again at once would end the same way.
+        // Set even if it fails: an immediate second try would end the same way.
         self.closed = true;
         undo(&self.journal, &self.host.place).map_err(|e| ServerError::NotRestored(Box::new(e)))
     }
 
-    /// Leaves these settings in force, and writes those that are sysctls into the file that is read at every start.
+    /// Leaves these settings in force, and writes the sysctls among them to the file that is read at every boot.
     ///
     /// # Errors
-    /// When they cannot be brought into force or the file cannot be written; the session can still be restored.
+    /// If they cannot be brought into force or the file cannot be written; the session can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         let kept = self.persist(settings)?;
         self.commit()?;
         Ok(kept)
     }
 
-    /// Is there anything that is neither undone nor kept?
+    /// True if a change is neither undone nor kept.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed
     }
 
-    /// The first half of it: they are in force and in the file, and can still be undone.
+    /// First half of `keep`: the settings are in force and in the file, and can still be undone.
     pub(crate) fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         self.check(&settings.clone().into())?;
         let of_namespace = |name: &String| knobs::named(name).is_some_and(|knob| knob.scope == Scope::Namespace);
@@ -304,7 +305,7 @@ impl HostSession {
         Ok(PersistedIn::InFile(file.path))
     }
 
-    /// The second half: they are not undone any more.
+    /// Second half of `keep`: from now on they are not undone.
     pub(crate) fn commit(&mut self) -> Result<(), ServerError> {
         self.journal.remove()?;
         self.closed = true;
@@ -326,7 +327,7 @@ fn limit_in(settings: &Settings) -> Option<u64> {
 impl Drop for HostSession {
     fn drop(&mut self) {
         if !self.closed {
-            // An error on the way out must not leave a changed host. If this fails too, the journal is there.
+            // If an error ends the session, the host must not stay changed. If this fails too, the journal remains.
             if let Err(e) = undo(&self.journal, &self.host.place) {
                 let text = Printable::from(format!("lastdrop: {}\n", ServerError::NotRestored(Box::new(e))));
                 #[allow(clippy::disallowed_methods)]

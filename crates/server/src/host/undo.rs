@@ -1,5 +1,5 @@
-//! Puts the host's settings back as their journal says, in the same process or long after the one that changed them was
-//! killed. A value that is neither what it was nor one of ours is somebody else's: it is left, and told.
+//! Restores the host's settings from their journal, in the same process or long after lastdrop was killed. A value that
+//! is neither the former one nor one of ours belongs to someone else: it is left and reported.
 
 use std::fs;
 use std::path::Path;
@@ -8,20 +8,20 @@ use super::journal::{HostJournal, ValueBefore, files_of, lock_of_the_machine};
 use super::kept::KeptFile;
 use super::knobs::{self, Scope};
 use super::limits;
-use super::place::Place;
+use super::place::NamespaceAccess;
 use crate::ServerError;
 use crate::journal::{Lock, Stage};
 use crate::private::keep_to_ourselves;
 use crate::restore::RestoreReport;
 use crate::undo_step::{StepKind, UndoStep};
 
-/// Tells one start of the machine from the next.
+/// An id of this boot of the machine.
 pub fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_string()
 }
 
 /// Undoes what a journal describes. Doing it twice does no harm.
-pub fn undo(journal: &HostJournal, place: &Place) -> Result<RestoreReport, ServerError> {
+pub fn undo(journal: &HostJournal, place: &NamespaceAccess) -> Result<RestoreReport, ServerError> {
     let was_changed = journal.stage == Stage::Changed;
     let mut differences = Vec::new();
     if was_changed {
@@ -39,12 +39,12 @@ pub fn undo(journal: &HostJournal, place: &Place) -> Result<RestoreReport, Serve
     Ok(RestoreReport { was_changed, differences, ..RestoreReport::untouched(&journal.server) })
 }
 
-fn put_back(journal: &HostJournal, place: &Place) -> Result<Vec<String>, ServerError> {
+fn put_back(journal: &HostJournal, place: &NamespaceAccess) -> Result<Vec<String>, ServerError> {
     let mut told = Vec::new();
     if place.is_gone() {
         told.push("its network namespace is gone, and what was changed in it".into());
     }
-    // One that cannot be put back shall not keep the others from it.
+    // If one value cannot be restored, the others still are.
     let (done, failed): (Vec<_>, Vec<_>) =
         journal.values.iter().map(|value| put_back_value(value, place)).partition(Result::is_ok);
     told.extend(done.into_iter().filter_map(Result::ok).flatten());
@@ -52,7 +52,7 @@ fn put_back(journal: &HostJournal, place: &Place) -> Result<Vec<String>, ServerE
     failed.into_iter().find_map(Result::err).map_or(Ok(told), Err)
 }
 
-fn put_back_value(value: &ValueBefore, place: &Place) -> Result<Option<String>, ServerError> {
+fn put_back_value(value: &ValueBefore, place: &NamespaceAccess) -> Result<Option<String>, ServerError> {
     let ValueBefore { name, before, ours } = value;
     let Some(knob) = knobs::named(name) else {
         return Ok(Some(format!("{name}: was {before}; this lastdrop does not know it, and it is left")));
@@ -71,24 +71,24 @@ fn put_back_value(value: &ValueBefore, place: &Place) -> Result<Option<String>, 
 /// Undoes what a killed run left.
 ///
 /// # Errors
-/// When somebody is at work there, the journal cannot be used, or what it describes may not be put back.
+/// If another process is at work there, the journal cannot be used, or its content may not be restored.
 pub fn restore(path: &Path, dry_run: bool) -> Result<RestoreReport, ServerError> {
     let HostJournal { namespace, host_wide, .. } = HostJournal::read(path)?;
     let _machine = host_wide.then(lock_of_the_machine).transpose()?.map(|lock| Lock::take(&lock)).transpose()?;
     let _lock = Lock::take(&files_of(namespace.inode)?.lock)?;
-    // Whoever was at work until now may have written another, or be done.
+    // Read again: the process that held the lock until now may have written another journal, or finished.
     let journal = HostJournal::read(path)?;
     if dry_run {
         let was_changed = journal.stage == Stage::Changed;
-        let place = Place::again(journal.namespace, journal.process)?;
+        let place = NamespaceAccess::again(journal.namespace, journal.process)?;
         let steps = if was_changed { steps_of(&journal, &place) } else { Vec::new() };
         return Ok(RestoreReport { was_changed, steps, ..RestoreReport::untouched(&journal.server) });
     }
-    undo(&journal, &Place::again(journal.namespace, journal.process)?)
+    undo(&journal, &NamespaceAccess::again(journal.namespace, journal.process)?)
 }
 
-/// What [`undo`] would do.
-fn steps_of(journal: &HostJournal, place: &Place) -> Vec<UndoStep> {
+/// The steps that [`undo`] would take.
+fn steps_of(journal: &HostJournal, place: &NamespaceAccess) -> Vec<UndoStep> {
     let mut steps = Vec::new();
     if journal.boot == boot() {
         for ValueBefore { name, before, ours } in &journal.values {

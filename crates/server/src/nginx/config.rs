@@ -1,10 +1,10 @@
-//! nginx's configuration language, read so that each directive is known with its context and each word with the bytes
-//! that it stands in: a value is changed by changing those bytes, and nothing else of a file.
+//! Reads nginx's configuration language. The context of each directive and the byte range of each word are known, so
+//! that a change of a value touches no other byte of a file.
 //!
-//! The rules are those of `ngx_conf_read_token` and `ngx_conf_parse` (ngx_conf_file.c): a word begins after white space;
-//! a quote counts only at its beginning; a backslash takes the next character as it is; a `{` right after a `$` belongs
-//! to the word; `#` begins a comment only where a word could begin. What stands in a `…_by_lua_block` is Lua, and passed
-//! over.
+//! The rules are those of `ngx_conf_read_token` and `ngx_conf_parse` (ngx_conf_file.c). A word begins after white
+//! space. A quote counts only at the beginning of a word. A backslash takes the next character literally. A `{` right
+//! after a `$` belongs to the word. `#` begins a comment only where a word could begin. The content of a
+//! `…_by_lua_block` is Lua and is skipped.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,20 +14,20 @@ use std::path::{Path, PathBuf};
 use lastdrop_files::input;
 
 use super::words::{Lexer, Token, lua_end};
-use crate::edits::{Edits, Flat, Source, Word};
-use crate::wildcard::{Hidden, Walk};
+use crate::edits::{ConfigWord, Edits, FlatText, Source};
+use crate::wildcard::{HiddenFiles, WalkBudget};
 
-/// A directive, as often as its file is included.
+/// A directive; it occurs once per inclusion of its file.
 #[derive(Debug)]
 pub struct Directive {
-    /// Its name and what follows it.
-    pub words: Vec<Word>,
+    /// Name and arguments.
+    pub words: Vec<ConfigWord>,
     pub source: usize,
-    /// From its name to its `;` or `{`, which is included.
+    /// From the name up to and including its `;` or `{`.
     pub at: Range<usize>,
-    /// The block around it.
+    /// The enclosing block.
     pub parent: Option<usize>,
-    /// It opens a block itself.
+    /// True if it opens a block.
     pub is_block: bool,
 }
 
@@ -36,18 +36,18 @@ impl Directive {
         &self.words[0].text
     }
 
-    pub fn arguments(&self) -> &[Word] {
+    pub fn arguments(&self) -> &[ConfigWord] {
         &self.words[1..]
     }
 
-    /// The argument that is this word, or begins with it where it ends in `=`.
-    pub fn word(&self, wanted: &str) -> Option<&Word> {
-        let is_it = |w: &&Word| if wanted.ends_with('=') { w.text.starts_with(wanted) } else { w.text == wanted };
+    /// The argument that equals this word, or begins with it if it ends in `=`.
+    pub fn word(&self, wanted: &str) -> Option<&ConfigWord> {
+        let is_it = |w: &&ConfigWord| if wanted.ends_with('=') { w.text.starts_with(wanted) } else { w.text == wanted };
         self.arguments().iter().find(is_it)
     }
 }
 
-/// Why a configuration cannot be read, and where.
+/// Why a configuration cannot be read, with the position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}:{line}: {what}", file.display())]
 pub struct Fault {
@@ -56,7 +56,7 @@ pub struct Fault {
     pub what: String,
 }
 
-/// A whole configuration: directives in the order in which nginx reads them.
+/// A whole configuration: directives in nginx's reading order.
 #[derive(Debug, Default)]
 pub struct Config {
     pub sources: Vec<Source>,
@@ -64,19 +64,25 @@ pub struct Config {
 }
 
 const MOST_BYTES: u64 = 16 << 20;
-/// Files that include each other many times grow without end.
+/// Bound files that include each other: without a cycle, they can still grow exponentially.
 const MOST_DIRECTIVES: usize = 200_000;
 const MOST_INCLUSIONS: usize = 10_000;
 const DEEPEST: usize = 50;
 
 impl Config {
-    /// Reads a file with all that it includes, and the directives of the command line (`-g`).
+    /// Reads a file with all its includes, and the directives of the command line (`-g`).
     pub fn read(main: &Path, global: Option<&str>) -> Result<Config, Fault> {
         let folder = main.parent().unwrap_or(Path::new("/"));
         let config = Config::default();
-        let mut reader =
-            Reader { config, folder, by_file: HashMap::new(), chain: Vec::new(), inclusions: 0, walk: Walk::default() };
-        // nginx reads those first.
+        let mut reader = Reader {
+            config,
+            folder,
+            by_file: HashMap::new(),
+            chain: Vec::new(),
+            inclusions: 0,
+            walk: WalkBudget::default(),
+        };
+        // nginx reads the directives of `-g` first.
         if let Some(text) = global {
             let name = PathBuf::from("-g on the command line");
             let source = Source { name, file: None, text: text.as_bytes().to_vec(), includes: Vec::new() };
@@ -94,7 +100,7 @@ impl Config {
         format!("{}:{}", source.name.display(), source.line(directive.at.start))
     }
 
-    /// The names of the blocks around a directive, outermost first.
+    /// Names of the enclosing blocks, outermost first.
     pub fn context(&self, directive: &Directive) -> Vec<&str> {
         let mut names = Vec::new();
         let mut around = directive.parent;
@@ -106,34 +112,34 @@ impl Config {
         names
     }
 
-    /// The directives of a name right inside blocks of these names.
+    /// Directives with this name directly inside blocks with these names.
     pub fn within<'a>(&'a self, context: &'a [&str], name: &'a str) -> impl Iterator<Item = &'a Directive> {
         self.directives.iter().filter(move |d| d.name() == name && self.context(d) == context)
     }
 
-    /// Everything in one text, after some changes, and which line of it comes from where. Like this it can be tested from
-    /// one temporary file, in the folder by which relative names go.
-    pub fn flat(&self, main: &Path, edits: &Edits) -> Flat {
+    /// Returns the whole configuration as one text that knows the origin of each line, with edits applied. It can be
+    /// tested from one temporary file in the folder to which relative names refer.
+    pub fn flat(&self, main: &Path, edits: &Edits) -> FlatText {
         let main = fs::canonicalize(main).unwrap_or_else(|_| main.into());
         let index = self.sources.iter().position(|s| s.file.as_ref() == Some(&main));
-        // What includes itself is not read at all.
-        index.map_or_else(Flat::default, |index| Flat::of(&self.sources, index, edits, self.sources.len()))
+        // A file that includes itself is not read at all.
+        index.map_or_else(FlatText::default, |index| FlatText::of(&self.sources, index, edits, self.sources.len()))
     }
 }
 
 struct Reader<'a> {
     config: Config,
-    /// Names of included files are relative to the folder of the main one.
+    /// The main file's folder, to which names of included files are relative.
     folder: &'a Path,
     by_file: HashMap<PathBuf, usize>,
-    /// The sources that are being read, each included by the one before.
+    /// The sources being read, each included by the one before.
     chain: Vec<usize>,
     inclusions: usize,
-    walk: Walk,
+    walk: WalkBudget,
 }
 
 impl Reader<'_> {
-    /// The source that a file is; read when it is met first.
+    /// Returns the source of a file and reads it at its first use.
     fn open(&mut self, name: &Path) -> Result<usize, String> {
         let cannot = |e: std::io::Error| format!("cannot read {}: {e}", name.display());
         let file = fs::canonicalize(name).map_err(cannot)?;
@@ -176,7 +182,7 @@ impl Reader<'_> {
     ) -> Result<(), (usize, Problem)> {
         let here = |at: usize, what: &str| (at, Problem::Here(what.into()));
         let mut lexer = Lexer::new(text);
-        let mut words: Vec<Word> = Vec::new();
+        let mut words: Vec<ConfigWord> = Vec::new();
         let mut open: Vec<usize> = Vec::new();
         loop {
             let token = lexer.token().map_err(|(at, what)| (at, Problem::Here(what)))?;
@@ -249,13 +255,13 @@ enum Problem {
     Elsewhere(Fault),
 }
 
-/// The files that a pattern means, in the order of glob(3); a name without wildcards means itself.
-fn files_of(pattern: &Path, walk: &mut Walk) -> Result<Vec<PathBuf>, String> {
+/// Resolves an include pattern in the order of glob(3); a name without wildcards is the file itself.
+fn files_of(pattern: &Path, walk: &mut WalkBudget) -> Result<Vec<PathBuf>, String> {
     let text = pattern.to_string_lossy();
     if !text.contains(['*', '?', '[']) {
         return Ok(vec![pattern.into()]);
     }
-    let mut files = walk.files(pattern, Hidden::LeftOut).map_err(|e| format!("include {text}: {e}"))?;
+    let mut files = walk.files(pattern, HiddenFiles::LeftOut).map_err(|e| format!("include {text}: {e}"))?;
     files.sort_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
     Ok(files)
 }
@@ -342,7 +348,7 @@ mod tests {
         write("nginx.conf", "include mime;");
         let fault = Config::read(&main, None).expect_err("a loop");
         assert!(fault.what.contains("includes itself") && fault.file.ends_with("mime"), "{fault}");
-        // Without a loop, but two to the power of forty.
+        // Not a cycle, but two to the power of forty inclusions.
         for i in 0..40 {
             write(&format!("f{i}"), &format!("include f{}; include f{};", i + 1, i + 1));
         }
@@ -403,7 +409,7 @@ mod tests {
                 by_file: HashMap::new(),
                 chain: Vec::new(),
                 inclusions: 0,
-                walk: Walk::default(),
+                walk: WalkBudget::default(),
             };
             let source = Source { name: "x".into(), file: None, text: text.clone().into_bytes(), includes: Vec::new() };
             reader.config.sources.push(source);

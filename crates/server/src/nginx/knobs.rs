@@ -1,8 +1,8 @@
 //! nginx's knobs. Defaults:
 //! `ngx_http_core_module.c`, `ngx_event.c`, `ngx_http_gzip_filter_module.c` of 1.22.
 //!
-//! Every one of them comes into force with a reload, also what belongs to a listening socket: a new backlog makes nginx
-//! call listen() again (`ngx_configure_listening_sockets`).
+//! A reload is enough for all of them, even for a listening socket: with a new backlog, nginx calls listen() again
+//! (`ngx_configure_listening_sockets`).
 
 use std::sync::OnceLock;
 
@@ -15,9 +15,9 @@ use super::places::SERVER;
 const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
 const OWN: &str = "a server or location may set its own";
 
-/// All of them; the last two are of TLS and of upstreams alone.
+/// All knobs; the last two are for TLS and for upstreams only.
 pub static KNOBS: &[Knob] = &[
-    // No pool: each serves many requests at once.
+    // Not a pool size: each worker serves many requests at once.
     Knob::by_reload(
         "worker_processes",
         Takes::CountOr(1, 1024, "auto"),
@@ -42,7 +42,7 @@ pub static KNOBS: &[Knob] = &[
         "how many files and connections a worker may have open",
     )
     .worth_trying_for(&["fd-limit", "nginx-connections-exhausted"]),
-    // Its own switch: 0 is off, and any time is on.
+    // It is its own switch: 0 is off, any other time is on.
     Knob::by_reload(
         "keepalive_timeout",
         Takes::Count(0, 86_400),
@@ -139,7 +139,7 @@ pub static KNOBS: &[Knob] = &[
     .usually(&[32, 8, 128]),
 ];
 
-/// Those that a configuration has a place for.
+/// The knobs that a configuration has a place for.
 pub fn of(config: Option<&Config>) -> &'static [Knob] {
     static SOME: OnceLock<[Vec<Knob>; 2]> = OnceLock::new();
     let [.., tls, upstream] = KNOBS else { return KNOBS };

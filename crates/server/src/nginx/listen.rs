@@ -1,12 +1,12 @@
-//! Which `listen` lines say how a socket is: an address may stand in many server blocks, and one line of it alone may have
-//! words about its socket (`ngx_http_add_addresses`).
+//! Which `listen` lines set the options of a socket. An address may occur in many server blocks, but only one of its
+//! lines may have socket options (`ngx_http_add_addresses`).
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use super::config::{Config, Directive};
 
-/// Where a listen line listens: by what name the same socket is told, and its ports.
+/// The socket that a listen line belongs to: an identifying text, and its ports.
 fn address(listen: &Directive) -> (String, RangeInclusive<u16>) {
     let text = listen.arguments().first().map_or("", |w| w.text.as_str());
     let none = RangeInclusive::new(1, 0);
@@ -18,7 +18,7 @@ fn address(listen: &Directive) -> (String, RangeInclusive<u16>) {
         Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
     };
     let (host, range) = match text.rsplit_once(':') {
-        // The colons of [::1] are no port's.
+        // The colons of [::1] do not separate a port.
         Some((host, port)) if !port.ends_with(']') => (host, ports(port)),
         _ => match ports(text) {
             Some(range) => ("*", Some(range)),
@@ -27,12 +27,12 @@ fn address(listen: &Directive) -> (String, RangeInclusive<u16>) {
     };
     let host = if host == "0.0.0.0" { "*" } else { host };
     let range = range.unwrap_or(none);
-    // HTTP/3 has a socket of its own.
+    // HTTP/3 has its own socket.
     let quic = if listen.word("quic").is_some() { "quic " } else { "" };
     (format!("{quic}{host}:{}-{}", range.start(), range.end()), range)
 }
 
-/// Words by which a listen line says something of its socket; nginx takes them of one line of an address.
+/// Socket options, which nginx accepts in only one line per address.
 const OF_SOCKETS: &[&str] = &[
     "backlog=",
     "rcvbuf=",
@@ -51,8 +51,8 @@ fn tells_of_its_socket(listen: &Directive) -> bool {
     OF_SOCKETS.iter().any(|word| listen.word(word).is_some())
 }
 
-/// For each socket the listen line that says, or may say, how it is: the one that says something already, else the
-/// first of its address. An address at whose port there is also a wildcard has a socket only where it says so.
+/// For each socket, the listen line that sets or may set its options: the one that already does, otherwise the first of
+/// its address. An address whose port also has a wildcard has its own socket only if a line says so.
 pub fn listens(config: &Config, port: Option<u16>) -> Vec<&Directive> {
     let all: Vec<(&Directive, String, RangeInclusive<u16>)> = config
         .within(&["http", "server"], "listen")

@@ -1,5 +1,5 @@
-//! nginx: many requests at once in each worker. It takes no setting twice, so that no file of ours could override
-//! another: its own files are edited, and it is reloaded.
+//! nginx: each worker serves many requests at once. It accepts no setting twice, so no override is possible: its own
+//! files are edited, and it is reloaded.
 
 mod config;
 pub mod knobs;
@@ -26,42 +26,42 @@ use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
 use crate::health::ASK_TIMEOUT;
-use crate::private::{Like, prepare};
+use crate::private::{FileAttributes, prepare};
 use crate::resolve::{Candidate, choose, masters, why_not_asked};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, host, restart};
 
 pub struct Nginx {
     facts: Facts,
-    /// The main file, by the name that nginx has for it.
+    /// The main file, under nginx's own name for it.
     main: PathBuf,
-    built: Built,
-    /// The port of the server blocks that are meant; none is all.
+    built: BuildInfo,
+    /// The port of the server blocks that are meant; `None` means all.
     port: Option<u16>,
     knobs: &'static [Knob],
 }
 
-/// A test opens what the configuration names, and may wait for names to be resolved.
+/// Generous, because a test opens the files that the configuration names, and may wait for name resolution.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// What `nginx -V` says of how it was built.
+/// Build options from `nginx -V`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Built {
+struct BuildInfo {
     version: String,
     prefix: PathBuf,
     config: PathBuf,
     error_log: PathBuf,
 }
 
-impl Built {
-    fn read(said: &str) -> Built {
+impl BuildInfo {
+    fn read(said: &str) -> BuildInfo {
         let version = said.lines().find_map(|l| l.strip_prefix("nginx version: ")).unwrap_or("nginx");
         let option = |name: &str| {
             let word = said.split_whitespace().find_map(|w| w.strip_prefix(name)?.strip_prefix('='));
             word.map(PathBuf::from)
         };
         let prefix = option("--prefix").unwrap_or_else(|| "/usr/local/nginx".into());
-        Built {
+        BuildInfo {
             version: version.trim().into(),
             config: prefix.join(option("--conf-path").unwrap_or_else(|| "conf/nginx.conf".into())),
             error_log: option("--error-log-path").unwrap_or_else(|| "logs/error.log".into()),
@@ -69,12 +69,12 @@ impl Built {
         }
     }
 
-    fn of(birth: &Birth) -> Result<Built, ServerError> {
+    fn of(birth: &Birth) -> Result<BuildInfo, ServerError> {
         let answer = Question::new(birth, "nginx -V says how it was built").args(["-V"]).ask()?;
-        Ok(Built::read(&answer.errors))
+        Ok(BuildInfo::read(&answer.errors))
     }
 
-    /// The folder by which names on the command line and of logs go.
+    /// The folder to which names of the command line and of logs refer.
     fn prefix_of(&self, birth: &Birth) -> PathBuf {
         title::option(&birth.argv, "-p").map_or_else(|| self.prefix.clone(), |p| birth.directory.join(p))
     }
@@ -84,7 +84,7 @@ impl Built {
         title::option(&birth.argv, "-c").map_or_else(|| self.config.clone(), |c| self.prefix_of(birth).join(c))
     }
 
-    /// Are 1000 requests on a connection its default? Before 1.19.10 they were 100.
+    /// True if the default is 1000 requests per connection. Before 1.19.10 it was 100.
     fn keeps_for_1000(&self) -> bool {
         let number = self.version.rsplit('/').next().unwrap_or_default();
         let parts: Vec<u32> = number.split('.').map_while(|part| part.parse().ok()).collect();
@@ -92,7 +92,7 @@ impl Built {
     }
 }
 
-/// How a master was started; none of a process that is no master.
+/// How a master was started; `None` if the process is not a master.
 fn birth_of(info: &ProcessInfo) -> Result<Option<Birth>, ServerError> {
     let mut birth = Birth::of_seen(info)?;
     let Some(argv) = title::command_line(&birth.argv) else { return Ok(None) };
@@ -104,11 +104,11 @@ fn birth_of(info: &ProcessInfo) -> Result<Option<Birth>, ServerError> {
 
 /// Tests the file that a command line names.
 pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
-    Nginx::check_main(birth, &Built::of(birth)?.main_of(birth))
+    Nginx::check_main(birth, &BuildInfo::of(birth)?.main_of(birth))
 }
 
 impl Nginx {
-    /// Does this main file pass the test of its server?
+    /// Tests a main file with its server's program.
     fn check_main(birth: &Birth, main: &Path) -> Result<(), ServerError> {
         let (passed, output) = Nginx::test_of(birth, main)?;
         let command = format!("{} -t -c {}", birth.exe.display(), main.display());
@@ -119,7 +119,7 @@ impl Nginx {
         let mut candidates = Vec::new();
         let mut refused = None;
         for p in masters(|p| server.kind.runs(p)) {
-            match birth_of(&p).and_then(|birth| birth.map(|b| Built::of(&b).map(|built| (b, built))).transpose()) {
+            match birth_of(&p).and_then(|birth| birth.map(|b| BuildInfo::of(&b).map(|built| (b, built))).transpose()) {
                 Ok(Some((birth, built))) => {
                     let main = built.main_of(&birth);
                     let listeners = listeners::of_process(p.pid).unwrap_or_default();
@@ -129,7 +129,7 @@ impl Nginx {
                 Err(e) => refused = why_not_asked(e, &p, server).or(refused),
             }
         }
-        // One that is not asked may be the one that is meant.
+        // A master that cannot be asked may be the one that is meant.
         let not_found = || refused.unwrap_or_else(|| not_found(server));
         let Candidate { found: (birth, built), config, listeners, .. } = choose(candidates, server, not_found)?;
         let main = config.unwrap_or_else(|| built.config.clone());
@@ -150,7 +150,7 @@ impl Nginx {
             status_url,
         };
         let mut nginx = Nginx { facts, main, built, port, knobs: knobs::of(None) };
-        // One that is broken is told of when it is needed.
+        // A broken configuration is reported when it is needed.
         nginx.knobs = knobs::of(nginx.config().ok().as_ref());
         nginx.facts.birth.code = nginx.code().unwrap_or_else(|_| vec![nginx.main.clone()]);
         Ok(nginx)
@@ -163,7 +163,7 @@ impl Nginx {
             .map_err(|fault| ServerError::Setting(format!("the configuration cannot be read: {fault}")))
     }
 
-    /// Folders whose files it serves or names to servers behind it, as far as no variable tells them.
+    /// Folders whose files it serves or names to its backends, except those that depend on variables.
     pub fn served_folders(&self) -> Result<Vec<PathBuf>, ServerError> {
         let prefix = self.built.prefix_of(&self.facts.birth);
         let config = self.config()?;
@@ -172,7 +172,7 @@ impl Nginx {
         Ok(named.map(|word| prefix.join(&word.text)).collect())
     }
 
-    /// Runs the configuration test as the server would run it, with its limits; gives what it warned about.
+    /// Runs the configuration test as the server would run it, with its limits, and returns its warnings.
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
         let birth = Birth { code: self.code()?, ..self.facts.birth.clone() };
         Nginx::test_of(&birth, file)
@@ -187,7 +187,7 @@ impl Nginx {
         Ok((answer.passed, answer.errors.trim().to_string()))
     }
 
-    /// Files that decide what it executes: those of its configuration, and modules and scripts that these name.
+    /// Files that decide what it executes: its configuration, and the modules and scripts named there.
     fn code(&self) -> Result<Vec<PathBuf>, ServerError> {
         const NAME_CODE: &[&str] = &[
             "init_by_lua_file",
@@ -217,7 +217,7 @@ impl Nginx {
         places::edits(config, settings, self.port).map_err(ServerError::Setting)
     }
 
-    /// Would the server take these settings?
+    /// Checks that the server would accept these settings.
     fn check_settings(&self, change: &Change) -> Result<(), ServerError> {
         let config = self.config()?;
         if last(&config, "master_process").is_some_and(|d| d.arguments().iter().any(|w| w.text == "off")) {
@@ -244,14 +244,14 @@ impl Nginx {
         if new.is_empty() { Ok(()) } else { refused(new.join("\n")) }
     }
 
-    /// Runs the configuration test on a temporary file beside its own that has all of it, with changes.
+    /// Runs the configuration test on a temporary file next to the main one that contains all of it, with edits.
     fn test_flat(&self, config: &Config, edits: &Edits) -> Result<(bool, String), ServerError> {
-        // nginx warns of limits only where a log takes warnings, and by default none does.
+        // nginx warns about limits only if a log accepts warnings; by default none does.
         const LOG: &[u8] = b"error_log stderr warn; ";
         let flat = config.flat(&self.main, edits);
         let file = self.flat_file();
         let write = || {
-            Like::of(&self.main)
+            FileAttributes::of(&self.main)
                 .and_then(|like| prepare(&file, &like, &[LOG, &flat.text].concat()))
                 .map_err(ServerError::io(format!("cannot write {}", file.display())))
         };
@@ -263,7 +263,7 @@ impl Nginx {
         Ok((passed, said.replace(&*file.to_string_lossy(), &self.main.to_string_lossy())))
     }
 
-    /// What the kernel would cut off and no test of nginx's tells.
+    /// What the kernel would reduce without a message from nginx's test.
     fn limit_beyond(&self, settings: &Settings) -> Option<String> {
         let birth = &self.facts.birth;
         let count = |name: &str| settings.get(name).and_then(Setting::count).map(|n| n.max(0) as u64);
@@ -279,13 +279,13 @@ impl Nginx {
         beside(&self.main, "test")
     }
 
-    /// The running server knows better than its files how many workers it has.
+    /// The running server shows its number of workers better than its files.
     fn correct_by_workers(&self, e: &mut EffectiveSettings) {
         const NAME: &str = "worker_processes";
         let running = self.workers(self.facts.birth.pid).len() as i64;
         let configured = match e.settings.get(NAME) {
             Some(Setting::Count(n)) => *n,
-            // SAFETY: asks for a number.
+            // SAFETY: only returns a number.
             _ => unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1),
         };
         if running == configured {
@@ -314,12 +314,12 @@ impl Nginx {
     }
 }
 
-/// The last line of a directive of the main context, the command line's included.
+/// The last line of a directive of the main context, including the command line.
 fn last<'a>(config: &'a Config, name: &'a str) -> Option<&'a Directive> {
     config.within(&[], name).last()
 }
 
-/// Lines of these levels, without the time and process with which some begin.
+/// Messages of these levels, without the time and process that may precede them.
 fn complaints<'a>(said: &'a str, levels: &[&str]) -> Vec<&'a str> {
     let bare = |line: &'a str| {
         let line = levels.iter().find_map(|level| line.find(level).map(|at| &line[at..]))?;
@@ -371,12 +371,12 @@ impl Adapter for Nginx {
         Ok(e)
     }
 
-    /// None: as many processes as CPUs serve any number of users.
+    /// Empty: as many processes as CPUs serve any number of users.
     fn pool_settings(&self, _size: u64, _effective: &Settings) -> Settings {
         Settings::new()
     }
 
-    /// A connection that is passed on to an upstream takes two descriptors.
+    /// A proxied connection takes two descriptors.
     fn complete(&self, settings: &Settings, effective: &Settings) -> Settings {
         let mut all = settings.clone();
         let count = |name: &str| all.get(name).or(effective.get(name)).and_then(Setting::count);
@@ -447,7 +447,7 @@ impl Adapter for Nginx {
         }
     }
 
-    /// Those of an old generation still finish what they do.
+    /// Without those of an old generation, which are finishing their work.
     fn workers(&self, master: i32) -> Vec<i32> {
         let mut pids = process::worker_pids(master, self.facts.kind.helpers);
         pids.retain(|pid| process::look(*pid).is_some_and(|p| !p.argv.join(" ").ends_with("is shutting down")));
@@ -455,11 +455,11 @@ impl Adapter for Nginx {
     }
 }
 
-/// Why a master did not take its configuration, from its error log; none while it says nothing of it.
+/// Why a master did not use its configuration, from its error log; `None` if the log does not say.
 pub fn refusal(log: &str, master: i32) -> Option<String> {
     let mark = format!("[emerg] {master}#");
     let said: Vec<&str> = log.lines().filter(|line| line.contains(&mark)).collect();
-    // It tries an address that is in use five times.
+    // nginx tries to bind an address in use five times.
     let tries = |line: &&str| line.contains("bind()") && !line.contains("still could not");
     if said.iter().all(tries) {
         return None;
@@ -475,10 +475,10 @@ mod tests {
     fn how_it_was_built_is_read() {
         let debian = "nginx version: nginx/1.22.1\nbuilt with OpenSSL\nconfigure arguments: --with-cc-opt='-g -O2' \
                       --prefix=/usr/share/nginx --conf-path=/etc/nginx/nginx.conf --error-log-path=stderr";
-        let built = Built::read(debian);
+        let built = BuildInfo::read(debian);
         assert_eq!((built.version.as_str(), built.config.to_str()), ("nginx/1.22.1", Some("/etc/nginx/nginx.conf")));
         assert!(built.keeps_for_1000() && built.error_log.ends_with("stderr"));
-        let plain = Built::read("nginx version: nginx/1.18.0\nconfigure arguments:\n");
+        let plain = BuildInfo::read("nginx version: nginx/1.18.0\nconfigure arguments:\n");
         assert_eq!(plain.config.to_str(), Some("/usr/local/nginx/conf/nginx.conf"));
         assert!(!plain.keeps_for_1000());
     }

@@ -1,22 +1,22 @@
-//! Where in a configuration of nginx each knob stands, and the bytes that turn it.
+//! Where each knob is in an nginx configuration, and the edits that set it.
 
 use lastdrop_model::{Knob, Setting, Settings};
 
 use super::config::{Config, Directive};
 use super::knobs::KNOBS;
 use super::listen::listens;
-use crate::edits::{Edits, Word};
+use crate::edits::{ConfigWord, Edits};
 
-/// Where a knob stands.
+/// The position of a knob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The first word after its name, in a block; of http also in its servers.
+enum KnobLocation {
+    /// The first argument of the directive, in these blocks; for http also in its servers.
     In(&'static [&'static str]),
     /// `max=N` of open_file_cache, or `off`.
     Most,
     /// `NAME=N` of the listen lines.
     OfListen,
-    /// A word of the listen lines.
+    /// An argument of the listen lines.
     WordOfListen,
     /// `buffer=Nk` of the access_log lines.
     OfLog,
@@ -29,48 +29,48 @@ const HTTP: &[&str] = &["http"];
 pub const SERVER: &[&str] = &["http", "server"];
 const UPSTREAM: &[&str] = &["http", "upstream"];
 
-fn place(name: &str) -> Place {
+fn place(name: &str) -> KnobLocation {
     match name {
-        "worker_processes" | "worker_rlimit_nofile" => Place::In(&[]),
-        "worker_connections" => Place::In(&["events"]),
-        "open_file_cache" => Place::Most,
-        "backlog" => Place::OfListen,
-        "reuseport" => Place::WordOfListen,
-        "access_log_buffer" => Place::OfLog,
-        "ssl_session_cache" => Place::OfTls,
-        "keepalive" => Place::OfUpstream,
-        _ => Place::In(HTTP),
+        "worker_processes" | "worker_rlimit_nofile" => KnobLocation::In(&[]),
+        "worker_connections" => KnobLocation::In(&["events"]),
+        "open_file_cache" => KnobLocation::Most,
+        "backlog" => KnobLocation::OfListen,
+        "reuseport" => KnobLocation::WordOfListen,
+        "access_log_buffer" => KnobLocation::OfLog,
+        "ssl_session_cache" => KnobLocation::OfTls,
+        "keepalive" => KnobLocation::OfUpstream,
+        _ => KnobLocation::In(HTTP),
     }
 }
 
-/// A value, where it is from, and what a person should know about it.
-pub struct Found {
+/// A value, its source, and notes for the user.
+pub struct FoundValue {
     pub value: Setting,
-    /// `file:line`; none is nginx's default.
+    /// `file:line`; `None` for nginx's default.
     pub source: Option<String>,
     pub notes: Vec<String>,
 }
 
-/// What a configuration says of a knob. `port` is that of the server blocks that are meant; none is all.
-pub fn find(config: &Config, knob: &Knob, port: Option<u16>) -> Found {
+/// The value of a knob in a configuration. `port` selects server blocks; `None` means all.
+pub fn find(config: &Config, knob: &Knob, port: Option<u16>) -> FoundValue {
     let place = place(knob.name);
     let default = || Setting::read(knob.default);
     let said: Vec<(&Directive, Setting)> = match place {
-        Place::In(context) => lines(config, context, knob.name).map(|d| (d, value(knob, d))).collect(),
-        Place::Most => lines(config, HTTP, knob.name).map(|d| (d, Setting::Count(most(d)))).collect(),
-        Place::OfListen | Place::WordOfListen => {
+        KnobLocation::In(context) => lines(config, context, knob.name).map(|d| (d, value(knob, d))).collect(),
+        KnobLocation::Most => lines(config, HTTP, knob.name).map(|d| (d, Setting::Count(most(d)))).collect(),
+        KnobLocation::OfListen | KnobLocation::WordOfListen => {
             listens(config, port).into_iter().map(|d| (d, of_listen(knob, place, d))).collect()
         }
-        Place::OfLog => logs(config).map(|d| (d, Setting::Count(log_buffer(d)))).collect(),
-        Place::OfTls => lines(config, HTTP, knob.name).map(|d| (d, Setting::Count(tls_cache(d)))).collect(),
-        Place::OfUpstream => config.within(UPSTREAM, knob.name).map(|d| (d, value(knob, d))).collect(),
+        KnobLocation::OfLog => logs(config).map(|d| (d, Setting::Count(log_buffer(d)))).collect(),
+        KnobLocation::OfTls => lines(config, HTTP, knob.name).map(|d| (d, Setting::Count(tls_cache(d)))).collect(),
+        KnobLocation::OfUpstream => config.within(UPSTREAM, knob.name).map(|d| (d, value(knob, d))).collect(),
     };
     let mut notes = Vec::new();
     let first = said.first().map(|(_, value)| value.clone());
     for (line, value) in said.iter().filter(|(_, value)| Some(value) != first.as_ref()) {
         notes.push(format!("{} {value} at {}: a change is one of all of them", knob.name, config.place(line)));
     }
-    if matches!(place, Place::In(HTTP) | Place::Most) {
+    if matches!(place, KnobLocation::In(HTTP) | KnobLocation::Most) {
         let deeper = config.directives.iter().filter(|d| d.name() == knob.name);
         let is_deeper = |context: &[&str]| context.len() > 2 && context[..1] == *HTTP;
         for line in deeper.filter(|d| is_deeper(&config.context(d))) {
@@ -79,13 +79,13 @@ pub fn find(config: &Config, knob: &Knob, port: Option<u16>) -> Found {
         }
     }
     let is_set = |d: &Directive| match place {
-        Place::OfListen => d.word(&format!("{}=", knob.name)).is_some(),
-        Place::WordOfListen => d.word(knob.name).is_some(),
-        Place::OfLog => d.word("buffer=").is_some(),
+        KnobLocation::OfListen => d.word(&format!("{}=", knob.name)).is_some(),
+        KnobLocation::WordOfListen => d.word(knob.name).is_some(),
+        KnobLocation::OfLog => d.word("buffer=").is_some(),
         _ => true,
     };
     let source = said.first().filter(|(d, _)| is_set(d)).map(|(d, _)| config.place(d));
-    Found { value: first.unwrap_or_else(default), source, notes }
+    FoundValue { value: first.unwrap_or_else(default), source, notes }
 }
 
 /// The lines of a directive at a level; those of http come first, then those of its servers.
@@ -106,7 +106,7 @@ fn value(knob: &Knob, directive: &Directive) -> Setting {
     }
 }
 
-/// A time as nginx writes it, where it is whole seconds: `75`, `1m 30s`.
+/// Parses an nginx time in whole seconds: `75`, `1m 30s`.
 fn seconds(text: &str) -> Option<i64> {
     let mut total = 0_i64;
     let mut rest = text;
@@ -132,14 +132,14 @@ fn most(directive: &Directive) -> i64 {
     directive.word("max=").and_then(|w| w.text[4..].parse().ok()).unwrap_or(0)
 }
 
-/// Access logs that are written.
+/// Access logs that are switched on.
 fn logs(config: &Config) -> impl Iterator<Item = &Directive> {
     let is_off =
         |d: &Directive| d.arguments().first().is_some_and(|w| w.text == "off" || w.text.starts_with("syslog:"));
     lines(config, HTTP, "access_log").filter(move |d| !is_off(d))
 }
 
-/// KiB of a size as nginx writes it: `64k`, `1m`, `4096`.
+/// Parses an nginx size into KiB: `64k`, `1m`, `4096`.
 fn kib(text: &str) -> Option<i64> {
     let number = |end: &str, unit: i64| text.strip_suffix(end)?.parse::<i64>().ok()?.checked_mul(unit);
     let large = number("k", 1).or_else(|| number("K", 1)).or_else(|| number("m", 1024)).or_else(|| number("M", 1024));
@@ -148,12 +148,12 @@ fn kib(text: &str) -> Option<i64> {
 
 fn log_buffer(log: &Directive) -> i64 {
     let size = log.word("buffer=").map(|w| &w.text[7..]);
-    // `gzip` and `flush` alone bring one of 64 KiB.
+    // `gzip` and `flush` imply a buffer of 64 KiB.
     let implied = log.word("gzip").is_some() || log.word("gzip=").is_some() || log.word("flush=").is_some();
     size.and_then(kib).unwrap_or(if implied { 64 } else { 0 })
 }
 
-fn shared(directive: &Directive) -> Option<&Word> {
+fn shared(directive: &Directive) -> Option<&ConfigWord> {
     directive.arguments().iter().find(|w| w.text.starts_with("shared:"))
 }
 
@@ -162,13 +162,13 @@ fn tls_cache(directive: &Directive) -> i64 {
     size.map_or(0, |kib| kib.div_euclid(1024).max(1))
 }
 
-/// A word is taken out with the space before it.
-fn take_out(edits: &mut Edits, line: &Directive, word: &Word) {
+/// Removes a word and the space before it.
+fn take_out(edits: &mut Edits, line: &Directive, word: &ConfigWord) {
     let before = line.words.iter().rev().find(|w| w.at.end <= word.at.start);
     edits.replace(line.source, before.map_or(word.at.start, |w| w.at.end)..word.at.end, String::new());
 }
 
-/// Buffers of the access logs that there are.
+/// Sets the buffers of all access logs.
 fn set_logs(config: &Config, edits: &mut Edits, value: &Setting) -> Result<(), String> {
     let mut any = false;
     for log in logs(config) {
@@ -177,7 +177,7 @@ fn set_logs(config: &Config, edits: &mut Edits, value: &Setting) -> Result<(), S
         match (value.count(), all[0]) {
             (Some(0), _) => all.into_iter().flatten().for_each(|word| take_out(edits, log, word)),
             (_, Some(word)) => edits.replace(log.source, word.at.clone(), format!("buffer={value}k")),
-            // The first word behind the file is its format.
+            // The first word after the file is the format.
             (_, None) if log.arguments().len() == 1 => append(edits, log, &format!("combined buffer={value}k")),
             (_, None) => append(edits, log, &format!("buffer={value}k")),
         }
@@ -185,7 +185,7 @@ fn set_logs(config: &Config, edits: &mut Edits, value: &Setting) -> Result<(), S
     if any { Ok(()) } else { Err("there is no access_log line whose buffer could be set".into()) }
 }
 
-/// The shared cache of TLS sessions, under the name that it has.
+/// Sets the size of the shared TLS session cache and keeps its name.
 fn set_tls_cache(config: &Config, edits: &mut Edits, name: &'static str, value: &Setting) -> Result<(), String> {
     if value.count() == Some(0) {
         return set_lines(config, edits, HTTP, name, "off", all_words);
@@ -201,29 +201,29 @@ fn set_tls_cache(config: &Config, edits: &mut Edits, name: &'static str, value: 
     set_lines(config, edits, HTTP, name, &format!("shared:lastdrop:{value}m"), |_| None)
 }
 
-fn of_listen(knob: &Knob, place: Place, listen: &Directive) -> Setting {
-    if place == Place::WordOfListen {
+fn of_listen(knob: &Knob, place: KnobLocation, listen: &Directive) -> Setting {
+    if place == KnobLocation::WordOfListen {
         return knob.switched(listen.word(knob.name).is_some());
     }
     let word = listen.word(&format!("{}=", knob.name)).map(|w| &w.text[knob.name.len() + 1..]);
     word.map_or_else(|| Setting::read(knob.default), Setting::read)
 }
 
-/// The changes that bring these settings about.
+/// Returns the edits that make these settings.
 ///
 /// # Errors
-/// In words, where a setting has no place.
+/// In words, if a setting has no place.
 pub fn edits(config: &Config, settings: &Settings, port: Option<u16>) -> Result<Edits, String> {
     let mut edits = Edits::default();
     for (name, value) in settings {
         let Some(knob) = KNOBS.iter().find(|k| k.name == name) else { continue };
         match place(knob.name) {
-            Place::In(context) => set_lines(config, &mut edits, context, name, &value.to_string(), first_word)?,
-            Place::Most if value.count() == Some(0) => {
+            KnobLocation::In(context) => set_lines(config, &mut edits, context, name, &value.to_string(), first_word)?,
+            KnobLocation::Most if value.count() == Some(0) => {
                 set_lines(config, &mut edits, HTTP, name, "off", all_words)?;
             }
-            Place::Most => set_lines(config, &mut edits, HTTP, name, &format!("max={value}"), max_word)?,
-            Place::OfListen => {
+            KnobLocation::Most => set_lines(config, &mut edits, HTTP, name, &format!("max={value}"), max_word)?,
+            KnobLocation::OfListen => {
                 for line in listens_to_change(config, port, name)? {
                     let new = format!("{name}={value}");
                     match line.word(&format!("{name}=")) {
@@ -232,7 +232,7 @@ pub fn edits(config: &Config, settings: &Settings, port: Option<u16>) -> Result<
                     }
                 }
             }
-            Place::WordOfListen => {
+            KnobLocation::WordOfListen => {
                 for line in listens_to_change(config, port, name)? {
                     let at_unix = line.arguments().first().is_some_and(|w| w.text.starts_with("unix:"));
                     match line.word(name) {
@@ -242,9 +242,9 @@ pub fn edits(config: &Config, settings: &Settings, port: Option<u16>) -> Result<
                     }
                 }
             }
-            Place::OfLog => set_logs(config, &mut edits, value)?,
-            Place::OfTls => set_tls_cache(config, &mut edits, knob.name, value)?,
-            Place::OfUpstream => set_upstreams(config, &mut edits, name, value)?,
+            KnobLocation::OfLog => set_logs(config, &mut edits, value)?,
+            KnobLocation::OfTls => set_tls_cache(config, &mut edits, knob.name, value)?,
+            KnobLocation::OfUpstream => set_upstreams(config, &mut edits, name, value)?,
         }
     }
     if let Some(source) = edits.sources().find(|s| config.sources[*s].file.is_none()) {
@@ -285,7 +285,7 @@ fn max_word(line: &Directive) -> Option<std::ops::Range<usize>> {
     line.word("max=").map(|w| w.at.clone()).or_else(|| all_words(line))
 }
 
-/// Sets a directive wherever a level has it, and adds it where the level does not.
+/// Sets a directive wherever it occurs at this level, and adds it where it does not.
 fn set_lines(
     config: &Config,
     edits: &mut Edits,
@@ -315,7 +315,8 @@ fn set_lines(
     Ok(())
 }
 
-/// Connections that are kept to the servers of an upstream: after the method by which one is chosen, so at the end.
+/// Sets the keepalive connections of all upstreams. The line must follow the load-balancing method, so it goes at the
+/// end.
 fn set_upstreams(config: &Config, edits: &mut Edits, name: &str, value: &Setting) -> Result<(), String> {
     for (index, upstream) in config.directives.iter().enumerate().filter(|(_, d)| d.name() == "upstream") {
         if config.context(upstream) != HTTP {
@@ -359,7 +360,7 @@ mod tests {
         String::from_utf8(edits.apply(1, text.as_bytes(), 0..text.len())).expect("text")
     }
 
-    fn found(text: &str, name: &str) -> Found {
+    fn found(text: &str, name: &str) -> FoundValue {
         let knob = KNOBS.iter().find(|k| k.name == name).expect("a knob");
         find(&read(text).1, knob, None)
     }

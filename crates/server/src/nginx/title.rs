@@ -1,10 +1,10 @@
-//! The command line of a master, from the title that it has written over it: the same words, joined by spaces
-//! (`ngx_master_process_cycle`). What belongs together is told by the options, each of which takes what follows it.
+//! Reconstructs a master's command line from its title: the same words, joined by spaces (`ngx_master_process_cycle`).
+//! The options show which words belong together, since each takes a value.
 
-/// What stands before the command line.
+/// Prefix of a master's title.
 pub const MASTER: &str = "nginx: master process ";
 
-/// The command line that a title tells; none of a process that is no master.
+/// The command line in a title; `None` if the process is not a master.
 pub fn command_line(shown: &[String]) -> Option<Vec<String>> {
     let title = shown.join(" ");
     let mut words = title.strip_prefix(MASTER)?.split(' ');
@@ -13,7 +13,7 @@ pub fn command_line(shown: &[String]) -> Option<Vec<String>> {
         let mut chars = word.chars();
         chars.next() == Some('-') && chars.next().is_some_and(|c| "cpgeqtTvVsh?".contains(c))
     };
-    // A value may have spaces in it; those of a path and of directives go on up to the next option.
+    // A value may contain spaces; paths and directives extend up to the next option.
     let mut value_begun = false;
     for word in words {
         match argv.last_mut() {
@@ -30,7 +30,7 @@ pub fn command_line(shown: &[String]) -> Option<Vec<String>> {
     Some(argv)
 }
 
-/// The value of an option, `-c FILE` or `-cFILE`.
+/// Value of an option, written `-c FILE` or `-cFILE`.
 pub fn option<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
     let mut words = argv.iter().skip(1);
     while let Some(word) = words.next() {
@@ -47,7 +47,7 @@ pub fn option<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
     None
 }
 
-/// The command line with another configuration.
+/// The command line with another configuration file.
 pub fn with_config(argv: &[String], file: &str) -> Vec<String> {
     let mut out: Vec<String> = argv.iter().take(1).cloned().collect();
     let mut words = argv.iter().skip(1);

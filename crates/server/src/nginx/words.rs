@@ -1,11 +1,11 @@
-//! Words of nginx's configuration language, with the bytes that they stand in.
+//! Splits nginx's configuration language into words with their byte ranges.
 
-use crate::edits::Word;
+use crate::edits::ConfigWord;
 
 #[derive(Debug)]
 pub enum Token {
-    Word(Word),
-    /// A `;`, a `{`, a `}`, and where it is.
+    Word(ConfigWord),
+    /// Positions of `;`, `{` and `}`.
     End(usize),
     Open(usize),
     Close(usize),
@@ -15,7 +15,7 @@ pub enum Token {
 pub struct Lexer<'a> {
     text: &'a [u8],
     at: usize,
-    /// After a quoted word.
+    /// True after a quoted word.
     wants_space: bool,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Lexer<'a> {
         (self.at, self.wants_space) = (at, false);
     }
 
-    /// The next token; an error is a place and what is wrong there.
+    /// The next token; an error has a position and a message.
     pub fn token(&mut self) -> Result<Token, (usize, String)> {
         if std::mem::take(&mut self.wants_space)
             && let Some(c) = self.text.get(self.at).filter(|c| !is_space(**c) && !b";{)".contains(c))
@@ -66,7 +66,7 @@ impl<'a> Lexer<'a> {
             } else if *c == quote {
                 self.wants_space = true;
                 let text = unescaped(&self.text[start + 1..self.at - 1]);
-                return Ok(Token::Word(Word { text, at: start..self.at }));
+                return Ok(Token::Word(ConfigWord { text, at: start..self.at }));
             }
         }
         Err((start, "unexpected end of file, a quote is not closed".into()))
@@ -83,11 +83,11 @@ impl<'a> Lexer<'a> {
             self.at += if *c == b'\\' { 2 } else { 1 };
         }
         self.at = self.at.min(self.text.len());
-        Ok(Token::Word(Word { text: unescaped(&self.text[start..self.at]), at: start..self.at }))
+        Ok(Token::Word(ConfigWord { text: unescaped(&self.text[start..self.at]), at: start..self.at }))
     }
 }
 
-/// A backslash stands for itself but before quotes, another, and the letters of white space.
+/// A backslash is literal except before quotes, another backslash, and the letters of white space.
 fn unescaped(raw: &[u8]) -> String {
     let mut out = Vec::with_capacity(raw.len());
     let mut rest = raw.iter();
@@ -109,7 +109,7 @@ fn unescaped(raw: &[u8]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Where the brace is that closes a block of Lua which begins at `from`: braces in strings and comments do not count.
+/// Position of the brace that closes a Lua block beginning at `from`; braces in strings and comments do not count.
 pub fn lua_end(text: &[u8], from: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = from;
@@ -149,7 +149,7 @@ pub fn lua_end(text: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// How long the `[[ … ]]` or `[=[ … ]=]` is with which a text begins; `Some(None)` where it has no end.
+/// Length of the `[[ … ]]` or `[=[ … ]=]` at the start of a text; `Some(None)` if it is not closed.
 fn long_bracket(text: &[u8]) -> Option<Option<usize>> {
     let level = text.strip_prefix(b"[")?.iter().take_while(|c| **c == b'=').count();
     if text.get(1 + level) != Some(&b'[') {

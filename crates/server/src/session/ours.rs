@@ -1,4 +1,4 @@
-//! Where a change may be made: in files that are ours to write, and beside the unit that keeps the server.
+//! Where a change may be made: in files that lastdrop may write, and in drop-ins of the server's unit.
 
 use crate::ServerError;
 use crate::adapter::Placement;
@@ -11,7 +11,7 @@ use crate::restart::Launch;
 use super::Session;
 
 impl Session {
-    /// A change of files that we may not write is told as a patch.
+    /// Refuses a change of files that lastdrop may not write; the error contains it as a patch.
     pub(super) fn refuse_what_is_not_ours(&self, change: &Change) -> Result<(), ServerError> {
         let placement = self.placement();
         let rewrites: Vec<Rewrite> = match &placement {
@@ -34,7 +34,7 @@ impl Session {
         Err(ServerError::NotOurs { hindrance, patch, then })
     }
 
-    /// Has the unit start the server so from now on, where one keeps it.
+    /// Makes the server's unit, if it has one, start it in this way from now on.
     pub(super) fn keep_beside_the_unit(&self, launch: &Launch) -> Result<Option<PersistedIn>, ServerError> {
         let [_, kept] = self.journal.drop_ins.as_slice() else { return Ok(None) };
         kept.write(&self.journal.birth, launch)?;

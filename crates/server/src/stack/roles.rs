@@ -1,19 +1,19 @@
-//! What the servers of a stack are to a search: who has the pool, and which knobs there are.
+//! What a search needs of a stack: which server has the pool, and which knobs exist.
 
 use lastdrop_model::{Knob, Role, Setting, Settings};
 use lastdrop_probe::host::cpus;
 
-use super::{Member, Part, Stack};
+use super::{Member, MemberKind, Stack};
 use crate::health::Health;
 use crate::remote::RemoteSession;
 use crate::session::Session;
 
-/// A server of a stack that has processes, here or elsewhere.
+/// A member of a stack that has processes, on this or another machine.
 #[derive(Clone, Copy)]
 pub struct Server<'a> {
-    /// Its place among the members, by which it is known.
+    /// Its position among the members, which identifies it.
     place: usize,
-    part: &'a Part,
+    part: &'a MemberKind,
 }
 
 impl std::fmt::Debug for Server<'_> {
@@ -23,28 +23,28 @@ impl std::fmt::Debug for Server<'_> {
 }
 
 impl<'a> Server<'a> {
-    /// Its place among the members, by which it is known.
+    /// Its position among the members, which identifies it.
     #[must_use]
     pub fn place(self) -> usize {
         self.place
     }
 
-    /// Its session, where it is on this machine.
+    /// Its session, if it is on this machine.
     #[must_use]
     pub fn session(self) -> Option<&'a Session> {
         self.part.session()
     }
 
-    /// Its session elsewhere.
+    /// Its session, if it is on another machine.
     #[must_use]
     pub fn elsewhere(self) -> Option<&'a dyn RemoteSession> {
         match self.part {
-            Part::Elsewhere(there) => Some(there.as_ref()),
-            Part::Server(_) | Part::Host(_) | Part::Contained(..) => None,
+            MemberKind::Elsewhere(there) => Some(there.as_ref()),
+            MemberKind::Server(_) | MemberKind::Host(_) | MemberKind::Contained(..) => None,
         }
     }
 
-    /// Workers as they run now, on all its machines.
+    /// Number of workers now, on all its machines.
     #[must_use]
     pub fn count_workers(self) -> usize {
         self.session().map_or(0, |session| session.workers().len())
@@ -63,19 +63,19 @@ impl<'a> Server<'a> {
 }
 
 impl Stack {
-    /// The member at a place, where it has processes.
+    /// The member at this position, if it has processes.
     #[must_use]
     pub fn server(&self, place: usize) -> Option<Server<'_>> {
         let part = &self.members.get(place)?.part;
         let is_server = match part {
-            Part::Server(_) => true,
-            Part::Elsewhere(there) => !there.about().is_host,
-            Part::Host(_) | Part::Contained(..) => false,
+            MemberKind::Server(_) => true,
+            MemberKind::Elsewhere(there) => !there.about().is_host,
+            MemberKind::Host(_) | MemberKind::Contained(..) => false,
         };
         is_server.then_some(Server { place, part })
     }
 
-    /// The servers among the members: those first that have a pool of which the size can be set.
+    /// The servers among the members; those with a pool of adjustable size come first.
     fn servers(&self) -> Vec<(&Member, Server<'_>)> {
         let mut all: Vec<_> =
             self.members.iter().enumerate().filter_map(|(place, m)| Some((m, self.server(place)?))).collect();
@@ -83,27 +83,27 @@ impl Stack {
         all
     }
 
-    /// The server whose workers are counted, warmed and measured: the first that has a pool, else the first.
+    /// The server whose workers are counted, warmed up and measured: the first with a pool, otherwise the first.
     #[must_use]
     pub fn pool(&self) -> Option<Server<'_>> {
         self.servers().first().map(|(_, server)| *server)
     }
 
-    /// Workers of all servers as they run now.
+    /// Number of workers of all servers now.
     #[must_use]
     pub fn count_workers(&self) -> usize {
         self.servers().iter().map(|(_, server)| server.count_workers()).sum()
     }
 
-    /// What is asked whether all is well, where a URL was given.
+    /// The health check, if a URL was given.
     #[must_use]
     pub fn health(&self) -> Option<&Health> {
         let of_a_server = || self.servers().iter().find_map(|(_, server)| server.session()?.health());
         self.health.as_ref().or_else(of_a_server)
     }
 
-    /// The knobs that have a role, of all servers, with the server that each is of, and what its setting is called here:
-    /// those of servers with a pool first.
+    /// The knobs of all servers with this role, each with its setting's name in this stack and its server; servers with
+    /// a pool come first.
     #[must_use]
     pub fn knobs(&self, role: Role) -> Vec<(String, &'static Knob, Server<'_>)> {
         let mut all = Vec::new();
@@ -114,8 +114,8 @@ impl Stack {
         all
     }
 
-    /// All knobs of all members, those of the host too: what the setting is called here, and the server, of one that has
-    /// processes.
+    /// All knobs of all members, including the host: the setting's name in this stack, the knob, and the server if it
+    /// has processes.
     #[must_use]
     pub fn all_knobs(&self) -> Vec<(String, &'static Knob, Option<Server<'_>>)> {
         let mut all = Vec::new();
@@ -126,13 +126,13 @@ impl Stack {
         all
     }
 
-    /// The first of those.
+    /// The first knob with this role, and its setting's name.
     #[must_use]
     pub fn knob(&self, role: Role) -> Option<(String, &'static Knob)> {
         self.knobs(role).into_iter().next().map(|(name, knob, _)| (name, knob))
     }
 
-    /// The present value of that knob; its default where `settings` do not say.
+    /// The present value of that knob; its default if `settings` do not contain it.
     #[must_use]
     pub fn value(&self, role: Role, settings: &Settings) -> Option<Setting> {
         let (name, knob) = self.knob(role)?;
