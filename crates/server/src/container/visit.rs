@@ -30,7 +30,7 @@ const MOST_BYTES: u64 = 16 << 20;
 
 type VisitResult = (Result<Reply, String>, Vec<Executed>);
 
-/// Reads a question from standard input, answers it on standard output, and ends.
+/// Reads a question from standard input, prints the answer on standard output, and exits.
 pub fn serve() -> ! {
     // No process in the container may inspect this one.
     let hidden = nix::sys::prctl::set_dumpable(false);

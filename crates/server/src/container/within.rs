@@ -37,7 +37,7 @@ const MOST_BYTES: usize = 64 << 20;
 /// Asks about the server of a process, with the rights of that process, in its namespaces and root.
 ///
 /// # Errors
-/// In words: the process's namespaces may not be entered, the question has no answer, or it took longer than a minute.
+/// In words: the namespaces may not be entered, the question has no answer, or it took longer than a minute.
 pub(super) fn within(pid: i32, server: &ServerRef, inquiry: Inquiry<'_>) -> Result<Reply, String> {
     let (kind, config) = (server.kind.name.into(), server.config.as_deref().map(Into::into));
     let visit = serde_json::to_vec(&Visit { pid, kind, config, inquiry });

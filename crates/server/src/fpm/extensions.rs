@@ -1,4 +1,4 @@
-//! Extensions that a PHP-FPM has loaded and does not need.
+//! Finds extensions that a PHP-FPM loads and does not need.
 //!
 //! An extension is a candidate if an ini file loads it, no other setting gives it work, and none of its names occurs in
 //! the site's files and settings ([`super::references`]). Extensions that act without being named are judged by

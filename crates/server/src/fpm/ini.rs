@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// A file as PHP reads it.
+/// An ini file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct IniFile {
     path: PathBuf,

@@ -199,7 +199,7 @@ impl<'a> InstanceTemplate<'a> {
             if let Ok(described) = serde_json::from_slice(&written) {
                 return Ok(described);
             }
-            // A page may send its answer before it ends.
+            // The response may arrive before the script has ended.
             if Instant::now() >= until || answer.is_err() {
                 let why = answer.map_or_else(|e| e.to_string(), |a| format!("it answers {}", a.status));
                 return Err(format!("a script of ours does not tell its extensions ({why})"));

@@ -85,7 +85,7 @@ pub fn lasting(argv: &[String]) -> Vec<String> {
     lastdrop_probe::process::without(argv, PASSING)
 }
 
-/// The environment that it was started with.
+/// Returns the environment that it was started with, without HAProxy's own variables.
 pub fn given(environment: &[(String, String)]) -> Vec<(String, String)> {
     environment.iter().filter(|(name, _)| !OWN_VARIABLES.contains(&name.as_str())).cloned().collect()
 }

@@ -251,7 +251,7 @@ impl Reader<'_> {
         let index = self.config.sections.len();
         let kind = head.keyword().to_string();
         let text = |n: usize| head.argument(n).map_or("", |word| word.text.as_str());
-        // "defaults from other" has no name.
+        // "defaults from other" has no name of its own.
         let name = if text(1) == "from" && kind == "defaults" { String::new() } else { text(1).to_string() };
         let from = head.words.iter().position(|word| word.text == "from").map(|n| text(n + 1).to_string());
         let named = from.and_then(|from| {

@@ -29,7 +29,7 @@ pub enum KnobLocation {
     Server(usize),
 }
 
-/// A knob that a configuration has a place for.
+/// A knob that fits a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigKnob {
     pub name: String,

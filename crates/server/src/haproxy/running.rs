@@ -56,7 +56,7 @@ impl RuntimeState {
                 let line = &config.lines[line];
                 let mut name = line.argument(1)?.text.clone();
                 if line.keyword() == "server-template" {
-                    // A number, or the first and the last.
+                    // A number, or a range.
                     let numbers = &line.argument(2)?.text;
                     name.push_str(numbers.split_once('-').map_or("1", |(first, _)| first));
                 }

@@ -9,7 +9,7 @@ use crate::edits::ConfigWord;
 /// Splits a line that begins at `from` in its file.
 ///
 /// # Errors
-/// In words: a quote that is not closed.
+/// In words, if a quote is not closed.
 pub fn words(line: &[u8], from: usize, environment: &HashMap<String, String>) -> Result<Vec<ConfigWord>, String> {
     let mut words = Vec::new();
     let mut word: Option<(usize, Vec<u8>)> = None;

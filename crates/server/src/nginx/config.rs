@@ -157,7 +157,7 @@ impl Reader<'_> {
         Ok(index)
     }
 
-    /// Reads the directives of a source into a block.
+    /// Parses the directives of a source into a block.
     fn parse(&mut self, source: usize, around: Option<usize>) -> Result<(), Fault> {
         let text = std::mem::take(&mut self.config.sources[source].text);
         self.chain.push(source);

@@ -79,7 +79,7 @@ impl BuildInfo {
         title::option(&birth.argv, "-p").map_or_else(|| self.prefix.clone(), |p| birth.directory.join(p))
     }
 
-    /// The main file of a running server.
+    /// Returns the main configuration file of a running server.
     fn main_of(&self, birth: &Birth) -> PathBuf {
         title::option(&birth.argv, "-c").map_or_else(|| self.config.clone(), |c| self.prefix_of(birth).join(c))
     }
@@ -102,7 +102,7 @@ fn birth_of(info: &ProcessInfo) -> Result<Option<Birth>, ServerError> {
     Ok(Some(birth))
 }
 
-/// Tests the file that a command line names.
+/// Tests the configuration file that a command line names.
 pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
     Nginx::check_main(birth, &BuildInfo::of(birth)?.main_of(birth))
 }

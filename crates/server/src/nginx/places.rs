@@ -88,7 +88,7 @@ pub fn find(config: &Config, knob: &Knob, port: Option<u16>) -> FoundValue {
     FoundValue { value: first.unwrap_or_else(default), source, notes }
 }
 
-/// The lines of a directive at a level; those of http come first, then those of its servers.
+/// Returns the directives of a name in a context. For http, those of its servers follow.
 fn lines<'a>(
     config: &'a Config,
     context: &'static [&'static str],
@@ -303,7 +303,7 @@ fn set_lines(
         return Ok(());
     }
     let [.., block] = context else {
-        // Before the first line of the main file.
+        // Added before the first line of the main file.
         let first = config.directives.iter().find(|d| d.parent.is_none() && config.sources[d.source].file.is_some());
         let first = first.ok_or("the configuration is empty")?;
         edits.replace(first.source, first.at.start..first.at.start, format!("{name} {value}; "));
