@@ -3,15 +3,15 @@
 
 use lastdrop_load::extract::Extraction;
 use lastdrop_load::template::{Encode, Template, encode_into};
-use lastdrop_model::request::{Extract, Place};
+use lastdrop_model::request::{Extract, ExtractSource};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &str, &str, Vec<u8>)| {
     let (kind, rule, template, body) = input;
     let from = match kind % 3 {
-        0 => Place::Header(rule.into()),
-        1 => Place::Regex(rule.chars().take(200).collect()),
-        _ => Place::Json(rule.into()),
+        0 => ExtractSource::Header(rule.into()),
+        1 => ExtractSource::Regex(rule.chars().take(200).collect()),
+        _ => ExtractSource::Json(rule.into()),
     };
     let _ = Template::parse(template, &["value"].into_iter().collect(), Encode::Field);
     let Ok(extraction) = Extraction::new(&Extract { name: "value".into(), from }, 0) else { return };

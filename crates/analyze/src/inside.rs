@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lastdrop_model::look::Syscall;
+use lastdrop_model::sample::Syscall;
 
 use crate::services::service_at;
 use crate::waiting::{Part, object, parts};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lastdrop_model::documents::{Differs, DiffersIn};
+use lastdrop_model::documents::{NodeDifference, NodeDifferenceKind};
 use lastdrop_model::{Setting, Settings};
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ pub struct Node {
 
 /// All in which nodes differ from the others of their kind, by node.
 #[must_use]
-pub fn differing(nodes: &[Node]) -> Vec<Differs> {
+pub fn differing(nodes: &[Node]) -> Vec<NodeDifference> {
     let kinds: BTreeSet<&str> = nodes.iter().map(|n| n.kind.as_str()).collect();
     let mut all = Vec::new();
     for kind in kinds {
@@ -49,12 +49,12 @@ pub fn differing(nodes: &[Node]) -> Vec<Differs> {
             all.extend(by_errors(&alike));
         }
     }
-    let place = |d: &Differs| nodes.iter().position(|n| n.server == d.server);
+    let place = |d: &NodeDifference| nodes.iter().position(|n| n.server == d.server);
     all.sort_by_key(place);
     all
 }
 
-fn by_settings(nodes: &[&Node]) -> Vec<Differs> {
+fn by_settings(nodes: &[&Node]) -> Vec<NodeDifference> {
     let known: Vec<(&Node, &Settings)> = nodes.iter().filter_map(|n| Some((*n, n.settings.as_ref()?))).collect();
     let names: BTreeSet<&String> = known.iter().flat_map(|(_, settings)| settings.keys()).collect();
     let mut all = Vec::new();
@@ -65,18 +65,30 @@ fn by_settings(nodes: &[&Node]) -> Vec<Differs> {
         let Some(usual) = values.iter().find(|value| count(value) == most) else { continue };
         for ((node, _), value) in known.iter().zip(&values).filter(|(_, value)| *value != usual) {
             let (name, value, others) = (name.clone(), json!(value), json!(usual));
-            all.push(Differs { server: node.server.clone(), what: DiffersIn::Settings, name, value, others });
+            all.push(NodeDifference {
+                server: node.server.clone(),
+                what: NodeDifferenceKind::Settings,
+                name,
+                value,
+                others,
+            });
         }
     }
     all
 }
 
-fn by_numbers(nodes: &[&Node]) -> Vec<Differs> {
+fn by_numbers(nodes: &[&Node]) -> Vec<NodeDifference> {
     let mut all = Vec::new();
     let memory: Vec<Option<f64>> = nodes.iter().map(|n| n.real_memory_bytes.map(|b| b as f64)).collect();
     for (i, others) in unusual(&memory) {
         let value = json!(nodes[i].real_memory_bytes);
-        all.push(differs(nodes[i], DiffersIn::Memory, "real_memory_bytes", value, json!(others.round() as u64)));
+        all.push(differs(
+            nodes[i],
+            NodeDifferenceKind::Memory,
+            "real_memory_bytes",
+            value,
+            json!(others.round() as u64),
+        ));
     }
     let rates: Vec<Option<f64>> = nodes.iter().map(|n| n.requests_rps).collect();
     for (i, others) in unusual(&rates) {
@@ -84,7 +96,7 @@ fn by_numbers(nodes: &[&Node]) -> Vec<Differs> {
         // Requests are counted, and counts scatter as their roots do.
         let chance = BY_CHANCE * ((rate + others) * node.span_s).sqrt();
         if (rate - others).abs() * node.span_s > chance {
-            all.push(differs(node, DiffersIn::Rate, "requests_rps", json!(rate), json!(others)));
+            all.push(differs(node, NodeDifferenceKind::Rate, "requests_rps", json!(rate), json!(others)));
         }
     }
     all
@@ -113,7 +125,7 @@ fn unusual(numbers: &[Option<f64>]) -> Vec<(usize, f64)> {
     all
 }
 
-fn by_errors(nodes: &[&Node]) -> Vec<Differs> {
+fn by_errors(nodes: &[&Node]) -> Vec<NodeDifference> {
     let names: BTreeSet<&String> = nodes.iter().flat_map(|n| n.errors.keys()).collect();
     let mut all = Vec::new();
     for name in names {
@@ -123,15 +135,15 @@ fn by_errors(nodes: &[&Node]) -> Vec<Differs> {
             let middle = median(&others);
             // One that has as many as the others is as they are.
             if *count as f64 > middle {
-                all.push(differs(nodes[i], DiffersIn::Errors, name, json!(count), json!(middle)));
+                all.push(differs(nodes[i], NodeDifferenceKind::Errors, name, json!(count), json!(middle)));
             }
         }
     }
     all
 }
 
-fn differs(node: &Node, what: DiffersIn, name: &str, value: Value, others: Value) -> Differs {
-    Differs { server: node.server.clone(), what, name: name.into(), value, others }
+fn differs(node: &Node, what: NodeDifferenceKind, name: &str, value: Value, others: Value) -> NodeDifference {
+    NodeDifference { server: node.server.clone(), what, name: name.into(), value, others }
 }
 
 #[cfg(test)]

@@ -1,18 +1,23 @@
 //! Did a run reach what it was to reach?
 
-use lastdrop_model::objective::{Judged, Metric, Objective};
+use lastdrop_model::objective::{Metric, Objective, ObjectiveResult};
 use lastdrop_model::run::Results;
-use lastdrop_model::{Classes, Observed, PhaseReport, Plan};
+use lastdrop_model::{Classes, PhaseReport, Plan, ServerTimeline};
 
 /// Judges the measured phase of a run (of all its `phases`), or classes of its requests, with what was seen of the server meanwhile. A
 /// percentile that is only a lower bound does not show that a limit was kept.
 #[must_use]
-pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], server: Option<&Observed>) -> Vec<Judged> {
+pub fn judge(
+    objectives: &[Objective],
+    plan: &Plan,
+    phases: &[PhaseReport],
+    server: Option<&ServerTimeline>,
+) -> Vec<ObjectiveResult> {
     let phase = phases.iter().find(|p| p.measured);
     objectives
         .iter()
         .map(|objective| {
-            let nothing = || Judged {
+            let nothing = || ObjectiveResult {
                 objective: objective.clone(),
                 met: false,
                 value: None,
@@ -32,7 +37,7 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], serv
                 Metric::Mismatch => match results.mismatch.as_ref().filter(|m| m.compared > 0) {
                     Some(mismatch) => (mismatch.share(), false),
                     None => {
-                        return Judged {
+                        return ObjectiveResult {
                             seen: "not known: the log does not say what its answers were".into(),
                             ..nothing()
                         };
@@ -41,12 +46,12 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], serv
                 Metric::Rate => (results.rate.answered_rps, false),
                 metric @ (Metric::Cpu | Metric::CpuPerRequest) => match cpu(metric, phases, server) {
                     Some(value) => (value, false),
-                    None => return Judged { seen: UNSEEN.into(), ..nothing() },
+                    None => return ObjectiveResult { seen: UNSEEN.into(), ..nothing() },
                 },
             };
             let met = objective.allows(value) && !bound;
             let why = if bound { "at least, as too many requests have no answer: " } else { "" };
-            Judged {
+            ObjectiveResult {
                 objective: objective.clone(),
                 met,
                 value: Some(value),
@@ -62,7 +67,7 @@ const UNSEEN: &str = "not known and cannot be judged: the server's processes cou
 
 /// CPU of the measured phase, in the unit of the metric: of a request that of the server and all behind it, which is counted over the whole
 /// phase where they are on this machine. Otherwise looks at the server tell; one counts by how much of its time lies within the phase.
-fn cpu(metric: &Metric, phases: &[PhaseReport], server: Option<&Observed>) -> Option<f64> {
+fn cpu(metric: &Metric, phases: &[PhaseReport], server: Option<&ServerTimeline>) -> Option<f64> {
     let at = phases.iter().position(|p| p.measured)?;
     let counted = phases[at].server_cpu.map(|cpu| cpu.us_per_request).filter(|us| *us > 0.0);
     if let (Metric::CpuPerRequest, Some(us)) = (metric, counted) {
@@ -141,7 +146,7 @@ pub fn error_statuses(results: &Results) -> u64 {
 mod tests {
     use super::*;
     use lastdrop_model::run::RunBuilder;
-    use lastdrop_model::{ClassAnswer, Counts, HostLook, Kind, Look, Slice};
+    use lastdrop_model::{ClassAnswer, Counts, HostSample, Kind, Sample, Slice};
 
     fn phase(counts: Counts, errors: u64) -> (Plan, PhaseReport) {
         let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
@@ -217,23 +222,23 @@ mod tests {
         let counts = Counts { due: 500, sent: 500, answered: 500, answered_in_time: 500, ..Counts::default() };
         let (plan, phase) = phase(counts, 0);
         let warm_up = PhaseReport { measured: false, duration_s: 2.0, ..phase.clone() };
-        let look = |t_s: f64, cores: f64, server: f64| Look {
+        let look = |t_s: f64, cores: f64, server: f64| Sample {
             t_s,
             span_s: 1.0,
             cpu_cores: Some(server),
-            host: HostLook { cores: vec![cores, 0.0], ..HostLook::default() },
-            ..Look::default()
+            host: HostSample { cores: vec![cores, 0.0], ..HostSample::default() },
+            ..Sample::default()
         };
         // The warm-up took all, the second after it half of one of two processors.
         let looks = vec![look(1.0, 1.0, 2.0), look(2.0, 1.0, 2.0), look(3.0, 0.5, 0.4), look(4.0, 1.0, 2.0)];
-        let seen = Observed { looks: looks.into(), ..Observed::default() };
+        let seen = ServerTimeline { looks: looks.into(), ..ServerTimeline::default() };
         let text = "cpu<26%,cpu<24%,cpu_per_request<900us,cpu_per_request<700us";
         let list = Objective::list(text).expect("valid");
         let phases = [warm_up, phase];
         let judged = judge(&list, &plan, &phases, Some(&seen));
         assert_eq!(judged.iter().map(|j| j.met).collect::<Vec<_>>(), [true, false, true, false], "{judged:?}");
         assert_eq!((judged[0].seen.as_str(), judged[2].seen.as_str()), ("25.0 %", "800 µs"));
-        for blind in [None, Some(&Observed::default())] {
+        for blind in [None, Some(&ServerTimeline::default())] {
             let judged = judge(&list, &plan, &phases, blind);
             assert!(judged.iter().all(|j| !j.met && j.value.is_none() && j.seen.contains("cannot be judged")));
         }

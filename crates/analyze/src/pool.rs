@@ -3,7 +3,7 @@
 //! Sources: Bekman & Cholet, "Practical mod_perl", chapters 10 and 11 (no sharing, classic sharing, real memory of a
 //! group). Real memory is Σ PSS: the classic Σ(size − shared) + largest shared takes all sharing to be with everybody.
 
-use lastdrop_model::settings::Spares;
+use lastdrop_model::settings::SpareWorkers;
 
 /// Memory of one worker, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Profile {
 /// Spares of a pool of at most `workers`, in the proportions of field-notes.md: of 40, a dedicated machine starts 20 and keeps 20 to 35; one that has
 /// other work 5 and 5 to 10; a bursty one keeps nearly all, so that children wait for the burst.
 #[must_use]
-pub fn spares(profile: Profile, workers: u64) -> Spares {
+pub fn spares(profile: Profile, workers: u64) -> SpareWorkers {
     let part = |of_40: u64| (workers * of_40).div_ceil(40).clamp(1, workers.max(1));
     let (start, min_spare, max_spare) = match profile {
         Profile::Dedicated => (part(20), part(20), part(35)),
@@ -153,7 +153,7 @@ pub fn spares(profile: Profile, workers: u64) -> Spares {
         Profile::Bursty => (part(40), part(30), part(40)),
     };
     // httpd raises MaxSpareServers to MinSpareServers + 1 without a word; say what will be.
-    Spares { start, min_spare, max_spare: max_spare.max(min_spare + 1) }
+    SpareWorkers { start, min_spare, max_spare: max_spare.max(min_spare + 1) }
 }
 
 #[cfg(test)]
@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn spares_of_forty_are_those_of_the_field() {
-        assert_eq!(spares(Profile::Dedicated, 40), Spares { start: 20, min_spare: 20, max_spare: 35 });
-        assert_eq!(spares(Profile::Shared, 40), Spares { start: 5, min_spare: 5, max_spare: 10 });
+        assert_eq!(spares(Profile::Dedicated, 40), SpareWorkers { start: 20, min_spare: 20, max_spare: 35 });
+        assert_eq!(spares(Profile::Shared, 40), SpareWorkers { start: 5, min_spare: 5, max_spare: 10 });
         let one = spares(Profile::Shared, 1);
         assert_eq!((one.start, one.min_spare, one.max_spare), (1, 1, 2));
     }

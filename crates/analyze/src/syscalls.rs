@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lastdrop_model::documents::{TraceKind, TraceRow, TraceWait};
-use lastdrop_model::look::Syscall;
+use lastdrop_model::sample::Syscall;
 
 use crate::series::median;
 use crate::services::service_at;

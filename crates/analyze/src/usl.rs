@@ -5,7 +5,7 @@
 //! Capacity Planning", 2007). N / X is linear in 1, N − 1 and N(N − 1), so that weighted least squares find the
 //! parameters at once; the weights make relative errors count alike.
 
-use lastdrop_model::documents::{Knee, Stair, Usl};
+use lastdrop_model::documents::{Knee, StaircaseStep, Usl};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -136,13 +136,13 @@ pub fn law(points: &[(f64, f64)]) -> Option<Law> {
     Some(Law { lambda: 1.0 / a, sigma: b / a, kappa: c / a })
 }
 
-fn points(stairs: &[Stair]) -> Vec<(f64, f64)> {
+fn points(stairs: &[StaircaseStep]) -> Vec<(f64, f64)> {
     stairs.iter().filter(|s| s.rps > 0.0).map(|s| (f64::from(s.users), s.rps)).collect()
 }
 
 /// Fits the law to a staircase. None with fewer than five steps.
 #[must_use]
-pub fn fit(stairs: &[Stair]) -> Option<Usl> {
+pub fn fit(stairs: &[StaircaseStep]) -> Option<Usl> {
     let points = points(stairs);
     if points.len() < FEWEST {
         return None;
@@ -194,8 +194,8 @@ pub fn fit(stairs: &[Stair]) -> Option<Usl> {
 /// The knee of a staircase: where power, X²/N, is highest. From the law where that fits and the knee lies among the
 /// steps, else the best of the steps. None where power still rises at the last step: more users are needed to see it.
 #[must_use]
-pub fn knee(stairs: &[Stair], usl: Option<&Usl>) -> Option<Knee> {
-    let mut sorted: Vec<&Stair> = stairs.iter().filter(|s| s.rps > 0.0).collect();
+pub fn knee(stairs: &[StaircaseStep], usl: Option<&Usl>) -> Option<Knee> {
+    let mut sorted: Vec<&StaircaseStep> = stairs.iter().filter(|s| s.rps > 0.0).collect();
     sorted.sort_by_key(|s| s.users);
     let best = best_power(&sorted)?;
     if best + 1 >= sorted.len() {
@@ -222,13 +222,13 @@ pub fn knee(stairs: &[Stair], usl: Option<&Usl>) -> Option<Knee> {
     })
 }
 
-fn best_power(sorted: &[&Stair]) -> Option<usize> {
-    let power = |s: &Stair| s.rps * s.rps / f64::from(s.users.max(1));
+fn best_power(sorted: &[&StaircaseStep]) -> Option<usize> {
+    let power = |s: &StaircaseStep| s.rps * s.rps / f64::from(s.users.max(1));
     (0..sorted.len()).max_by(|a, b| power(sorted[*a]).total_cmp(&power(sorted[*b])))
 }
 
 /// 95 % by a bootstrap of the residuals.
-fn knee_interval(stairs: &[Stair], law: Law, usl: &Usl) -> [f64; 2] {
+fn knee_interval(stairs: &[StaircaseStep], law: Law, usl: &Usl) -> [f64; 2] {
     const REPLICATES: usize = 400;
     let points = points(stairs);
     // Residuals of a fit are smaller than the errors by the parameters it has.
@@ -272,8 +272,8 @@ impl Staircase {
     }
 
     /// The next number of users, after those that were measured; None when it is enough.
-    pub fn ask(&mut self, measured: &[Stair]) -> Option<u32> {
-        let mut sorted: Vec<&Stair> = measured.iter().collect();
+    pub fn ask(&mut self, measured: &[StaircaseStep]) -> Option<u32> {
+        let mut sorted: Vec<&StaircaseStep> = measured.iter().collect();
         sorted.sort_by_key(|s| s.users);
         let Some(last) = sorted.last() else { return Some(1) };
         if self.refinements == 0 && last.users < self.most && !is_past(&sorted) {
@@ -297,7 +297,7 @@ impl Staircase {
 }
 
 /// Have two doublings in a row added next to nothing, or has throughput fallen well below its best?
-fn is_past(sorted: &[&Stair]) -> bool {
+fn is_past(sorted: &[&StaircaseStep]) -> bool {
     let gain = |i: usize| sorted[i].rps < 1.1 * sorted[i - 1].rps;
     let n = sorted.len();
     n >= 4 && gain(n - 1) && gain(n - 2)
@@ -307,11 +307,11 @@ fn is_past(sorted: &[&Stair]) -> bool {
 mod tests {
     use super::*;
 
-    fn stair(users: u32, rps: f64) -> Stair {
-        Stair { users, rps, mean_us: 0.0, p50_us: 0.0, p99_us: 0.0, errors: 0.0, run: String::new() }
+    fn stair(users: u32, rps: f64) -> StaircaseStep {
+        StaircaseStep { users, rps, mean_us: 0.0, p50_us: 0.0, p99_us: 0.0, errors: 0.0, run: String::new() }
     }
 
-    fn climb(most: u32, rps: impl Fn(f64) -> f64) -> Vec<Stair> {
+    fn climb(most: u32, rps: impl Fn(f64) -> f64) -> Vec<StaircaseStep> {
         let (mut staircase, mut stairs) = (Staircase::new(most), Vec::new());
         while let Some(users) = staircase.ask(&stairs) {
             stairs.push(stair(users, rps(f64::from(users))));
@@ -331,7 +331,8 @@ mod tests {
     fn parameters_of_synthetic_data_come_back() {
         for (sigma, kappa) in [(0.05, 0.001), (0.02, 0.0005), (0.2, 0.0001), (0.0, 0.004), (0.1, 0.0)] {
             let law = Law { lambda: 50.0, sigma, kappa };
-            let stairs: Vec<Stair> = [1, 2, 4, 8, 16, 32, 64, 128].map(|n| stair(n, law.rps(f64::from(n)))).into();
+            let stairs: Vec<StaircaseStep> =
+                [1, 2, 4, 8, 16, 32, 64, 128].map(|n| stair(n, law.rps(f64::from(n)))).into();
             let usl = fit(&stairs).expect("eight steps");
             assert!(usl.fits, "{usl:?}");
             for (found, planted) in [(usl.lambda, 50.0), (usl.sigma, sigma), (usl.kappa, kappa)] {
@@ -346,7 +347,7 @@ mod tests {
         let inside = (0..100)
             .filter(|seed| {
                 let mut noise = noisy(*seed, 0.01);
-                let stairs: Vec<Stair> =
+                let stairs: Vec<StaircaseStep> =
                     [1, 2, 4, 8, 12, 16, 24, 32, 64, 128].map(|n| stair(n, law.rps(f64::from(n)) * noise())).into();
                 let usl = fit(&stairs).expect("ten steps");
                 let within = |i: [f64; 2], x: f64| i[0] <= x && x <= i[1];
@@ -390,7 +391,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_says_so() {
-        let stairs: Vec<Stair> = [1, 2, 4, 8, 16, 32, 64].map(|n: u32| stair(n, f64::from(n.min(8)) * 50.0)).into();
+        let stairs: Vec<StaircaseStep> =
+            [1, 2, 4, 8, 16, 32, 64].map(|n: u32| stair(n, f64::from(n.min(8)) * 50.0)).into();
         let usl = fit(&stairs).expect("seven steps");
         assert!(!usl.fits && usl.why.contains("does not describe"), "{usl:?}");
     }

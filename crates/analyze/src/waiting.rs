@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use lastdrop_model::look::Syscall;
+use lastdrop_model::sample::Syscall;
 
 /// What a call is to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lastdrop_load::{LoadError, Prepared, files};
-use lastdrop_model::plan::{KeepAlive, Plan, Trouble};
-use lastdrop_model::plan_file::{Places, ReadPlan};
+use lastdrop_model::plan::{KeepAlive, Plan, PlanPart};
+use lastdrop_model::plan_file::{LoadedPlan, PartPositions};
 use lastdrop_model::request::{Pick, RequestSpec};
 use lastdrop_model::{Url, plan_file, printable, url_file};
 
@@ -18,7 +18,7 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
 /// Where a plan is from, a file or options: a mistake that shows when all of it is there has its place in the file.
 #[derive(Debug, Default)]
-pub struct Origin(Option<(PathBuf, Places)>);
+pub struct Origin(Option<(PathBuf, PartPositions)>);
 
 impl Origin {
     /// Do the parts of the plan go together?
@@ -36,7 +36,7 @@ impl Origin {
     pub fn prepare(&self, plan: &Plan) -> Result<Prepared> {
         Prepared::new(plan).map_err(|e| {
             let placed = match &e {
-                LoadError::Request { index, what } => self.place(Trouble::Request(*index), what),
+                LoadError::Request { index, what } => self.place(PlanPart::Request(*index), what),
                 LoadError::Plan(e) => self.place(e.part, e),
                 _ => None,
             };
@@ -44,7 +44,7 @@ impl Origin {
         })
     }
 
-    fn place(&self, part: Trouble, what: &dyn fmt::Display) -> Option<UsageError> {
+    fn place(&self, part: PlanPart, what: &dyn fmt::Display) -> Option<UsageError> {
         let (path, places) = self.0.as_ref()?;
         let (line, column) = places.of_part(part)?;
         Some(UsageError(format!("{}: line {line}, column {column}: {what}", path.display())))
@@ -114,7 +114,7 @@ fn from_options(target: &str, load: &LoadArgs, r: &RequestArgs, network: &Networ
 ///
 /// # Errors
 /// [`UsageError`] for a plan or a URL that cannot be used.
-pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(ReadPlan, Origin)> {
+pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(LoadedPlan, Origin)> {
     if is_plan_file(target) {
         refuse_network(network, target)?;
         let mut read = read_file(Path::new(target))?;
@@ -124,7 +124,7 @@ pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(ReadPlan, Ori
     let url: Url = target.parse().map_err(|e: lastdrop_model::plan::UrlError| UsageError(e.to_string()))?;
     let mut plan = Plan::new(url, 0);
     network.fill(&mut plan);
-    let read = ReadPlan { plan, urls: None, has_load: false, has_seed: false, places: Places::default() };
+    let read = LoadedPlan { plan, urls: None, has_load: false, has_seed: false, places: PartPositions::default() };
     Ok((read, Origin::default()))
 }
 
@@ -159,7 +159,7 @@ pub fn is_plan_file(target: &str) -> bool {
     Path::new(target).extension().is_some_and(|e| e == "toml") && !target.contains("://")
 }
 
-fn read_file(path: &Path) -> Result<ReadPlan> {
+fn read_file(path: &Path) -> Result<LoadedPlan> {
     let text = files::read_text(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut read = plan_file::parse(&text, folder).map_err(|e| UsageError(format!("{}: {e}", path.display())))?;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{DatabaseLook, DatabaseTrouble, TroubleKind};
+use lastdrop_model::{DatabaseSample, DatabaseTrouble, TroubleKind};
 use lastdrop_probe::host::thread_cpu;
 
 use crate::access::Access;
@@ -24,9 +24,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub struct DatabaseWatcher {
     access: Access,
     /// Dropped with the watcher, which ends the thread after its present exchange.
-    asks: Sender<Sender<DatabaseLook>>,
+    asks: Sender<Sender<DatabaseSample>>,
     /// The look that was requested and has not arrived yet.
-    pending: Option<Receiver<DatabaseLook>>,
+    pending: Option<Receiver<DatabaseSample>>,
     last_answer: Instant,
     cost_us: Arc<AtomicU64>,
 }
@@ -56,7 +56,7 @@ impl DatabaseWatcher {
     }
 
     /// Returns what happened since the look before. Waits for `patience` at most.
-    pub fn look(&mut self, patience: Duration) -> DatabaseLook {
+    pub fn look(&mut self, patience: Duration) -> DatabaseSample {
         let answered = self.pending.take().unwrap_or_else(|| {
             let (answer, answered) = channel();
             let _ = self.asks.send(answer);
@@ -71,9 +71,9 @@ impl DatabaseWatcher {
         let mut look = look.unwrap_or_else(|_| {
             let silent = self.last_answer.elapsed().as_secs_f64();
             let what = format!("it has not answered for {silent:.1} s; is it stopped, or its disk stuck?");
-            DatabaseLook {
+            DatabaseSample {
                 trouble: Some(DatabaseTrouble { kind: TroubleKind::Silent, what }),
-                ..DatabaseLook::default()
+                ..DatabaseSample::default()
             }
         });
         look.service = self.access.service.name().into();
@@ -105,11 +105,11 @@ impl WatchedConnection {
     }
 
     /// Ends the window with one more sample.
-    fn look(mut self) -> Result<(DatabaseLook, WatchedConnection), Failure> {
+    fn look(mut self) -> Result<(DatabaseSample, WatchedConnection), Failure> {
         self.sample()?;
         let totals = self.views.totals()?;
         let constants = self.views.constants();
-        let look = DatabaseLook {
+        let look = DatabaseSample {
             software: constants.software.clone(),
             max_connections: constants.max_connections,
             reserved_connections: constants.reserved_connections,
@@ -120,7 +120,7 @@ impl WatchedConnection {
     }
 }
 
-fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>, cost_us: &AtomicU64) {
+fn watch(access: &Access, asked: &Receiver<Sender<DatabaseSample>>, cost_us: &AtomicU64) {
     let mut state = WatchedConnection::new(access);
     let mut tried = Instant::now();
     loop {
@@ -143,7 +143,7 @@ fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>, cost_us: &Atom
         };
         if let (Err(e), Some(answer)) = (&state, ask) {
             let trouble = Some(e.clone().trouble());
-            let _ = answer.send(DatabaseLook { trouble, ..DatabaseLook::default() });
+            let _ = answer.send(DatabaseSample { trouble, ..DatabaseSample::default() });
         }
         cost_us.store(thread_cpu().as_micros() as u64, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{DatabaseLook, DatabaseService, LockWait, SessionState, StatementLook, TableScan};
+use lastdrop_model::{DatabaseSample, DatabaseService, LockWait, SessionState, StatementSample, TableScan};
 
 use crate::fold::folded;
 use crate::views::{Sample, Totals};
@@ -107,14 +107,14 @@ impl Window {
     }
 
     /// Summarises the window.
-    pub fn look(&self, totals: &Totals) -> DatabaseLook {
+    pub fn look(&self, totals: &Totals) -> DatabaseSample {
         let mean = |sum: u64| (self.samples > 0).then(|| sum as f64 / f64::from(self.samples));
         let all: f64 = self.statements.values().map(|s| s.seconds).sum();
         let share = |of: f64, all: f64| if all > 0.0 { of / all } else { 0.0 };
-        let mut statements: Vec<StatementLook> = self
+        let mut statements: Vec<StatementSample> = self
             .statements
             .iter()
-            .map(|(statement, seen)| StatementLook {
+            .map(|(statement, seen)| StatementSample {
                 statement: statement.clone(),
                 sessions: seen.sessions,
                 seconds: seen.seconds,
@@ -129,7 +129,7 @@ impl Window {
         let mut lock_waits: Vec<LockWait> = self.waits.values().cloned().collect();
         lock_waits.sort_by(|a, b| b.waited_s.unwrap_or(0.0).total_cmp(&a.waited_s.unwrap_or(0.0)));
         lock_waits.truncate(MOST);
-        DatabaseLook {
+        DatabaseSample {
             span_s: self.began.elapsed().as_secs_f64(),
             samples: self.samples,
             answer_us: (self.samples > 0).then_some(self.answer.as_micros() as u64),
@@ -141,7 +141,7 @@ impl Window {
             statements,
             table_scans: table_scans(&self.at_first, totals),
             counters: differences(&self.at_first, totals),
-            ..DatabaseLook::default()
+            ..DatabaseSample::default()
         }
     }
 }

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lastdrop_model::Look;
-use lastdrop_model::examination::{Examination, Examined, LoadShape, ServerSeen, Step, StepKind, Times};
+use lastdrop_model::Sample;
+use lastdrop_model::examination::{
+    Examination, ExaminationStep, ExaminedServer, LatencySummary, LoadShape, ServerMeasurements, StepKind,
+};
 use lastdrop_model::plan::Load;
 use lastdrop_model::{Kind, PhaseReport, Run};
 
 /// A mean over looks, each weighted by the time that it covers.
-fn mean(looks: &[Look], of: impl Fn(&Look) -> Option<f64>) -> Option<f64> {
+fn mean(looks: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
     let (mut sum, mut time) = (0.0, 0.0);
     for look in looks {
         if let Some(value) = of(look) {
@@ -21,7 +23,7 @@ fn mean(looks: &[Look], of: impl Fn(&Look) -> Option<f64>) -> Option<f64> {
 }
 
 /// What happened to the machine, into a step.
-pub fn machine(looks: &[Look], step: &mut Step) {
+pub fn machine(looks: &[Sample], step: &mut ExaminationStep) {
     let processors = looks.iter().map(|l| l.host.cores.len()).max().unwrap_or(0);
     step.cores = (0..processors).map(|i| mean(looks, |l| l.host.cores.get(i).copied()).unwrap_or(0.0)).collect();
     step.steal = mean(looks, |l| l.host.steal).unwrap_or(0.0);
@@ -30,7 +32,7 @@ pub fn machine(looks: &[Look], step: &mut Step) {
         .into_iter()
         .filter_map(|name| Some((name.clone(), mean(looks, |l| l.pressure.get(name).copied())?)))
         .collect();
-    let sum = |of: fn(&Look) -> Option<u64>| looks.iter().filter_map(of).sum::<u64>();
+    let sum = |of: fn(&Sample) -> Option<u64>| looks.iter().filter_map(of).sum::<u64>();
     step.swapped_pages = sum(|l| l.host.swap_in_pages) + sum(|l| l.host.swap_out_pages);
     step.oom_kills = sum(|l| l.host.oom_kills);
     step.memory_available_bytes = looks.iter().filter_map(|l| l.host.memory_available_bytes).min();
@@ -39,9 +41,9 @@ pub fn machine(looks: &[Look], step: &mut Step) {
 
 /// What was seen of a server.
 #[must_use]
-pub fn server(called: &str, looks: &[Look]) -> ServerSeen {
-    let most = |of: fn(&Look) -> Option<u64>| looks.iter().filter_map(of).max();
-    let mut seen = ServerSeen {
+pub fn server(called: &str, looks: &[Sample]) -> ServerMeasurements {
+    let most = |of: fn(&Sample) -> Option<u64>| looks.iter().filter_map(of).max();
+    let mut seen = ServerMeasurements {
         server: called.into(),
         workers_first: looks.first().map_or(0, |l| l.worker_count),
         workers_last: looks.last().map_or(0, |l| l.worker_count),
@@ -55,7 +57,7 @@ pub fn server(called: &str, looks: &[Look]) -> ServerSeen {
         conntrack_limit: most(|l| l.conntrack_limit),
         real_memory_bytes: most(|l| l.real_memory_bytes),
         private_bytes: most(|l| l.private_bytes),
-        ..ServerSeen::default()
+        ..ServerMeasurements::default()
     };
     for look in looks {
         for (name, n) in &look.kernel {
@@ -98,7 +100,7 @@ pub fn server(called: &str, looks: &[Look]) -> ServerSeen {
 }
 
 /// The listener with the longest queue on average, in parts of its limit.
-fn queue(looks: &[Look], seen: &mut ServerSeen) {
+fn queue(looks: &[Sample], seen: &mut ServerMeasurements) {
     let mut all: BTreeMap<&str, (f64, f64, u64, u64)> = BTreeMap::new();
     for look in looks {
         for listener in &look.listen {
@@ -118,7 +120,7 @@ fn queue(looks: &[Look], seen: &mut ServerSeen) {
     }
 }
 
-fn scoreboard(looks: &[Look], seen: &mut ServerSeen) {
+fn scoreboard(looks: &[Sample], seen: &mut ServerMeasurements) {
     let boards: Vec<&String> = looks.iter().filter_map(|l| l.scoreboard.as_ref()).collect();
     for board in &boards {
         for letter in board.chars() {
@@ -131,13 +133,13 @@ fn scoreboard(looks: &[Look], seen: &mut ServerSeen) {
 #[must_use]
 pub fn run(run: &Run) -> Option<Examination> {
     let (observed, phase) = (run.server.as_ref()?, run.measured()?);
-    let looks: Vec<Look> = observed.looks.iter().collect();
+    let looks: Vec<Sample> = observed.looks.iter().collect();
     if looks.is_empty() {
         return None;
     }
     let name = if observed.name.is_empty() { "server" } else { observed.name.as_str() };
     let kind = name.split(':').next().unwrap_or_default();
-    let mut step = Step { kind: StepKind::Main, ..Step::default() };
+    let mut step = ExaminationStep { kind: StepKind::Main, ..ExaminationStep::default() };
     self::phase(phase, &mut step);
     machine(&looks, &mut step);
     step.servers.push(server(name, &looks));
@@ -146,7 +148,12 @@ pub fn run(run: &Run) -> Option<Examination> {
         url: run.plan.url.to_string(),
         processors: run.generator.processors,
         load: if matches!(load, Some(Load::Open { .. })) { LoadShape::Open } else { LoadShape::Closed },
-        servers: vec![Examined { server: name.into(), kind: kind.into(), named: name.into(), ..Examined::default() }],
+        servers: vec![ExaminedServer {
+            server: name.into(),
+            kind: kind.into(),
+            named: name.into(),
+            ..ExaminedServer::default()
+        }],
         steps: vec![step],
         ..Examination::default()
     })
@@ -154,8 +161,8 @@ pub fn run(run: &Run) -> Option<Examination> {
 
 /// One look alone, as `watch` has it.
 #[must_use]
-pub fn look(name: &str, look: &Look) -> Examination {
-    let mut step = Step { kind: StepKind::Observed, duration_s: look.span_s, ..Step::default() };
+pub fn look(name: &str, look: &Sample) -> Examination {
+    let mut step = ExaminationStep { kind: StepKind::Observed, duration_s: look.span_s, ..ExaminationStep::default() };
     let looks = std::slice::from_ref(look);
     machine(looks, &mut step);
     step.servers.push(server(name, looks));
@@ -163,14 +170,19 @@ pub fn look(name: &str, look: &Look) -> Examination {
     Examination {
         processors: look.host.cores.len() as u64,
         load: LoadShape::Foreign,
-        servers: vec![Examined { server: name.into(), kind: kind.into(), named: name.into(), ..Examined::default() }],
+        servers: vec![ExaminedServer {
+            server: name.into(),
+            kind: kind.into(),
+            named: name.into(),
+            ..ExaminedServer::default()
+        }],
         steps: vec![step],
         ..Examination::default()
     }
 }
 
 /// What the load got, into a step.
-pub fn phase(phase: &PhaseReport, step: &mut Step) {
+pub fn phase(phase: &PhaseReport, step: &mut ExaminationStep) {
     let r = &phase.requests;
     step.rate_rps = phase.rate.due_rps;
     step.duration_s = phase.duration_s;
@@ -195,9 +207,9 @@ pub fn phase(phase: &PhaseReport, step: &mut Step) {
     step.connect = times(phase, Kind::Connect);
 }
 
-fn times(phase: &PhaseReport, kind: Kind) -> Times {
+fn times(phase: &PhaseReport, kind: Kind) -> LatencySummary {
     let of = |field: &str| phase.latency(kind, field).unwrap_or(0.0);
-    Times {
+    LatencySummary {
         count: of("count") as u64,
         mean: of("mean"),
         p50: of("p50"),

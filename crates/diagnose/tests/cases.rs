@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use lastdrop_diagnose::findings::{all_about, diagnose};
 use lastdrop_model::SessionState;
 use lastdrop_model::documents::{Severity, WorkersCeiling};
-use lastdrop_model::examination::{Examination, LoadShape, PeerSeen, ServerSeen, Step, StepKind};
+use lastdrop_model::examination::{
+    Examination, ExaminationStep, LoadShape, PeerConnections, ServerMeasurements, StepKind,
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -150,7 +152,7 @@ fn limit_of(name: &str, change: impl Fn(&mut Examination)) -> Option<String> {
     diagnose(&examination).limit
 }
 
-fn main_of(all: &mut Examination) -> &mut Step {
+fn main_of(all: &mut Examination) -> &mut ExaminationStep {
     all.steps.iter_mut().find(|step| step.kind == StepKind::Main).expect("the load")
 }
 
@@ -256,7 +258,7 @@ fn loops_without_time_on_a_large_machine() {
         main.cores[..4].fill(1.0);
         (main.answered, main.answered_rps, main.response.mean) = (480_000, 40_000.0, 500.0);
         let server = &mut main.servers[0];
-        *server = ServerSeen {
+        *server = ServerMeasurements {
             server: server.server.clone(),
             workers_most: 4,
             workers_first: 4,
@@ -266,7 +268,7 @@ fn loops_without_time_on_a_large_machine() {
             hottest_thread_cores: 0.98,
             hottest_process_cores: 0.98,
             waits: [("running".to_string(), 4.0)].into(),
-            ..ServerSeen::default()
+            ..ServerMeasurements::default()
         };
     };
     assert_eq!(limit_of("slow-upstream.nginx", by_four).as_deref(), Some("single-worker-cpu"));
@@ -294,7 +296,7 @@ fn what_a_request_takes_longer_is_what_limits_it() {
     assert_ne!(limit_of("slow-upstream.fpm", less(4.0)).as_deref(), Some("slow-upstream"));
 }
 
-fn server<'a>(all: &'a mut Examination, called: &str) -> &'a mut ServerSeen {
+fn server<'a>(all: &'a mut Examination, called: &str) -> &'a mut ServerMeasurements {
     main_of(all).servers.iter_mut().find(|s| s.server == called).expect("it takes part")
 }
 
@@ -419,7 +421,7 @@ fn few_connections_to_a_database_that_rests_are_the_limit_though_statements_take
             look.states = [(SessionState::Active, open as u64)].into();
             look.active_mean = Some(open);
             let node = server(all, "node");
-            node.peers.insert(peer, PeerSeen { open, opening: 0.0 });
+            node.peers.insert(peer, PeerConnections { open, opening: 0.0 });
             server(all, "postgresql").cpu_cores = Some(cores);
         }
     };

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use lastdrop_diagnose::fold;
 use lastdrop_looks::databases::{DatabaseOptions, Databases};
-use lastdrop_model::Look;
-use lastdrop_model::examination::{PeerSeen, ServerSeen, Step};
+use lastdrop_model::Sample;
+use lastdrop_model::examination::{ExaminationStep, PeerConnections, ServerMeasurements};
 use lastdrop_probe::census::{Census, Counted, Subject as Counting};
 use lastdrop_probe::error_log::ErrorLogs;
 use lastdrop_probe::host;
@@ -61,9 +61,9 @@ impl Clients {
     }
 
     /// Connections by the address that they lead to, on average.
-    fn peers(&self) -> BTreeMap<String, PeerSeen> {
+    fn peers(&self) -> BTreeMap<String, PeerConnections> {
         let mean = |n: u64| n as f64 / self.looks.max(1) as f64;
-        let seen = |made: &Made| PeerSeen { open: mean(made.open), opening: mean(made.opening) };
+        let seen = |made: &Made| PeerConnections { open: mean(made.open), opening: mean(made.opening) };
         self.made.iter().map(|(to, made)| (to.to_string(), seen(made))).collect()
     }
 
@@ -104,7 +104,7 @@ enum Ask {
 
 #[derive(Default)]
 struct Answer {
-    looks: Vec<Look>,
+    looks: Vec<Sample>,
     unread: Vec<String>,
     clients: Clients,
 }
@@ -132,7 +132,7 @@ pub struct Beside {
 
 impl Beside {
     /// Looks at the first of them are told as they are made.
-    pub fn start(members: &Members, goal: &Goal, databases: &DatabaseOptions, told: &Sender<Look>) -> Beside {
+    pub fn start(members: &Members, goal: &Goal, databases: &DatabaseOptions, told: &Sender<Sample>) -> Beside {
         let url = endpoint(goal);
         let load = LoadFrom::of(&goal.load_from);
         let census = Census::start(
@@ -246,8 +246,8 @@ impl Beside {
     }
 
     /// What was seen since: a step without what is its load's own.
-    pub fn end(&mut self) -> Step {
-        let mut step = Step::default();
+    pub fn end(&mut self) -> ExaminationStep {
+        let mut step = ExaminationStep::default();
         let counted = self.census.end();
         // At once, before those who were served have gone.
         step.databases = self.databases.looks(true);
@@ -314,7 +314,7 @@ impl Drop for Beside {
 }
 
 /// What the threads were at, beside what the looks saw.
-fn count(counted: &Counted, seen: &mut ServerSeen) {
+fn count(counted: &Counted, seen: &mut ServerMeasurements) {
     (seen.workers_first, seen.workers_last) = (counted.workers_first, counted.workers_last);
     (seen.workers_most, seen.born) = (counted.workers_most, counted.born);
     (seen.readings, seen.threads) = (counted.readings, counted.threads);

@@ -201,18 +201,18 @@ pub(crate) fn setting(value: &Value) -> Option<Setting> {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::examination::Examined;
+    use lastdrop_model::examination::ExaminedServer;
     use serde_json::json;
 
     use super::*;
 
     #[test]
     fn a_change_of_nodes_is_one_of_all_and_each_further_server_keeps_its_own_name() {
-        let seen = |server: &str, named: &str| Examined {
+        let seen = |server: &str, named: &str| ExaminedServer {
             server: server.into(),
             named: named.into(),
             needs: [("workers".to_string(), "restart".to_string())].into(),
-            ..Examined::default()
+            ..ExaminedServer::default()
         };
         let servers = vec![seen("a/target", "a/target"), seen("b/target", "b/target"), seen("a/back", "a/apache:/x")];
         let examination = Examination { servers, ..Examination::default() };

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use lastdrop_diagnose::findings::{open_questions, suspicion, wants_profile};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::examination::{Examination, Inside, LoadShape, Step, StepKind};
+use lastdrop_model::examination::{Examination, ExaminationStep, LoadShape, ServerProfile, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::run::with_question;
-use lastdrop_model::{Event, Look};
+use lastdrop_model::{Event, Sample};
 use lastdrop_server::{ServerError, ServerRef};
 
 use crate::contrast;
@@ -266,7 +266,7 @@ fn steps(
         let began = Instant::now();
         wait(lab, order.time);
         let duration_s = began.elapsed().as_secs_f64();
-        all.steps.push(Step { kind: StepKind::Observed, duration_s, ..site.end()? });
+        all.steps.push(ExaminationStep { kind: StepKind::Observed, duration_s, ..site.end()? });
         lab.check_stop()?;
         suspect(lab, all);
         if !order.brief {
@@ -363,7 +363,7 @@ fn note(site: &mut dyn Site, all: &Examination) -> Result<(), LabError> {
 
 /// Where looks go so that whoever watches the runs of a lab sees them.
 #[must_use]
-pub fn telling(lab: &mut Lab<'_>) -> Sender<Look> {
+pub fn telling(lab: &mut Lab<'_>) -> Sender<Sample> {
     let (tell, told) = channel();
     lab.looks = Some(told);
     tell
@@ -389,7 +389,7 @@ fn inside_step(
     users: Option<u32>,
     site: &mut dyn Site,
     all: &mut Examination,
-) -> Result<Vec<Inside>, LabError> {
+) -> Result<Vec<ServerProfile>, LabError> {
     lab.check_stop()?;
     let plan = step::plan(plan, users, INSIDE);
     let label = step::label(StepKind::Inside);
@@ -428,7 +428,7 @@ fn put_on(
     users: Option<u32>,
     time: Duration,
     site: Option<(&mut dyn Site, u64)>,
-) -> Result<Step, LabError> {
+) -> Result<ExaminationStep, LabError> {
     lab.check_stop()?;
     let plan = step::plan(plan, users, time);
     let label = step::label(kind);

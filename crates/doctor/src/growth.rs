@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::Look;
+use lastdrop_model::Sample;
 use lastdrop_model::examination::Growth;
 use lastdrop_probe::group::Group;
 
@@ -30,7 +30,7 @@ impl Readings {
         }
         for (member, (_, readings)) in members.all.iter().zip(&mut self.servers) {
             let mut group = Group::new(member.found.master, false, member.found.helpers);
-            group.look(true, &mut Look::default());
+            group.look(true, &mut Sample::default());
             let workers = group.worker_looks();
             if let Some(master) = group.memory().iter().find(|m| m.pid == member.found.master) {
                 self.masters.insert(member.called.clone(), master.rss);
@@ -42,7 +42,7 @@ impl Readings {
             if workers.len() > MOST_WORKERS || fills {
                 continue;
             }
-            let size = |w: &lastdrop_model::WorkerLook| Some((w.pid, (w.private_bytes?, w.rss_bytes?)));
+            let size = |w: &lastdrop_model::WorkerSample| Some((w.pid, (w.private_bytes?, w.rss_bytes?)));
             readings.push((requests, workers.iter().filter_map(size).collect()));
         }
     }

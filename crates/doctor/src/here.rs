@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::Look;
-use lastdrop_model::examination::{Inside, Step};
+use lastdrop_model::Sample;
+use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_probe::host::{self, HostMemory, timed};
 use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::{Namespace, longest_queue, taken};
@@ -49,7 +49,7 @@ pub struct Here {
     scope: Scope,
     databases: DatabaseOptions,
     /// Who is told looks at the first server as they are made.
-    told: Sender<Look>,
+    told: Sender<Sample>,
     goal: Option<Goal>,
     following: Option<Following>,
     members: Members,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Here {
 
 impl Here {
     #[must_use]
-    pub fn new(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Look>) -> Here {
+    pub fn new(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> Here {
         Here {
             known: known.to_vec(),
             only_known: false,
@@ -90,7 +90,7 @@ impl Here {
 
     /// The same where no others may be looked at than those that are known: what is behind them, neither.
     #[must_use]
-    pub fn only(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Look>) -> Here {
+    pub fn only(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> Here {
         Here { only_known: true, ..Here::new(known, databases, told) }
     }
 
@@ -188,7 +188,7 @@ impl Site for Here {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<Step, LabError> {
+    fn end(&mut self) -> Result<ExaminationStep, LabError> {
         let beside = self.beside()?;
         let (step, cost) = timed(|| beside.end());
         self.costs.add("steps", cost);
@@ -201,7 +201,7 @@ impl Site for Here {
         Ok(step)
     }
 
-    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+    fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError> {
         let computes = |used: &Option<f64>| used.is_none_or(|cores| cores >= WORTH_A_PROFILE);
         let profiled: Vec<bool> = self.used.iter().map(|used| profile && computes(used)).collect();
         let (seen, costs) = inside::look(&self.members, &self.goal()?.url, &profiled);

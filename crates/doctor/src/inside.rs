@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::inside::sorts;
 use lastdrop_analyze::stacks;
 use lastdrop_model::Url;
-use lastdrop_model::examination::Inside;
+use lastdrop_model::examination::ServerProfile;
 use lastdrop_probe::host::{ended_children_cpu, timed};
 use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
@@ -49,10 +49,10 @@ pub const CONNECTS_EACH: f64 = 0.5;
 const KEPT: usize = 25;
 
 /// What was seen of each, of those that are to be profiled also where their time goes; and what it took, with the tools.
-pub fn look(members: &Members, url: &Url, profiled: &[bool]) -> (Vec<Inside>, Costs) {
+pub fn look(members: &Members, url: &Url, profiled: &[bool]) -> (Vec<ServerProfile>, Costs) {
     let tools = ended_children_cpu();
-    let mut all: Vec<Inside> =
-        members.all.iter().map(|m| Inside { server: m.called.clone(), ..Inside::default() }).collect();
+    let mut all: Vec<ServerProfile> =
+        members.all.iter().map(|m| ServerProfile { server: m.called.clone(), ..ServerProfile::default() }).collect();
     // All of them at once, while the load is on.
     let traced: Duration = thread::scope(|scope| {
         let mut traces = Vec::new();
@@ -91,13 +91,13 @@ fn some_workers(member: &Member, n: usize) -> Vec<i32> {
     workers.into_iter().step_by(step).take(n).collect()
 }
 
-fn trace(member: &Member, url: &Url, inside: &mut Inside) {
+fn trace(member: &Member, url: &Url, inside: &mut ServerProfile) {
     if let Err(why) = try_trace(member, url, inside) {
         inside.unseen.push(format!("the system calls of {}: {why}", member.called));
     }
 }
 
-fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<dyn Error>> {
+fn try_trace(member: &Member, url: &Url, inside: &mut ServerProfile) -> Result<(), Box<dyn Error>> {
     let file = tempfile::NamedTempFile::new()?;
     let namespace = Namespace::of(member.found.master).ok();
     let sockets = || {
@@ -132,9 +132,9 @@ fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<
     Ok(())
 }
 
-fn profile(members: &Members, profiled: &[bool], all: &mut [Inside]) {
+fn profile(members: &Members, profiled: &[bool], all: &mut [ServerProfile]) {
     let wanted = members.all.iter().zip(profiled).zip(all).filter(|((_, wanted), _)| **wanted);
-    let mut wanted: Vec<(&Member, &mut Inside)> = wanted.map(|((member, _), inside)| (member, inside)).collect();
+    let mut wanted: Vec<(&Member, &mut ServerProfile)> = wanted.map(|((member, _), inside)| (member, inside)).collect();
     // It is about all of them, and said once.
     if let Err(why) = try_profile(&mut wanted)
         && let Some((_, first)) = wanted.first_mut()
@@ -144,7 +144,7 @@ fn profile(members: &Members, profiled: &[bool], all: &mut [Inside]) {
 }
 
 /// By one perf: each that starts reads all symbols of the kernel.
-fn try_profile(of: &mut [(&Member, &mut Inside)]) -> Result<(), Box<dyn Error>> {
+fn try_profile(of: &mut [(&Member, &mut ServerProfile)]) -> Result<(), Box<dyn Error>> {
     if of.is_empty() {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::thread;
 
 use lastdrop_lab::LabError;
-use lastdrop_model::examination::{Examination, Growth, Inside, Step, StepKind};
+use lastdrop_model::examination::{Examination, ExaminationStep, Growth, ServerProfile, StepKind};
 
 use crate::site::{Goal, Machine, Rest, Servers, Site, Tried};
 use crate::step::cores_beside;
@@ -19,8 +19,8 @@ struct Node {
     site: Box<dyn Site>,
     machine: Machine,
     servers: Servers,
-    steps: Vec<Step>,
-    inside: Vec<Inside>,
+    steps: Vec<ExaminationStep>,
+    inside: Vec<ServerProfile>,
     modules: Tried,
     growth: Vec<Growth>,
     cost_cores: f64,
@@ -77,7 +77,7 @@ impl Node {
     /// What was seen of it in an examination of all.
     fn examination(&self, whole: &Examination, parts: u64) -> Examination {
         let mut seen = self.steps.iter();
-        let step = |step: &Step| {
+        let step = |step: &ExaminationStep| {
             let own = match step.kind {
                 StepKind::Alone | StepKind::Inside => None,
                 _ => seen.next(),
@@ -108,10 +108,10 @@ impl Node {
 }
 
 /// A step with what one machine saw of it, and its part of the load: they share it evenly, as far as anybody here can tell.
-fn part(whole: &Step, seen: Option<&Step>, machine: &Machine, parts: u64) -> Step {
+fn part(whole: &ExaminationStep, seen: Option<&ExaminationStep>, machine: &Machine, parts: u64) -> ExaminationStep {
     let n = parts.max(1);
     let each = |map: &BTreeMap<String, u64>| map.iter().map(|(k, v)| (k.clone(), v.div_ceil(n))).collect();
-    let mut step = Step {
+    let mut step = ExaminationStep {
         // One user alone is alone on each of them.
         users: u64::from(whole.users).div_ceil(n) as u32,
         rate_rps: whole.rate_rps / n as f64,
@@ -187,8 +187,8 @@ impl Site for Nodes {
         self.tell(|site| site.begin())
     }
 
-    fn end(&mut self) -> Result<Step, LabError> {
-        let mut all = Step::default();
+    fn end(&mut self) -> Result<ExaminationStep, LabError> {
+        let mut all = ExaminationStep::default();
         for (node, own) in self.ask(|site| site.end())? {
             let seen = own.clone();
             all.cores.extend(seen.cores);
@@ -208,7 +208,7 @@ impl Site for Nodes {
         Ok(all)
     }
 
-    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+    fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError> {
         let mut all = Vec::new();
         for (node, own) in self.ask(|site| site.inside(profile))? {
             all.extend(own.iter().cloned());
@@ -259,7 +259,9 @@ impl Site for Nodes {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::examination::{Examined, GeneratorSeen, ModuleSize, ModulesTried, ServerSeen};
+    use lastdrop_model::examination::{
+        ExaminedServer, GeneratorMeasurements, ModuleSize, ModuleTrial, ServerMeasurements,
+    };
 
     use super::*;
 
@@ -294,21 +296,21 @@ mod tests {
             Ok(())
         }
         fn servers(&mut self) -> Result<Servers, LabError> {
-            let servers = vec![Examined { server: self.server(), ..Examined::default() }];
+            let servers = vec![ExaminedServer { server: self.server(), ..ExaminedServer::default() }];
             Ok(Servers { servers, ..Servers::default() })
         }
         fn begin(&mut self) -> Result<(), LabError> {
             Ok(())
         }
-        fn end(&mut self) -> Result<Step, LabError> {
+        fn end(&mut self) -> Result<ExaminationStep, LabError> {
             if self.lost {
                 return Err(LabError::Other(format!("{} is lost", self.name)));
             }
-            let servers = vec![ServerSeen { server: self.server(), ..ServerSeen::default() }];
-            Ok(Step { cores: self.cores.clone(), servers, ..Step::default() })
+            let servers = vec![ServerMeasurements { server: self.server(), ..ServerMeasurements::default() }];
+            Ok(ExaminationStep { cores: self.cores.clone(), servers, ..ExaminationStep::default() })
         }
-        fn inside(&mut self, _profile: bool) -> Result<Vec<Inside>, LabError> {
-            Ok(vec![Inside { server: self.server(), ..Inside::default() }])
+        fn inside(&mut self, _profile: bool) -> Result<Vec<ServerProfile>, LabError> {
+            Ok(vec![ServerProfile { server: self.server(), ..ServerProfile::default() }])
         }
         fn memory(&mut self, requests: u64) -> Result<(), LabError> {
             assert_eq!(requests, 50);
@@ -319,7 +321,7 @@ mod tests {
         }
         fn modules(&mut self) -> Result<Tried, LabError> {
             let unused = vec![ModuleSize { name: self.name.into(), ..ModuleSize::default() }];
-            let tried = ModulesTried { unused, ..ModulesTried::default() };
+            let tried = ModuleTrial { unused, ..ModuleTrial::default() };
             Ok(Tried { modules: [(self.server(), tried)].into(), unseen: vec![format!("{}: why", self.name)] })
         }
         fn rest(&mut self) -> Result<Rest, LabError> {
@@ -359,9 +361,9 @@ mod tests {
         assert_eq!((&seen.cores, seen.servers.len()), (&vec![1.0, 0.5, 0.1], 2));
         assert_eq!(nodes.rest().expect("told").cost_cores, 0.5);
         let agents = [("a".to_string(), 0.3), ("far".to_string(), 0.9)].into();
-        let generator = GeneratorSeen { cores: 1.2, agents, ..GeneratorSeen::default() };
-        let alone = Step { kind: StepKind::Alone, users: 1, answered: 9, ..Step::default() };
-        let main = Step { users: 20, answered: 101, answered_rps: 10.1, generator, ..seen };
+        let generator = GeneratorMeasurements { cores: 1.2, agents, ..GeneratorMeasurements::default() };
+        let alone = ExaminationStep { kind: StepKind::Alone, users: 1, answered: 9, ..ExaminationStep::default() };
+        let main = ExaminationStep { users: 20, answered: 101, answered_rps: 10.1, generator, ..seen };
         let whole = Examination { steps: vec![alone, main], ..Examination::default() };
         let each = nodes.nodes(&whole);
         let of = |node: usize, step: usize| {

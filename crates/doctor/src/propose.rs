@@ -69,8 +69,8 @@ pub fn workers(examination: &Examination, named: &[ServerRef]) -> Vec<WorkersAdv
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::documents::{Expectation, Finding, Fix};
-    use lastdrop_model::examination::{Examination, Examined};
+    use lastdrop_model::documents::{ExpectedGain, Finding, Fix};
+    use lastdrop_model::examination::{Examination, ExaminedServer};
     use serde_json::json;
 
     use super::*;
@@ -87,10 +87,10 @@ mod tests {
             id: id.into(),
             title: id.into(),
             fix,
-            expect: ratio.map(|ratio| Expectation { ratio, ..Expectation::default() }),
+            expect: ratio.map(|ratio| ExpectedGain { ratio, ..ExpectedGain::default() }),
             ..Finding::default()
         };
-        let mut seen = Examined { server: "target".into(), ..Examined::default() };
+        let mut seen = ExaminedServer { server: "target".into(), ..ExaminedServer::default() };
         for knob in ["workers", "backlog"] {
             seen.needs.insert(knob.into(), "reload".into());
         }

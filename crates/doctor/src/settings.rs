@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lastdrop_model::documents::WorkersCeiling;
-use lastdrop_model::examination::Examined;
+use lastdrop_model::examination::ExaminedServer;
 use lastdrop_model::{Role, Url};
 use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
@@ -22,17 +22,17 @@ use crate::site::Tried;
 const HELD_S: f64 = 3.0;
 
 /// Each server with its settings, as far as they can be read.
-pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
+pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<ExaminedServer> {
     let of = |(place, member): (usize, &Member)| {
         let found = &member.found;
-        let mut one = Examined {
+        let mut one = ExaminedServer {
             server: member.called.clone(),
             kind: found.kind.name.into(),
             named: member.named.as_ref().map_or_else(|| found.name.clone(), ToString::to_string),
             software: found.software.clone(),
             master: found.master,
             one_request_a_worker: found.prefork,
-            ..Examined::default()
+            ..ExaminedServer::default()
         };
         let own = found.listeners.iter().map(ToString::to_string);
         let listens = members.links.listens.get(place).into_iter().flatten().map(ToString::to_string);
@@ -64,7 +64,7 @@ pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
 }
 
 /// `asked` is where others were seen to connect to it: of several pools that one counts which listens there.
-fn settle(one: &mut Examined, of: &ServerKnobs, asked: &[String]) {
+fn settle(one: &mut ExaminedServer, of: &ServerKnobs, asked: &[String]) {
     one.settings.clone_from(&of.effective.settings);
     one.directives.clone_from(&of.directives);
     one.sources = of.effective.sources.clone().into_iter().collect();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use lastdrop_lab::LabError;
 use lastdrop_model::Url;
 use lastdrop_model::documents::WorkersCeiling;
-use lastdrop_model::examination::{Examination, Examined, Growth, Inside, ModulesTried, Step};
+use lastdrop_model::examination::{Examination, ExaminationStep, ExaminedServer, Growth, ModuleTrial, ServerProfile};
 use serde::{Deserialize, Serialize};
 
 /// Whom it is about.
@@ -45,7 +45,7 @@ pub struct Machine {
 /// Servers of a chain, each before those that it connects to, with their settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Servers {
-    pub servers: Vec<Examined>,
+    pub servers: Vec<ExaminedServer>,
     /// Settings of the kernel that old advice names.
     pub sysctls: std::collections::BTreeMap<String, String>,
     /// What could not be seen, and why.
@@ -70,7 +70,7 @@ pub struct Rest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
     /// By what the server is called.
-    pub modules: BTreeMap<String, ModulesTried>,
+    pub modules: BTreeMap<String, ModuleTrial>,
     /// Which could not be tried, and why.
     pub unseen: Vec<String>,
 }
@@ -93,10 +93,10 @@ pub trait Site: Send {
     fn begin(&mut self) -> Result<(), LabError>;
 
     /// It is over: a step with all that was seen since, and nothing of the load itself.
-    fn end(&mut self) -> Result<Step, LabError>;
+    fn end(&mut self) -> Result<ExaminationStep, LabError>;
 
     /// Traces the servers for some seconds, while there is load; with `profile`, those that were seen to compute are profiled, too.
-    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError>;
+    fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError>;
 
     /// Reads how much memory workers have, now that so many requests were answered.
     fn memory(&mut self, requests: u64) -> Result<(), LabError>;

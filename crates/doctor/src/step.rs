@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lastdrop_diagnose::fold;
-use lastdrop_model::examination::{GeneratorSeen, Step, StepKind};
+use lastdrop_model::examination::{ExaminationStep, GeneratorMeasurements, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Kind, Run};
 
@@ -45,12 +45,19 @@ pub fn name(kind: StepKind) -> &'static str {
 }
 
 /// What came of its run, with what was seen of the servers on their machine while its load was on.
-pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>, machine: &Machine) -> Step {
+pub fn of(
+    run: &Run,
+    kind: StepKind,
+    plan: &Plan,
+    users: u32,
+    seen: Option<ExaminationStep>,
+    machine: &Machine,
+) -> ExaminationStep {
     let is_fleet = !run.agents.is_empty();
     // What was stolen from other machines is no matter of the servers'.
     let steal = run.generator.steal.filter(|_| !is_fleet && !machine.away).unwrap_or(0.0);
-    let own = Step { steal, ..Step::default() };
-    let mut step = Step {
+    let own = ExaminationStep { steal, ..ExaminationStep::default() };
+    let mut step = ExaminationStep {
         kind,
         users,
         keepalive: plan.keepalive != KeepAlive::Off,
@@ -64,7 +71,7 @@ pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>
     let cores = |cpu_s: f64| if phase.duration_s > 0.0 { cpu_s / phase.duration_s } else { 0.0 };
     // Agents of one machine are other programs to each other.
     let share_a_machine = run.agents.iter().filter(|a| a.here).count() > 1;
-    step.generator = GeneratorSeen {
+    step.generator = GeneratorMeasurements {
         saturated: run.generator.saturated,
         cores: cores(run.generator.cpu_s),
         agents: run.agents.iter().map(|a| (a.name.clone(), cores(a.cpu_s))).collect(),
@@ -84,7 +91,7 @@ pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>
 }
 
 /// Cores of the load that are this machine's own; None: all of them.
-pub fn cores_beside(generator: &GeneratorSeen, machine: &Machine) -> Option<f64> {
+pub fn cores_beside(generator: &GeneratorMeasurements, machine: &Machine) -> Option<f64> {
     let own = generator.agents.iter().filter(|(name, _)| machine.agents.contains(name)).map(|(_, cores)| cores);
     (machine.away || !generator.agents.is_empty()).then(|| own.sum())
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lastdrop_load::RunClock;
 use lastdrop_model::documents::WatchDocument;
 use lastdrop_model::run::Pool;
-use lastdrop_model::{Look, Observed, Plan, Timeline};
+use lastdrop_model::{Plan, Sample, ServerTimeline, Timeline};
 use lastdrop_probe::listeners::{Endpoint, is_local};
 use lastdrop_probe::looker::{Detail, Looker, Subject};
 use lastdrop_probe::namespace::Walks;
@@ -30,7 +30,7 @@ pub type Afar = Box<dyn FnMut() -> Result<WatchDocument, String> + Send>;
 
 enum News {
     Found { name: String, pool: Pool, helpers: Helpers },
-    Look(Box<Look>),
+    Look(Box<Sample>),
 }
 
 /// Looks beside a run. Dropped or finished, its thread ends.
@@ -38,12 +38,12 @@ pub struct Beside {
     news: Receiver<News>,
     /// Let go of when the run is over.
     over: Option<Sender<()>>,
-    thread: Option<JoinHandle<Option<Observed>>>,
+    thread: Option<JoinHandle<Option<ServerTimeline>>>,
     pub pool: Option<Pool>,
     helpers: Helpers,
     name: String,
     /// What the caller has not been given yet.
-    fresh: Vec<Look>,
+    fresh: Vec<Sample>,
 }
 
 impl Beside {
@@ -80,7 +80,7 @@ impl Beside {
     }
 
     /// What has been seen since the last call.
-    pub fn news(&mut self) -> Vec<Look> {
+    pub fn news(&mut self) -> Vec<Sample> {
         while let Ok(news) = self.news.try_recv() {
             match news {
                 News::Found { name, pool, helpers } => {
@@ -98,12 +98,12 @@ impl Beside {
     }
 
     /// The run is over: the pool, the server without its looks, and the looks since the last call of [`Beside::news`].
-    pub fn finish(mut self) -> (Option<Pool>, Option<Observed>, Vec<Look>) {
+    pub fn finish(mut self) -> (Option<Pool>, Option<ServerTimeline>, Vec<Sample>) {
         self.over = None;
         let observed = self.thread.take().and_then(|t| t.join().ok()).flatten();
         let last = self.news();
         let name = std::mem::take(&mut self.name);
-        let observed = observed.map(|o| if o.name.is_empty() { Observed { name, ..o } } else { o });
+        let observed = observed.map(|o| if o.name.is_empty() { ServerTimeline { name, ..o } } else { o });
         // Killed or interrupted before its measured phase ended: nothing can be said.
         (self.pool.take().filter(|p| p.workers_at_end > 0), observed, last)
     }
@@ -121,7 +121,7 @@ fn look_on(
     clock: RunClock,
     over: &Receiver<()>,
     tell: &Sender<News>,
-) -> Option<Observed> {
+) -> Option<ServerTimeline> {
     let workers = found.workers();
     let pool = Pool {
         master: found.master,
@@ -150,7 +150,7 @@ fn look_on(
             break;
         }
     }
-    Some(Observed {
+    Some(ServerTimeline {
         name: String::new(),
         master: found.master,
         workers: looker.workers(),
@@ -162,11 +162,11 @@ fn look_on(
 
 /// The same of a server of another machine. What it sees is of the time between two answers; a look that does not come is the end of
 /// looking, and said.
-fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &Sender<News>) -> Option<Observed> {
+fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &Sender<News>) -> Option<ServerTimeline> {
     let seconds = || (clock.now_us() as f64 / 1e3).round() / 1e3;
     let mut seen = match afar() {
         Ok(first) => first,
-        Err(why) => return Some(Observed { unread: vec![why], ..Observed::default() }),
+        Err(why) => return Some(ServerTimeline { unread: vec![why], ..ServerTimeline::default() }),
     };
     let mut trouble = None;
     loop {
@@ -178,7 +178,7 @@ fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &S
                 break;
             }
         }
-        let look = Look { t_s: seconds(), ..seen.look.clone() };
+        let look = Sample { t_s: seconds(), ..seen.look.clone() };
         if (look.span_s > 0.2 || !on) && tell.send(News::Look(Box::new(look))).is_err() {
             return None;
         }
@@ -186,7 +186,7 @@ fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &S
             break;
         }
     }
-    Some(Observed {
+    Some(ServerTimeline {
         name: seen.server,
         master: seen.master,
         workers: seen.workers,

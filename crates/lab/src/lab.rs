@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
 use lastdrop_load::{Finished, FirstAnswer, LoadError, Prepared, RunClock};
-use lastdrop_model::event::{Decided, Repeated};
+use lastdrop_model::event::{ExperimentDecision, RepeatScope};
 use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder, ServerCpu};
-use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
+use lastdrop_model::{Event, Generator, KeptPlan, Plan, Run, Sample, ServerTimeline, Timeline};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
 use lastdrop_probe::listeners::is_local;
@@ -65,7 +65,7 @@ pub struct Lab<'a> {
     /// Runs that may still be repeated because other programs were busy.
     pub repeats: u32,
     /// Looks at the server that somebody else makes beside the runs, without the time of the run.
-    pub looks: Option<Receiver<Look>>,
+    pub looks: Option<Receiver<Sample>>,
     /// Who is told the moment at which the load of a run begins, wherever it comes from: some time after the run does.
     pub begins: Option<Sender<Instant>>,
     /// What the first answer of the last run said of its server, where each request was wanted.
@@ -165,7 +165,7 @@ impl Lab<'_> {
             && let Some(reason) = lastdrop_diagnose::others_busy(&best.validity)
         {
             let (rule, why) = (reason.rule.as_str().into(), reason.what.as_str().into());
-            tell(&mut self.observers, &Event::Repeated { what: Repeated::Run, rule, why });
+            tell(&mut self.observers, &Event::Repeated { what: RepeatScope::Run, rule, why });
             (self.repeats, repeated) = (self.repeats - 1, repeated + 1);
             let again = self.run(plan, label)?;
             let cores = |run: &Run| run.generator.others_cores.unwrap_or(0.0);
@@ -178,7 +178,7 @@ impl Lab<'_> {
         }
         if repeated > 0 && self.repeats == 0 {
             let because = "other programs stay busy".into();
-            self.tell(&Event::Decided { what: Decided::RepeatNoMore, because });
+            self.tell(&Event::Decided { what: ExperimentDecision::RepeatNoMore, because });
         }
         Ok((best, repeated))
     }
@@ -284,7 +284,7 @@ impl Lab<'_> {
         let observers = &mut self.observers;
         let is_carried = self.carrier.is_some();
         let planned_s = plan.phases.iter().map(|p| p.duration).sum::<Option<Duration>>().map(|d| d.as_secs_f64());
-        let mut look_at = |observers: &mut [Box<dyn Observer + '_>], mut look: Look| {
+        let mut look_at = |observers: &mut [Box<dyn Observer + '_>], mut look: Sample| {
             if is_carried {
                 look.t_s = thousandth(look.t_s - clock.at(began.get()) as f64 / 1e6);
                 // Of the time before the load, or after it while the machines tell the rest.
@@ -292,7 +292,7 @@ impl Lab<'_> {
                     return;
                 }
             }
-            tell(observers, &Event::Look { look: Cow::Borrowed(&look) });
+            tell(observers, &Event::Sample { look: Cow::Borrowed(&look) });
             looks.push(look);
             if readable(observers) {
                 looks.forget_older();
@@ -347,7 +347,7 @@ impl Lab<'_> {
                     enough.store(true, Ordering::Relaxed);
                 }
                 let now_s = clock.now_us() as f64 / 1e6;
-                let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Look { t_s: now_s, ..look });
+                let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Sample { t_s: now_s, ..look });
                 for look in beside.news().into_iter().chain(told) {
                     look_at(observers, look);
                 }
@@ -398,7 +398,7 @@ impl Lab<'_> {
             look_at(&mut self.observers, look);
         }
         hear(&mut self.observers, began.get(), &mut marks);
-        let server = server.map(|server| Observed { looks, ..server });
+        let server = server.map(|server| ServerTimeline { looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
         let Used { others, chain_s } = others.finish(co_located);
         if let Some(phase) = phases.iter_mut().find(|p| p.measured) {

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::run::JoinedLog;
-use lastdrop_model::{Event, Identified, Kind, Slice};
+use lastdrop_model::{Event, IdentifiedAnswer, Kind, Slice};
 use lastdrop_traffic::{Entry, Format, GrowingLog};
 
 /// How long an answer waits for its line. Servers that buffer their logs for longer are not waited for.
@@ -144,7 +144,7 @@ impl ServerLog {
     fn hold(&mut self, mut slice: Slice) {
         let at = self.gone + self.held.len() as u64;
         let mut missing = 0;
-        for Identified { id, class } in std::mem::take(&mut slice.identified) {
+        for IdentifiedAnswer { id, class } in std::mem::take(&mut slice.identified) {
             if let Some((said, _)) = self.early.remove(&id) {
                 said.record(&mut slice, class);
                 self.joined.joined += 1;
@@ -300,7 +300,7 @@ mod tests {
     fn second(at: u32, ids: &[u64]) -> Event<'static> {
         let mut slice = Slice::new(0, at);
         slice.by_class.counts = vec![Counts::default(); 2];
-        slice.identified = ids.iter().map(|id| Identified { id: *id, class: 1 }).collect();
+        slice.identified = ids.iter().map(|id| IdentifiedAnswer { id: *id, class: 1 }).collect();
         Event::Second { slice: Cow::Owned(slice) }
     }
 

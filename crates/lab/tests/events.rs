@@ -7,7 +7,7 @@ use std::thread;
 
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::run::RunBuilder;
-use lastdrop_model::{Event, Load, Plan, Wish};
+use lastdrop_model::{CaptureLevel, Event, Load, Plan};
 
 /// Writes down what it is shown.
 struct Tape(Vec<String>);
@@ -17,8 +17,8 @@ impl Observer for Tape {
         self.0.push(serde_json::to_string(event).expect("events are JSON"));
     }
 
-    fn wish(&self) -> Wish {
-        Wish::Exchanges
+    fn wish(&self) -> CaptureLevel {
+        CaptureLevel::Exchanges
     }
 }
 

@@ -1,6 +1,6 @@
 //! Values that are extracted from answers for later requests.
 
-use lastdrop_model::request::{Extract, Place};
+use lastdrop_model::request::{Extract, ExtractSource};
 use regex::bytes::Regex;
 
 /// Where a value is taken from.
@@ -29,11 +29,13 @@ impl Extraction {
             built.map(Box::new).map_err(|e| format!("the regex of '{}': {e}", extract.name))
         };
         let rule = match &extract.from {
-            Place::Header(name) => Rule::Header(name.clone()),
-            Place::Regex(pattern) => Rule::Regex(regex(pattern)?),
-            Place::Url(pattern) => Rule::Url(regex(pattern)?),
-            Place::Json(pointer) if pointer.is_empty() || pointer.starts_with('/') => Rule::Json(pointer.clone()),
-            Place::Json(pointer) => {
+            ExtractSource::Header(name) => Rule::Header(name.clone()),
+            ExtractSource::Regex(pattern) => Rule::Regex(regex(pattern)?),
+            ExtractSource::Url(pattern) => Rule::Url(regex(pattern)?),
+            ExtractSource::Json(pointer) if pointer.is_empty() || pointer.starts_with('/') => {
+                Rule::Json(pointer.clone())
+            }
+            ExtractSource::Json(pointer) => {
                 return Err(format!("'{pointer}' of '{}' is not a JSON pointer; write /items/0/id", extract.name));
             }
         };
@@ -69,7 +71,7 @@ impl Extraction {
 mod tests {
     use super::*;
 
-    fn extraction(from: Place) -> Extraction {
+    fn extraction(from: ExtractSource) -> Extraction {
         Extraction::new(&Extract { name: "x".into(), from }, 0).expect("valid")
     }
 
@@ -81,17 +83,17 @@ mod tests {
         let take = |from, body: &[u8]| {
             extraction(from).take(&headers, body, b"/order/4?x").map(|v| String::from_utf8(v).expect("text"))
         };
-        assert_eq!(take(Place::Header("x-token".into()), b""), Some("t1".into()));
-        assert_eq!(take(Place::Regex("name=\"csrf\" value=\"([^\"]+)".into()), body), Some("c9".into()));
-        assert_eq!(take(Place::Json("/items/0/id".into()), json), Some("17".into()));
-        assert_eq!(take(Place::Json("/items/0/name".into()), json), Some("a b".into()));
-        assert_eq!(take(Place::Url("/order/([0-9]+)".into()), body), Some("4".into()));
+        assert_eq!(take(ExtractSource::Header("x-token".into()), b""), Some("t1".into()));
+        assert_eq!(take(ExtractSource::Regex("name=\"csrf\" value=\"([^\"]+)".into()), body), Some("c9".into()));
+        assert_eq!(take(ExtractSource::Json("/items/0/id".into()), json), Some("17".into()));
+        assert_eq!(take(ExtractSource::Json("/items/0/name".into()), json), Some("a b".into()));
+        assert_eq!(take(ExtractSource::Url("/order/([0-9]+)".into()), body), Some("4".into()));
         for missing in [
-            Place::Url("/item/(.*)".into()),
-            Place::Header("y".into()),
-            Place::Regex("zzz".into()),
-            Place::Json("/none".into()),
-            Place::Json("/items/9".into()),
+            ExtractSource::Url("/item/(.*)".into()),
+            ExtractSource::Header("y".into()),
+            ExtractSource::Regex("zzz".into()),
+            ExtractSource::Json("/none".into()),
+            ExtractSource::Json("/items/9".into()),
         ] {
             assert_eq!(take(missing, json), None);
         }
@@ -99,7 +101,11 @@ mod tests {
 
     #[test]
     fn rules_that_cannot_be_understood_are_errors() {
-        for from in [Place::Regex("(".into()), Place::Regex("(a{1000}){1000}".into()), Place::Json("items".into())] {
+        for from in [
+            ExtractSource::Regex("(".into()),
+            ExtractSource::Regex("(a{1000}){1000}".into()),
+            ExtractSource::Json("items".into()),
+        ] {
             assert!(Extraction::new(&Extract { name: "x".into(), from }, 0).is_err());
         }
     }

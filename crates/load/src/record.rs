@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 
 use lastdrop_http::Sink;
-use lastdrop_model::{ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Url, Wish};
+use lastdrop_model::{CaptureLevel, ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Url};
 
 use crate::first_look::{Looked, Looks};
 use crate::request_ids::RequestIds;
@@ -56,14 +56,14 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub fn new(wish: Wish, phases: usize) -> Record {
+    pub fn new(wish: CaptureLevel, phases: usize) -> Record {
         Record {
             live: (0..phases).map(|_| None).collect(),
             outcome: Outcome::default(),
             ends_counted: 0,
             last_end: 0,
             refused: 0,
-            exchanges: (wish != Wish::Nothing).then(Vec::new),
+            exchanges: (wish != CaptureLevel::Nothing).then(Vec::new),
             connect_error: None,
             server: None,
             clock_offset: ClockOffset::default(),
@@ -207,7 +207,7 @@ mod tests {
     use crate::stream::Times;
 
     fn record() -> Record {
-        let mut record = Record::new(Wish::Nothing, 2);
+        let mut record = Record::new(CaptureLevel::Nothing, 2);
         for (phase, live) in record.live.iter_mut().enumerate() {
             let slice = Box::new(Slice::new(phase as u16, 0));
             *live = Some(Live { slice, start: 0, next_flush: 0, in_flight: 0, duration: None, peak: 0 });

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::run::Shortage;
-use lastdrop_model::{Event, Micros, Plan, Slice, Wish};
+use lastdrop_model::{CaptureLevel, Event, Micros, Plan, Slice};
 
 use crate::clock::RunClock;
 use crate::endpoint::{Address, Directory};
@@ -92,7 +92,7 @@ pub fn run(
     clock: RunClock,
     stop: &AtomicBool,
     halt: &AtomicBool,
-    wish: Wish,
+    wish: CaptureLevel,
     mut report: impl FnMut(&Event<'_>),
 ) -> Result<Finished, LoadError> {
     let most_users = prepared.part.share.count(most_users(plan).into());

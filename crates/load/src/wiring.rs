@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
 use lastdrop_model::run::Shortage;
-use lastdrop_model::{Exchange, Micros, Plan, Slice, Wish};
+use lastdrop_model::{CaptureLevel, Exchange, Micros, Plan, Slice};
 use rustls::ClientConfig;
 
 use crate::endpoint::Directory;
@@ -27,7 +27,7 @@ pub struct Job<'a> {
     pub shard: Shard,
     /// When the first phase begins on the run's clock, the same for all threads.
     pub start: Micros,
-    pub wish: Wish,
+    pub wish: CaptureLevel,
 }
 
 /// How the run went for one thread.

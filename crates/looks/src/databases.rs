@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lastdrop_database::{Access, DatabaseAddress, DatabaseWatcher, Password};
-use lastdrop_model::{DatabaseLook, DatabaseService};
+use lastdrop_model::{DatabaseSample, DatabaseService};
 use lastdrop_probe::links::links;
 use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::process::{self, ProcessInfo};
@@ -103,9 +103,9 @@ impl Databases {
     }
 
     /// What was seen of each since the time before. With `patient`, answers are waited for.
-    pub fn looks(&mut self, patient: bool) -> Vec<DatabaseLook> {
+    pub fn looks(&mut self, patient: bool) -> Vec<DatabaseSample> {
         let patience = if patient { PATIENT } else { PATIENCE };
-        let look = |(server, watcher): &mut (Option<String>, DatabaseWatcher)| DatabaseLook {
+        let look = |(server, watcher): &mut (Option<String>, DatabaseWatcher)| DatabaseSample {
             server: server.clone(),
             ..watcher.look(patience)
         };

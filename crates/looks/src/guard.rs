@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::guard::{self, Fresh, Limits, Why, Worker};
 use lastdrop_model::event::GuardEvent;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Look, WorkerLook};
+use lastdrop_model::{Event, Sample, WorkerSample};
 use lastdrop_probe::group::Group;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::{ProbeError, listeners, memory, process};
@@ -216,7 +216,7 @@ impl Guard<'_> {
     }
 
     fn check(&mut self, first: bool, next: Instant) -> Result<(), LabError> {
-        let mut look = Look::default();
+        let mut look = Sample::default();
         self.group.look(true, &mut look);
         if !self.group.is_alive() {
             return self.find_again();
@@ -336,7 +336,7 @@ impl Guard<'_> {
         }
     }
 
-    fn asked(&mut self, worker: &Worker, why: &Why, workers: &[WorkerLook], real_memory: Option<u64>, acted: bool) {
+    fn asked(&mut self, worker: &Worker, why: &Why, workers: &[WorkerSample], real_memory: Option<u64>, acted: bool) {
         self.summary.asked += 1;
         let requests = workers.iter().find(|w| w.pid == worker.pid).and_then(|w| w.requests);
         let (pid, age_s) = (worker.pid, worker.age_s);
@@ -382,7 +382,7 @@ impl Guard<'_> {
         }
     }
 
-    fn ask_status(&mut self, workers: &mut [WorkerLook]) {
+    fn ask_status(&mut self, workers: &mut [WorkerSample]) {
         let Some(source) = &self.found.status else { return };
         match source.read(true, Duration::from_secs(2)) {
             Ok(reading) => reading.tell(workers),

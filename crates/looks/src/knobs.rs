@@ -3,7 +3,7 @@
 use lastdrop_analyze::nodes::{Node, differing};
 use lastdrop_lab::LabError;
 use lastdrop_model::documents::{KNOBS_SCHEMA, KnobRow, KnobsDocument};
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{ServerError, ServerRef, knobs_of};
 
@@ -60,10 +60,10 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
         let (name, effective) = (server.naming(&of.server), &of.effective);
         document.knobs.extend(of.knobs.iter().map(|knob| {
             let (range, choices) = match knob.takes {
-                Takes::Count(least, most) | Takes::Range(least, most) => (Some([least, most]), Vec::new()),
-                Takes::CountOr(least, most, word) => (Some([least, most]), vec![word.to_string()]),
-                Takes::Switch { on, off } => (None, vec![on.to_string(), off.to_string()]),
-                Takes::Choice(words) => (None, words.iter().map(ToString::to_string).collect()),
+                KnobValues::Count(least, most) | KnobValues::Range(least, most) => (Some([least, most]), Vec::new()),
+                KnobValues::CountOr(least, most, word) => (Some([least, most]), vec![word.to_string()]),
+                KnobValues::Switch { on, off } => (None, vec![on.to_string(), off.to_string()]),
+                KnobValues::Choice(words) => (None, words.iter().map(ToString::to_string).collect()),
             };
             KnobRow {
                 server: name.clone(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::stacks::{self, Stacks};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument, ProfileShare};
-use lastdrop_model::{Event, Look, Plan, Wish};
+use lastdrop_model::{CaptureLevel, Event, Plan, Sample};
 use lastdrop_probe::group::Group;
 use lastdrop_probe::perf::{self, Perf};
 use lastdrop_probe::process;
@@ -62,7 +62,7 @@ pub fn profile(
             let mut answered = 0;
             let prepared = Prepared::new(&plan)?;
             let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
-            let result = lastdrop_load::run(&plan, &prepared, clock, &over, &halt, Wish::Nothing, |event| {
+            let result = lastdrop_load::run(&plan, &prepared, clock, &over, &halt, CaptureLevel::Nothing, |event| {
                 if let Event::Second { slice } = event {
                     answered += slice.counts.answered;
                 }
@@ -134,7 +134,7 @@ pub fn profile(
 }
 
 fn cpu_s(group: &mut Group) -> f64 {
-    group.look(false, &mut Look::default());
+    group.look(false, &mut Sample::default());
     group.cpu_s()
 }
 

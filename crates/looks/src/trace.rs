@@ -7,8 +7,8 @@ use std::time::Duration;
 use lastdrop_analyze::syscalls::{self, Timings, Traced};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
-use lastdrop_model::look::Syscall;
-use lastdrop_model::{Event, KeepAlive, Plan, Wish};
+use lastdrop_model::sample::Syscall;
+use lastdrop_model::{CaptureLevel, Event, KeepAlive, Plan};
 use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
@@ -102,7 +102,7 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
     let mut answered = 0;
     let prepared = Prepared::new(&warm_plan)?;
     let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
-    let result = lastdrop_load::run(&warm_plan, &prepared, clock, stop, &halt, Wish::Nothing, |event| {
+    let result = lastdrop_load::run(&warm_plan, &prepared, clock, stop, &halt, CaptureLevel::Nothing, |event| {
         if let Event::Second { slice } = event {
             answered += slice.counts.answered;
         }

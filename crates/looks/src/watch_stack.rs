@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_analyze::nodes::{Node, differing};
 use lastdrop_model::Settings;
-use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, Watched};
+use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, WatchOutput};
 use lastdrop_probe::links::{Following, Links};
 use lastdrop_server::{ServerError, ServerRef};
 
@@ -111,7 +111,7 @@ impl Watchers {
     ///
     /// # Errors
     /// When none of several, or the only one, can be asked.
-    pub fn look(&mut self, patient: bool) -> Result<Option<Watched>, ServerError> {
+    pub fn look(&mut self, patient: bool) -> Result<Option<WatchOutput>, ServerError> {
         let Watchers { nodes, members, .. } = self;
         let alone = nodes.len() + members.len() == 1;
         let mut seen = thread::scope(|scope| {
@@ -131,12 +131,12 @@ impl Watchers {
             }
         }
         if alone && !self.nodes.is_empty() {
-            return Ok(of_nodes.pop().map(|(_, _, document)| Watched::One(Box::new(document))));
+            return Ok(of_nodes.pop().map(|(_, _, document)| WatchOutput::One(Box::new(document))));
         }
         Ok(self.look_here(patient, of_nodes))
     }
 
-    fn look_here(&mut self, patient: bool, of_nodes: Vec<(usize, String, WatchDocument)>) -> Option<Watched> {
+    fn look_here(&mut self, patient: bool, of_nodes: Vec<(usize, String, WatchDocument)>) -> Option<WatchOutput> {
         let mut documents = Vec::new();
         for (place, member) in self.members.iter_mut().enumerate() {
             if member.gone {
@@ -159,7 +159,7 @@ impl Watchers {
         if self.members.len() == 1 && self.nodes.is_empty() {
             return documents
                 .pop()
-                .map(|(_, document)| Watched::One(Box::new(WatchDocument { databases, ..document })));
+                .map(|(_, document)| WatchOutput::One(Box::new(WatchDocument { databases, ..document })));
         }
         for place in seen.unseen.iter().filter(|place| **place < self.members.len()) {
             let unread = "who it is connected to: its sockets are those of another user (run as root)";
@@ -170,7 +170,7 @@ impl Watchers {
             documents.insert(place.min(documents.len()), (called, document));
         }
         let of_all = StackWatchDocument::of(documents, self.chain(&seen));
-        Some(Watched::Several(StackWatchDocument { databases, differs, ..of_all }))
+        Some(WatchOutput::Several(StackWatchDocument { databases, differs, ..of_all }))
     }
 
     /// Nodes as they are compared with each other.

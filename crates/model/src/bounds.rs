@@ -168,31 +168,31 @@ impl Bounded for Duration {
 }
 
 /// A row of the table, as a type: what a key of a file is read by.
-pub trait Row {
+pub trait BoundRow {
     type Value: Bounded;
     const BOUND: &'static Bound;
 }
 
 /// A value of a file, inside its bounds.
-pub struct Within<R: Row>(pub R::Value, PhantomData<R>);
+pub struct BoundedValue<R: BoundRow>(pub R::Value, PhantomData<R>);
 
-impl<R: Row> Clone for Within<R> {
+impl<R: BoundRow> Clone for BoundedValue<R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<R: Row> Copy for Within<R> {}
+impl<R: BoundRow> Copy for BoundedValue<R> {}
 
-impl<R: Row<Value: fmt::Debug>> fmt::Debug for Within<R> {
+impl<R: BoundRow<Value: fmt::Debug>> fmt::Debug for BoundedValue<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<'de, R: Row> Deserialize<'de> for Within<R> {
+impl<'de, R: BoundRow> Deserialize<'de> for BoundedValue<R> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read_within(R::BOUND, deserializer).map(|value| Within(value, PhantomData))
+        read_within(R::BOUND, deserializer).map(|value| BoundedValue(value, PhantomData))
     }
 }
 
@@ -206,23 +206,23 @@ pub fn read_within<'de, T: Bounded, D: serde::Deserializer<'de>>(
 ) -> Result<T, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum RawValue {
         Whole(i64),
         Number(f64),
         Text(String),
     }
     let as_text = matches!(bound.unit, Unit::Time | Unit::Size | Unit::Percent);
     let wrong = |value: &str| serde::de::Error::custom(bound.error(value));
-    let text = match Written::deserialize(deserializer).map_err(|_| wrong("something else"))? {
-        Written::Whole(n) => n.to_string(),
-        Written::Number(n) => n.to_string(),
-        Written::Text(text) if as_text => text,
-        Written::Text(text) => return Err(wrong(&text)),
+    let text = match RawValue::deserialize(deserializer).map_err(|_| wrong("something else"))? {
+        RawValue::Whole(n) => n.to_string(),
+        RawValue::Number(n) => n.to_string(),
+        RawValue::Text(text) if as_text => text,
+        RawValue::Text(text) => return Err(wrong(&text)),
     };
     bound.read(&text).map_err(serde::de::Error::custom)
 }
 
-impl<R: Row> schemars::JsonSchema for Within<R> {
+impl<R: BoundRow> schemars::JsonSchema for BoundedValue<R> {
     fn inline_schema() -> bool {
         true
     }
@@ -243,7 +243,7 @@ macro_rules! table {
             pub const $constant: &Bound =
                 &Bound { name: $name, unit: Unit::$unit, least: $least as f64, most: $most as f64, what: $what };
 
-            impl Row for row::$row {
+            impl BoundRow for row::$row {
                 type Value = $value;
                 const BOUND: &'static Bound = $constant;
             }

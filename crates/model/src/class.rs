@@ -31,7 +31,7 @@ pub struct Classes {
 
 /// What is known of a name while the plan is gone through.
 #[derive(Default)]
-struct Named {
+struct NameUse {
     /// The user has given it, or asks for it.
     wanted: bool,
     weight: f64,
@@ -46,11 +46,11 @@ impl Classes {
         let requests = if plan.requests.is_empty() { &whole[..] } else { &plan.requests };
         let names = names_of(requests, plan.pick == Pick::Session);
         let mut known: HashMap<&str, usize> = HashMap::new();
-        let mut all: Vec<(&str, Named)> = Vec::new();
+        let mut all: Vec<(&str, NameUse)> = Vec::new();
         for (name, request) in names.iter().map(String::as_str).zip(requests) {
             let at = *known.entry(name).or_insert_with(|| {
                 let wanted = plan.objectives.iter().any(|o| o.class.as_deref() == Some(name));
-                all.push((name, Named { wanted, ..Named::default() }));
+                all.push((name, NameUse { wanted, ..NameUse::default() }));
                 all.len() - 1
             });
             let named = &mut all[at].1;

@@ -21,14 +21,14 @@ pub enum Failure {
 
 /// Failures by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
+pub struct FailureCounts {
     pub connect: u64,
     pub reset: u64,
     pub closed: u64,
     pub protocol: u64,
 }
 
-impl Failed {
+impl FailureCounts {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.connect + self.reset + self.closed + self.protocol
@@ -51,7 +51,7 @@ pub struct Counts {
     pub due: u64,
     pub sent: u64,
     pub answered: u64,
-    pub failed: Failed,
+    pub failed: FailureCounts,
     pub timed_out: u64,
     /// Answers within the time of the phase, to whatever phase they belong; later ones came during the drain.
     pub answered_in_time: u64,

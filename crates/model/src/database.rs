@@ -122,7 +122,7 @@ pub struct LockWait {
 /// A statement, its literals folded, as the samples of the window saw it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StatementLook {
+pub struct StatementSample {
     pub statement: String,
     /// Sessions that ran it at once, at most.
     pub sessions: u64,
@@ -153,7 +153,7 @@ pub struct TableScan {
 /// One look at a database; differences cover `span_s`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DatabaseLook {
+pub struct DatabaseSample {
     /// What it is called, where it is one of the servers that are watched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
@@ -184,7 +184,7 @@ pub struct DatabaseLook {
     /// All that were seen in the samples, the longest first.
     pub lock_waits: Vec<LockWait>,
     /// The most time first.
-    pub statements: Vec<StatementLook>,
+    pub statements: Vec<StatementSample>,
     /// The most rows first.
     pub table_scans: Vec<TableScan>,
     /// Counters of the whole database by its own names, those that are read.
@@ -193,7 +193,7 @@ pub struct DatabaseLook {
     pub unread: Vec<String>,
 }
 
-impl DatabaseLook {
+impl DatabaseSample {
     /// Connections that an application could still open. None where that is not known.
     #[must_use]
     pub fn free_connections(&self) -> Option<u64> {
@@ -215,27 +215,27 @@ mod tests {
 
     #[test]
     fn free_connections_are_those_that_are_not_kept_for_administrators() {
-        let look = DatabaseLook {
+        let look = DatabaseSample {
             connections: Some(90),
             max_connections: Some(100),
             reserved_connections: Some(3),
-            ..DatabaseLook::default()
+            ..DatabaseSample::default()
         };
         assert_eq!((look.free_connections(), look.refused_connections()), (Some(7), None));
         let trouble = Some(DatabaseTrouble { kind: TroubleKind::Full, what: "too many clients".into() });
-        assert_eq!(DatabaseLook { trouble, ..look.clone() }.free_connections(), Some(0));
-        assert_eq!(DatabaseLook { connections: None, ..look }.free_connections(), None);
+        assert_eq!(DatabaseSample { trouble, ..look.clone() }.free_connections(), Some(0));
+        assert_eq!(DatabaseSample { connections: None, ..look }.free_connections(), None);
     }
 
     #[test]
     fn a_look_is_written_and_read_back() {
-        let look = DatabaseLook {
+        let look = DatabaseSample {
             states: BTreeMap::from([(SessionState::IdleInTransaction, 2)]),
             lock_waits: vec![LockWait { waiter: 7, blocker_state: Some(SessionState::Idle), ..LockWait::default() }],
-            ..DatabaseLook::default()
+            ..DatabaseSample::default()
         };
         let text = serde_json::to_string(&look).expect("JSON");
         assert!(text.contains("\"states\":{\"idle-in-transaction\":2}"), "{text}");
-        assert_eq!(serde_json::from_str::<DatabaseLook>(&text).expect("the same"), look);
+        assert_eq!(serde_json::from_str::<DatabaseSample>(&text).expect("the same"), look);
     }
 }

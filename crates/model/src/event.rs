@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::documents::{
-    CapacityDocument, CapacityStep, CompareBlock, CompareDocument, FitPoint, Seen, SharingPoint, SizeDocument, Stair,
-    SweepDocument, SweepRow, Trial, TuneDocument,
+    CapacityDocument, CapacityStep, CompareBlock, CompareDocument, FitPoint, SharingPoint, SizeDocument, StaircaseStep,
+    SweepDocument, SweepRow, Trial, TuneDocument, UserMetrics,
 };
 use crate::run::{ClassReport, Mark};
-use crate::{Exchange, KeptPlan, Look, Micros, Reason, Run, Settings, Slice};
+use crate::{Exchange, KeptPlan, Micros, Reason, Run, Sample, Settings, Slice};
 
 /// Something that has happened.
 // Events are shown by reference, one at a time: how large the largest is costs nothing.
@@ -34,7 +34,8 @@ pub enum Event<'a> {
     /// A second has passed; seconds of a phase come in order, each once.
     Second { slice: Cow<'a, Slice> },
     /// The server was looked at.
-    Look { look: Cow<'a, Look> },
+    #[serde(rename = "look")]
+    Sample { look: Cow<'a, Sample> },
     /// Somebody who watches has marked a moment of the run.
     Mark { mark: Cow<'a, Mark> },
     /// Requests that are over, where somebody wished to see each.
@@ -63,9 +64,9 @@ pub enum Event<'a> {
     /// What the evidence so far speaks for, and what it leaves no room for.
     Suspicion { suspicion: Suspicion<'a> },
     /// Something is measured again.
-    Repeated { what: Repeated, rule: Cow<'a, str>, why: Cow<'a, str> },
+    Repeated { what: RepeatScope, rule: Cow<'a, str>, why: Cow<'a, str> },
     /// Something is done otherwise than was asked for or done before.
-    Decided { what: Decided, because: Cow<'a, str> },
+    Decided { what: ExperimentDecision, because: Cow<'a, str> },
     /// The memory of the server was read, and how many workers fit.
     Sized { size: Cow<'a, SizeDocument> },
     /// So many of the workers of a fresh pool have answered a request.
@@ -77,7 +78,7 @@ pub enum Event<'a> {
     /// The server is given its better settings for good.
     Keeping { settings: Cow<'a, Settings> },
     /// What those who use the servers have seen in the latest second, where nobody puts load on.
-    Visited { seen: Cow<'a, Seen> },
+    Visited { seen: Cow<'a, UserMetrics> },
     /// The experiment is over.
     Concluded { document: Document<'a> },
 
@@ -139,7 +140,7 @@ pub enum Outcome<'a> {
     },
     /// Some users of a staircase.
     Stair {
-        stair: Cow<'a, Stair>,
+        stair: Cow<'a, StaircaseStep>,
     },
     /// A rate of a search for capacity.
     Capacity {
@@ -202,7 +203,7 @@ pub struct Suspect {
 /// What is measured again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Repeated {
+pub enum RepeatScope {
     Run,
     /// A rate that failed while the machine was disturbed.
     Rate,
@@ -211,7 +212,7 @@ pub enum Repeated {
 /// What was decided on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Decided {
+pub enum ExperimentDecision {
     /// Nothing is measured again any more because of other programs.
     RepeatNoMore,
     LongerBlocks,

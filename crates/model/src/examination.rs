@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::database::DatabaseLook;
+use crate::database::DatabaseSample;
 use crate::documents::WorkersCeiling;
 use crate::run::ServerCpu;
 use crate::settings::Settings;
@@ -28,9 +28,9 @@ pub struct Examination {
     /// Was the load put on by us, with a fixed number of users or a fixed rate? Otherwise it was there already.
     pub load: LoadShape,
     /// The servers, the one that the URL leads to first, then those behind it.
-    pub servers: Vec<Examined>,
-    pub steps: Vec<Step>,
-    pub inside: Vec<Inside>,
+    pub servers: Vec<ExaminedServer>,
+    pub steps: Vec<ExaminationStep>,
+    pub inside: Vec<ServerProfile>,
     /// How the memory of workers grew over all steps.
     pub growth: Vec<Growth>,
     /// Settings of the kernel that people change for the sake of web servers, where they are not its own.
@@ -63,7 +63,7 @@ pub enum LoadShape {
 /// A server of the chain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Examined {
+pub struct ExaminedServer {
     /// What it is called in documents, and its kind; of a process of no known kind that is `pid`.
     pub server: String,
     pub kind: String,
@@ -98,14 +98,14 @@ pub struct Examined {
     pub foreign_listeners: Vec<String>,
     /// What an instance of it did without the modules (of PHP: extensions) that nothing refers to. None: not tried.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub modules: Option<ModulesTried>,
+    pub modules: Option<ModuleTrial>,
 }
 
 /// A second instance of a server, with and without modules that nothing in its configuration refers to; of PHP: extensions that
 /// nothing in its configuration or the site's files refers to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ModulesTried {
+pub struct ModuleTrial {
     /// Without all of these its configuration passes its test, and the URL answers as with them.
     pub unused: Vec<ModuleSize>,
     /// Those without which it does not start or the URL answers otherwise.
@@ -172,7 +172,7 @@ impl StepKind {
 /// An experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Step {
+pub struct ExaminationStep {
     pub kind: StepKind,
     /// Of a closed loop; 0 of an open one.
     pub users: u32,
@@ -192,12 +192,12 @@ pub struct Step {
     pub handshakes_full: u64,
     pub handshakes_resumed: u64,
     pub bytes_received: u64,
-    pub response: Times,
-    pub service: Times,
+    pub response: LatencySummary,
+    pub service: LatencySummary,
     /// From when a request was sent to the first byte of its answer.
-    pub first_byte: Times,
-    pub connect: Times,
-    pub generator: GeneratorSeen,
+    pub first_byte: LatencySummary,
+    pub connect: LatencySummary,
+    pub generator: GeneratorMeasurements,
     /// Processor time of the servers and all behind them, seconds, as the run of this step counted it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_s: Option<f64>,
@@ -214,10 +214,10 @@ pub struct Step {
     pub oom_kills: u64,
     /// Databases behind the servers, by their own views.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub databases: Vec<DatabaseLook>,
+    pub databases: Vec<DatabaseSample>,
     /// Lines of the kernel's log that matter.
     pub kernel_log: Vec<String>,
-    pub servers: Vec<ServerSeen>,
+    pub servers: Vec<ServerMeasurements>,
     /// The stored run.
     pub run: String,
     /// Agents that were lost: the load was less than it should have been, and nobody knows when. Nothing follows from such a step.
@@ -228,7 +228,7 @@ pub struct Step {
 /// Times in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Times {
+pub struct LatencySummary {
     pub count: u64,
     pub mean: f64,
     pub p50: f64,
@@ -240,7 +240,7 @@ pub struct Times {
 /// Ourselves.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GeneratorSeen {
+pub struct GeneratorMeasurements {
     pub saturated: bool,
     pub cores: f64,
     /// Those of them that are the servers' machine's own, where the load does not come from there alone.
@@ -261,7 +261,7 @@ pub struct GeneratorSeen {
 /// A server during a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ServerSeen {
+pub struct ServerMeasurements {
     pub server: String,
     /// Worker processes: at the beginning, at the end, and the most.
     pub workers_first: u64,
@@ -329,7 +329,7 @@ pub struct ServerSeen {
     pub other_clients: f64,
     /// Connections by the address that they were made to, all of its network namespace.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub peers: BTreeMap<String, PeerSeen>,
+    pub peers: BTreeMap<String, PeerConnections>,
     /// Children that have ended and that nobody has waited for since the step before.
     pub zombies: u64,
 }
@@ -347,7 +347,7 @@ pub struct Runnable {
 /// Connections to one address, on average.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PeerSeen {
+pub struct PeerConnections {
     pub open: f64,
     /// Those that the other side had not answered yet.
     pub opening: f64,
@@ -356,7 +356,7 @@ pub struct PeerSeen {
 /// What was seen by tracing and profiling a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Inside {
+pub struct ServerProfile {
     pub server: String,
     /// Requests that the traced calls belong to, as far as they can be told.
     pub requests: f64,
@@ -404,11 +404,11 @@ impl Examination {
     /// The step that is judged: the load that is asked about, or what was there already. None where it was not made, or not whole:
     /// another one does not stand for it.
     #[must_use]
-    pub fn main(&self) -> Option<&Step> {
+    pub fn main(&self) -> Option<&ExaminationStep> {
         self.made_main().filter(|step| step.is_whole())
     }
 
-    fn made_main(&self) -> Option<&Step> {
+    fn made_main(&self) -> Option<&ExaminationStep> {
         let made = |kind| self.steps.iter().find(|s| s.kind == kind);
         [StepKind::Main, StepKind::Observed, StepKind::Few].into_iter().find_map(made)
     }
@@ -436,17 +436,17 @@ impl Examination {
 
     /// The step of this kind, where it was made and is whole.
     #[must_use]
-    pub fn step(&self, kind: StepKind) -> Option<&Step> {
+    pub fn step(&self, kind: StepKind) -> Option<&ExaminationStep> {
         self.whole_steps().find(|s| s.kind == kind)
     }
 
     /// Steps from which something may follow.
-    pub fn whole_steps(&self) -> impl Iterator<Item = &Step> {
+    pub fn whole_steps(&self) -> impl Iterator<Item = &ExaminationStep> {
         self.steps.iter().filter(|s| s.is_whole())
     }
 }
 
-impl GeneratorSeen {
+impl GeneratorMeasurements {
     /// Cores that the load took from the servers' machine.
     #[must_use]
     pub fn cores_beside_servers(&self) -> f64 {
@@ -454,7 +454,7 @@ impl GeneratorSeen {
     }
 }
 
-impl Step {
+impl ExaminationStep {
     /// Has all of its load been put on?
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -462,7 +462,7 @@ impl Step {
     }
 
     #[must_use]
-    pub fn server(&self, name: &str) -> Option<&ServerSeen> {
+    pub fn server(&self, name: &str) -> Option<&ServerMeasurements> {
         self.servers.iter().find(|s| s.server == name)
     }
 
@@ -518,7 +518,7 @@ impl Runnable {
     }
 }
 
-impl ServerSeen {
+impl ServerMeasurements {
     /// Threads on average that wait for this: `peer` means any of `peer …`.
     #[must_use]
     pub fn waiting(&self, what: &str) -> f64 {

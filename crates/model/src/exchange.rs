@@ -7,7 +7,7 @@ use crate::{Micros, secrets};
 
 /// How much is wanted of each request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wish {
+pub enum CaptureLevel {
     /// Only their sums.
     #[default]
     Nothing,
@@ -19,7 +19,7 @@ pub enum Wish {
 /// The end that a request met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum RequestOutcome {
     Answered,
     Failed(Failure),
     TimedOut,
@@ -29,19 +29,19 @@ pub enum Fate {
     Unsent,
 }
 
-impl Fate {
+impl RequestOutcome {
     /// The word for it in the log of requests.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Fate::Answered => "answered",
-            Fate::Failed(Failure::Connect) => "connect",
-            Fate::Failed(Failure::Reset) => "reset",
-            Fate::Failed(Failure::Closed) => "closed",
-            Fate::Failed(Failure::Protocol) => "protocol",
-            Fate::TimedOut => "timed_out",
-            Fate::Censored => "censored",
-            Fate::Unsent => "unsent",
+            RequestOutcome::Answered => "answered",
+            RequestOutcome::Failed(Failure::Connect) => "connect",
+            RequestOutcome::Failed(Failure::Reset) => "reset",
+            RequestOutcome::Failed(Failure::Closed) => "closed",
+            RequestOutcome::Failed(Failure::Protocol) => "protocol",
+            RequestOutcome::TimedOut => "timed_out",
+            RequestOutcome::Censored => "censored",
+            RequestOutcome::Unsent => "unsent",
         }
     }
 }
@@ -54,8 +54,8 @@ pub struct Exchange {
     /// Which request of the plan.
     pub request: u32,
     /// What was sent instead: the target of a redirect, a part of a page.
-    pub detour: Option<Box<Detoured>>,
-    pub fate: Fate,
+    pub detour: Option<Box<DetourRequest>>,
+    pub fate: RequestOutcome,
     /// Why no connection could be made, as the system says it; with [`Failure::Connect`] alone.
     pub error: Option<Box<str>>,
     /// 0 without an answer.
@@ -102,7 +102,7 @@ impl Exchange {
 
 /// A request that the plan does not name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Detoured {
+pub struct DetourRequest {
     pub method: String,
     #[serde(serialize_with = "without_secrets")]
     pub path: String,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which program, with whose rights, and what for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Executed {
+pub struct ExecutedProgram {
     pub program: String,
     pub uid: u32,
     pub why: String,

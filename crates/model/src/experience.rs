@@ -1,6 +1,6 @@
 //! What those who use a server have seen in some time: how many requests, how many without a good answer, how long they took.
 
-use crate::documents::Seen;
+use crate::documents::UserMetrics;
 use crate::histogram::{Histogram, Kind};
 use crate::slice::Slice;
 
@@ -47,9 +47,9 @@ impl Experience {
 
     /// As documents have it.
     #[must_use]
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> UserMetrics {
         let at = |q| (self.latency.count() > 0).then(|| self.latency.quantile(q) as f64);
-        Seen {
+        UserMetrics {
             seconds: (self.seconds * 10.0).round() / 10.0,
             requests: self.requests,
             errors: self.errors,

@@ -11,7 +11,7 @@ use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, read_within};
 
 /// What an option takes.
 #[derive(Debug, Clone, Copy)]
-pub enum Takes {
+pub enum OptionKind {
     /// Nothing on the command line; true or false in a file.
     Switch,
     /// A number within its bounds, below 2^32.
@@ -22,23 +22,23 @@ pub enum Takes {
 
 /// What an option was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Given {
+pub enum OptionValue {
     Switch(bool),
     Number(u32),
     Word(String),
 }
 
-impl Given {
+impl OptionValue {
     fn is(&self, word: &str) -> bool {
-        matches!(self, Given::Word(w) if w == word)
+        matches!(self, OptionValue::Word(w) if w == word)
     }
 
     fn on(&self) -> bool {
-        *self == Given::Switch(true)
+        *self == OptionValue::Switch(true)
     }
 
     fn number(&self) -> Option<u32> {
-        if let Given::Number(n) = self { Some(*n) } else { None }
+        if let OptionValue::Number(n) = self { Some(*n) } else { None }
     }
 }
 
@@ -53,10 +53,10 @@ pub struct HttpOption {
     /// In a plan file, and what the schema says there.
     pub key: &'static str,
     pub description: &'static str,
-    pub takes: Takes,
+    pub takes: OptionKind,
     /// Where it may stand: also beside a plan file, over which it wins; else it belongs to what a plan file says.
     pub beside_a_file: bool,
-    pub set: fn(&mut HttpOptions, &Given),
+    pub set: fn(&mut HttpOptions, &OptionValue),
     /// The number that a plan has.
     pub number: fn(&HttpOptions) -> Option<u32>,
 }
@@ -107,35 +107,35 @@ macro_rules! options {
 
 options! {
     /// Redirects that are followed, one after the other, at most.
-    redirects: u32 = 0, Takes::Number(REDIRECTS), flag "redirects" "N", key "redirects", beside_a_file false,
+    redirects: u32 = 0, OptionKind::Number(REDIRECTS), flag "redirects" "N", key "redirects", beside_a_file false,
         help "Follow this many redirects", description "Redirects that are followed, at most [0].",
         set |o, given| o.redirects = given.number().unwrap_or(0), number |o| Some(o.redirects);
     /// A user keeps the cookies that it is given.
-    cookies: bool = false, Takes::Switch, flag "cookies" "", key "cookies", beside_a_file true,
+    cookies: bool = false, OptionKind::Switch, flag "cookies" "", key "cookies", beside_a_file true,
         help "Each user keeps its cookies", description "Users keep cookies [in sessions].",
         set |o, given| o.cookies = given.on(), number |_| None;
     /// Ask for gzip and brotli.
-    compressed: bool = false, Takes::Switch, flag "compressed" "", key "compressed", beside_a_file true,
+    compressed: bool = false, OptionKind::Switch, flag "compressed" "", key "compressed", beside_a_file true,
         help "Ask for gzip and brotli", description "Ask for gzip and brotli.",
         set |o, given| o.compressed = given.on(), number |_| None;
     /// Undo gzip and brotli: for expectations, for values taken from answers, and counted.
-    decode: bool = false, Takes::Switch, flag "decode" "", key "decode", beside_a_file true,
+    decode: bool = false, OptionKind::Switch, flag "decode" "", key "decode", beside_a_file true,
         help "Decompress gzip and brotli, and count the bytes", description "Undo gzip and brotli.",
         set |o, given| (o.decode, o.compressed) = (given.on(), o.compressed || given.on()), number |_| None;
     /// HTTP/1.0 instead of 1.1.
-    http10: bool = false, Takes::Word(&["1.0", "1.1"]), flag "http" "VERSION", key "version", beside_a_file true,
+    http10: bool = false, OptionKind::Word(&["1.0", "1.1"]), flag "http" "VERSION", key "version", beside_a_file true,
         help "Version of HTTP: 1.1 or 1.0", description "\"1.1\" or \"1.0\".",
         set |o, given| o.http10 = given.is("1.0"), number |_| None;
     /// Requests in flight on one connection.
-    pipeline: u32 = 1, Takes::Number(PIPELINE), flag "pipeline" "N", key "pipeline", beside_a_file false,
+    pipeline: u32 = 1, OptionKind::Number(PIPELINE), flag "pipeline" "N", key "pipeline", beside_a_file false,
         help "Requests in flight on one connection", description "Requests in flight on one connection [1].",
         set |o, given| o.pipeline = given.number().unwrap_or(1), number |o| Some(o.pipeline);
     /// Send bodies in chunks of this many bytes.
-    chunked: Option<u32> = None, Takes::Number(CHUNK), flag "chunked" "SIZE", key "chunked", beside_a_file true,
+    chunked: Option<u32> = None, OptionKind::Number(CHUNK), flag "chunked" "SIZE", key "chunked", beside_a_file true,
         help "Send bodies in chunks of this size", description "Send bodies in chunks of this size.",
         set |o, given| o.chunked = given.number(), number |o| o.chunked;
     /// Send bodies only after `100 Continue`, or a second without it.
-    expect_continue: bool = false, Takes::Switch, flag "expect-continue" "", key "expect_continue", beside_a_file true,
+    expect_continue: bool = false, OptionKind::Switch, flag "expect-continue" "", key "expect_continue", beside_a_file true,
         help "Send bodies only after '100 Continue', or after one second without it",
         description "Send bodies only after `100 Continue`.",
         set |o, given| o.expect_continue = given.on(), number |_| None;
@@ -143,16 +143,16 @@ options! {
 
 /// Some of the options, as they were given: on a command line, or as `[http]` of a file.
 #[derive(Debug, Clone, Default)]
-pub struct HttpGiven(Vec<(&'static HttpOption, Given)>);
+pub struct HttpOptionValues(Vec<(&'static HttpOption, OptionValue)>);
 
-impl HttpGiven {
-    pub fn add(&mut self, option: &'static HttpOption, given: Given) {
+impl HttpOptionValues {
+    pub fn add(&mut self, option: &'static HttpOption, given: OptionValue) {
         self.0.push((option, given));
     }
 
     /// What an option was given, by its key.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Given> {
+    pub fn get(&self, key: &str) -> Option<&OptionValue> {
         self.0.iter().find(|(option, _)| option.key == key).map(|(_, given)| given)
     }
 
@@ -171,19 +171,19 @@ impl HttpGiven {
     }
 }
 
-impl<'de> Deserialize<'de> for HttpGiven {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HttpGiven, D::Error> {
+impl<'de> Deserialize<'de> for HttpOptionValues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HttpOptionValues, D::Error> {
         struct Table;
 
         impl<'de> Visitor<'de> for Table {
-            type Value = HttpGiven;
+            type Value = HttpOptionValues;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a table")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HttpGiven, A::Error> {
-                let mut all = HttpGiven::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HttpOptionValues, A::Error> {
+                let mut all = HttpOptionValues::default();
                 while let Some(key) = map.next_key::<String>()? {
                     let option = HTTP_OPTIONS.iter().find(|o| o.key == key);
                     let option = option.ok_or_else(|| A::Error::unknown_field(&key, KEYS))?;
@@ -197,17 +197,17 @@ impl<'de> Deserialize<'de> for HttpGiven {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Takes {
-    type Value = Given;
+impl<'de> DeserializeSeed<'de> for OptionKind {
+    type Value = OptionValue;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Given, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<OptionValue, D::Error> {
         match self {
-            Takes::Switch => bool::deserialize(deserializer).map(Given::Switch),
-            Takes::Number(bound) => read_within(bound, deserializer).map(Given::Number),
-            Takes::Word(words) => {
+            OptionKind::Switch => bool::deserialize(deserializer).map(OptionValue::Switch),
+            OptionKind::Number(bound) => read_within(bound, deserializer).map(OptionValue::Number),
+            OptionKind::Word(words) => {
                 let word = String::deserialize(deserializer)?;
                 if words.contains(&word.as_str()) {
-                    return Ok(Given::Word(word));
+                    return Ok(OptionValue::Word(word));
                 }
                 Err(D::Error::custom(format!("'{word}' is not known here; write \"{}\"", words.join("\" or \""))))
             }
@@ -215,7 +215,7 @@ impl<'de> DeserializeSeed<'de> for Takes {
     }
 }
 
-impl JsonSchema for HttpGiven {
+impl JsonSchema for HttpOptionValues {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "HttpFile".into()
     }
@@ -223,9 +223,9 @@ impl JsonSchema for HttpGiven {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let property = |o: &HttpOption| {
             let mut schema = match o.takes {
-                Takes::Number(bound) => bound.schema(),
-                Takes::Switch => json_schema!({"type": "boolean"}),
-                Takes::Word(_) => json_schema!({"type": "string"}),
+                OptionKind::Number(bound) => bound.schema(),
+                OptionKind::Switch => json_schema!({"type": "boolean"}),
+                OptionKind::Word(_) => json_schema!({"type": "string"}),
             };
             // None of them has to be there.
             let present = schema.get("type").cloned().unwrap_or_default();
@@ -252,14 +252,14 @@ mod tests {
         for (i, o) in HTTP_OPTIONS.iter().enumerate() {
             assert!(!HTTP_OPTIONS[..i].iter().any(|p| p.flag == o.flag || p.key == o.key), "{o:?}");
             let given = match o.takes {
-                Takes::Switch => Given::Switch(true),
-                Takes::Number(bound) => Given::Number(bound.most as u32),
-                Takes::Word(words) => Given::Word(words[0].into()),
+                OptionKind::Switch => OptionValue::Switch(true),
+                OptionKind::Number(bound) => OptionValue::Number(bound.most as u32),
+                OptionKind::Word(words) => OptionValue::Word(words[0].into()),
             };
             let mut http = HttpOptions::default();
             (o.set)(&mut http, &given);
             assert_ne!(http, HttpOptions::default(), "{o:?}");
-            if let Takes::Number(bound) = o.takes {
+            if let OptionKind::Number(bound) = o.takes {
                 assert_eq!((o.number)(&http).map(f64::from), Some(bound.most), "{o:?}");
             }
         }
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_table_is_read_by_its_rows() {
-        let read = |text: &str| toml::from_str::<HttpGiven>(text).map_err(|e| e.message().to_string());
+        let read = |text: &str| toml::from_str::<HttpOptionValues>(text).map_err(|e| e.message().to_string());
         let mut http = HttpOptions::default();
         let given = read("decode = true\ncompressed = false\nchunked = '8k'\nversion = '1.0'").expect("valid");
         given.set(&mut http, |_| true);

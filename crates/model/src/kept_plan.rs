@@ -111,7 +111,7 @@ fn hide_in_request(request: &mut RequestSpec) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Part;
+    use crate::request::FormPart;
 
     /// A plan with a secret in every place that can have one; each contains `hidden`.
     fn full_of_secrets() -> Plan {
@@ -131,7 +131,7 @@ mod tests {
             ..RequestSpec::get(url.clone())
         };
         let (user, password) = (String::from("seen4"), String::from("hidden6"));
-        let part = |name: &str, content| Part::new(name, content);
+        let part = |name: &str, content| FormPart::new(name, content);
         plan.requests = vec![
             with(Some(Auth::Basic { user: user.clone(), password: password.clone() }), Body::Text("hidden7".into())),
             with(

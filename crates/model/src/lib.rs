@@ -3,7 +3,6 @@
 //! Nothing here does I/O, reads a clock or starts a thread, so everything that judges or renders a run can be tested
 //! with values alone. Times are microseconds since the start of the run (`Micros`) unless a name says otherwise.
 
-pub mod again;
 pub mod bounds;
 pub mod class;
 pub mod counts;
@@ -17,15 +16,16 @@ pub mod experience;
 pub mod histogram;
 pub mod http_options;
 pub mod kept_plan;
-pub mod look;
 pub mod objective;
 pub mod plan;
 pub mod plan_file;
 pub mod printable;
 pub mod raw;
 pub mod record;
+pub mod repeatable;
 pub mod request;
 pub mod run;
+pub mod sample;
 pub mod secrets;
 pub mod session_file;
 pub mod settings;
@@ -37,26 +37,26 @@ pub mod url;
 pub mod url_file;
 pub mod validity;
 
-pub use again::NotAgain;
 pub use class::Classes;
 pub use counts::{Counts, Failure};
 pub use database::{
-    DatabaseLook, DatabaseService, DatabaseTrouble, LockWait, SessionState, StatementLook, TableScan, TroubleKind,
+    DatabaseSample, DatabaseService, DatabaseTrouble, LockWait, SessionState, StatementSample, TableScan, TroubleKind,
 };
 pub use event::Event;
-pub use exchange::{Exchange, Fate, Wish};
-pub use executed::Executed;
+pub use exchange::{CaptureLevel, Exchange, RequestOutcome};
+pub use executed::ExecutedProgram;
 pub use experience::Experience;
 pub use histogram::{Histogram, Kind};
 pub use kept_plan::KeptPlan;
-pub use look::{CgroupLook, HostLook, ListenQueue, Look, Observed, PortsHeld, WorkerLook};
-pub use objective::{Judged, Objective};
+pub use objective::{Objective, ObjectiveResult};
 pub use plan::{Arrival, KeepAlive, Load, Phase, Plan};
 pub use printable::Printable;
+pub use repeatable::NotRepeatable;
 pub use request::RequestSpec;
 pub use run::{Generator, PhaseReport, Run};
+pub use sample::{CgroupSample, HostSample, ListenQueue, PortsInUse, Sample, ServerTimeline, WorkerSample};
 pub use settings::{Knob, ReloadClass, Role, Setting, Settings};
-pub use slice::{ClassAnswer, Identified, Slice};
+pub use slice::{ClassAnswer, IdentifiedAnswer, Slice};
 pub use timeline::Timeline;
 pub use url::Url;
 pub use validity::{Reason, Validity, Verdict};

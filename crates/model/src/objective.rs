@@ -52,7 +52,7 @@ impl Metric {
 
 /// An objective with what was seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Judged {
+pub struct ObjectiveResult {
     pub objective: Objective,
     pub met: bool,
     /// In the unit of the limit; None where nothing was measured.
@@ -61,10 +61,10 @@ pub struct Judged {
     pub seen: String,
 }
 
-impl Judged {
+impl ObjectiveResult {
     /// Were all of them met?
     #[must_use]
-    pub fn all_met(judged: &[Judged]) -> bool {
+    pub fn all_met(judged: &[ObjectiveResult]) -> bool {
         judged.iter().all(|j| j.met)
     }
 }

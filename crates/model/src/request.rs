@@ -44,7 +44,7 @@ pub struct RequestSpec {
     pub extract: Vec<Extract>,
     /// Pause after its answer, instead of the plan's.
     #[serde(default)]
-    pub think: Option<Think>,
+    pub think: Option<ThinkTime>,
     /// In a session: only the first time that a user comes, as for a login.
     #[serde(default)]
     pub once: bool,
@@ -96,12 +96,12 @@ pub enum Body {
     /// `application/x-www-form-urlencoded`; values are templates.
     Form(Vec<(String, String)>),
     /// `multipart/form-data`.
-    Multipart(Vec<Part>),
+    Multipart(Vec<FormPart>),
 }
 
 /// One field of a multipart form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct FormPart {
     pub name: String,
     pub content: PartContent,
     /// The name of a file, as it is sent; that of the file itself without it.
@@ -112,11 +112,11 @@ pub struct Part {
     pub content_type: Option<String>,
 }
 
-impl Part {
+impl FormPart {
     /// A part with a name and a content.
     #[must_use]
-    pub fn new(name: &str, content: PartContent) -> Part {
-        Part { name: name.into(), content, file_name: None, content_type: None }
+    pub fn new(name: &str, content: PartContent) -> FormPart {
+        FormPart { name: name.into(), content, file_name: None, content_type: None }
     }
 }
 
@@ -250,13 +250,13 @@ impl From<Expectation> for String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extract {
     pub name: String,
-    pub from: Place,
+    pub from: ExtractSource,
 }
 
 /// Where a value is in an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum ExtractSource {
     Header(String),
     /// The first group of the first match in the body, or the whole match where it has no group.
     Regex(String),
@@ -270,32 +270,32 @@ pub enum Place {
 /// How long a user pauses between an answer and the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Think {
+pub enum ThinkTime {
     Fixed(Duration),
     Uniform(Duration, Duration),
     /// With this mean.
     Exponential(Duration),
 }
 
-impl Think {
+impl ThinkTime {
     /// The mean pause.
     #[must_use]
     pub fn mean(&self) -> Duration {
         match self {
-            Think::Fixed(d) | Think::Exponential(d) => *d,
-            Think::Uniform(low, high) => (*low + *high) / 2,
+            ThinkTime::Fixed(d) | ThinkTime::Exponential(d) => *d,
+            ThinkTime::Uniform(low, high) => (*low + *high) / 2,
         }
     }
 }
 
-impl FromStr for Think {
+impl FromStr for ThinkTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |e: String| format!("{e}; a think time is '2s', '1s-3s' (uniform) or 'exp 2s' (exponential)");
         let pause = |text: &str| PAUSE.read(text).map_err(|e| wrong(e.to_string()));
         if let Some(mean) = text.trim().strip_prefix("exp ") {
-            return pause(mean).map(Think::Exponential);
+            return pause(mean).map(ThinkTime::Exponential);
         }
         match text.split_once('-') {
             Some((low, high)) if !low.is_empty() => {
@@ -303,27 +303,27 @@ impl FromStr for Think {
                 if low > high {
                     return Err(wrong(format!("'{text}' ends before it begins")));
                 }
-                Ok(Think::Uniform(low, high))
+                Ok(ThinkTime::Uniform(low, high))
             }
-            _ => pause(text).map(Think::Fixed),
+            _ => pause(text).map(ThinkTime::Fixed),
         }
     }
 }
 
-impl fmt::Display for Think {
+impl fmt::Display for ThinkTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = humantime::format_duration;
         match self {
-            Think::Fixed(d) => write!(f, "{}", show(*d).to_string().replace(' ', "")),
-            Think::Uniform(a, b) => {
+            ThinkTime::Fixed(d) => write!(f, "{}", show(*d).to_string().replace(' ', "")),
+            ThinkTime::Uniform(a, b) => {
                 write!(f, "{}-{}", show(*a).to_string().replace(' ', ""), show(*b).to_string().replace(' ', ""))
             }
-            Think::Exponential(d) => write!(f, "exp {}", show(*d).to_string().replace(' ', "")),
+            ThinkTime::Exponential(d) => write!(f, "exp {}", show(*d).to_string().replace(' ', "")),
         }
     }
 }
 
-impl TryFrom<String> for Think {
+impl TryFrom<String> for ThinkTime {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -331,8 +331,8 @@ impl TryFrom<String> for Think {
     }
 }
 
-impl From<Think> for String {
-    fn from(t: Think) -> String {
+impl From<ThinkTime> for String {
+    fn from(t: ThinkTime) -> String {
         t.to_string()
     }
 }
@@ -358,7 +358,7 @@ pub enum Pick {
 pub struct Data {
     /// CSV with a line of names.
     pub file: PathBuf,
-    pub per: Per,
+    pub per: RowScope,
     /// Rows at random instead of in turn.
     #[serde(default)]
     pub random: bool,
@@ -366,7 +366,8 @@ pub struct Data {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Per {
+#[schemars(rename = "Per")]
+pub enum RowScope {
     /// A user keeps its row.
     User,
     /// Each session, or each request where there are no sessions, has the next row.
@@ -433,10 +434,10 @@ mod tests {
     #[test]
     fn think_times_read_what_they_print() {
         for text in ["2s", "1s-3s", "exp 500ms"] {
-            assert_eq!(text.parse::<Think>().expect("valid").to_string(), text);
+            assert_eq!(text.parse::<ThinkTime>().expect("valid").to_string(), text);
         }
         for bad in ["", "x", "3s-1s", "exp", "-2s"] {
-            assert!(bad.parse::<Think>().is_err(), "{bad}");
+            assert!(bad.parse::<ThinkTime>().is_err(), "{bad}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-mod told;
+mod knob_json;
 
 /// A value of a setting, as the configuration file would have it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl ReloadClass {
 
 /// What a knob can be set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
+pub enum KnobValues {
     /// A number between the smallest and the largest.
     Count(i64, i64),
     /// The same, or a word.
@@ -132,7 +132,7 @@ pub enum Takes {
 
 /// Workers of a pool that shall be there before anybody asks for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spares {
+pub struct SpareWorkers {
     pub start: u64,
     pub min_spare: u64,
     pub max_spare: u64,
@@ -146,7 +146,7 @@ pub struct Knob {
     pub short: Option<&'static str>,
     /// What a search may use it for; none where it is only set by name.
     pub role: Option<Role>,
-    pub takes: Takes,
+    pub takes: KnobValues,
     /// What the server uses where the configuration says nothing.
     pub default: &'static str,
     pub needs: ReloadClass,
@@ -175,7 +175,7 @@ impl Knob {
     #[must_use]
     pub const fn new(
         name: &'static str,
-        takes: Takes,
+        takes: KnobValues,
         default: &'static str,
         needs: ReloadClass,
         constraint: &'static str,
@@ -201,7 +201,7 @@ impl Knob {
     #[must_use]
     pub const fn by_reload(
         name: &'static str,
-        takes: Takes,
+        takes: KnobValues,
         default: &'static str,
         constraint: &'static str,
         effect: &'static str,
@@ -255,9 +255,11 @@ impl Knob {
     #[must_use]
     pub fn most(&self) -> u64 {
         match self.takes {
-            Takes::Count(_, most) | Takes::CountOr(_, most, _) | Takes::Range(_, most) => most.max(0) as u64,
-            Takes::Switch { .. } => 1,
-            Takes::Choice(words) => words.len() as u64,
+            KnobValues::Count(_, most) | KnobValues::CountOr(_, most, _) | KnobValues::Range(_, most) => {
+                most.max(0) as u64
+            }
+            KnobValues::Switch { .. } => 1,
+            KnobValues::Choice(words) => words.len() as u64,
         }
     }
 
@@ -265,9 +267,11 @@ impl Knob {
     #[must_use]
     pub fn switched(&self, on: bool) -> Setting {
         match self.takes {
-            Takes::Switch { on: word, .. } if on => Setting::Text(word.into()),
-            Takes::Switch { off: word, .. } => Setting::Text(word.into()),
-            Takes::Count(..) | Takes::CountOr(..) | Takes::Range(..) | Takes::Choice(_) => Setting::from(u64::from(on)),
+            KnobValues::Switch { on: word, .. } if on => Setting::Text(word.into()),
+            KnobValues::Switch { off: word, .. } => Setting::Text(word.into()),
+            KnobValues::Count(..) | KnobValues::CountOr(..) | KnobValues::Range(..) | KnobValues::Choice(_) => {
+                Setting::from(u64::from(on))
+            }
         }
     }
 
@@ -277,21 +281,23 @@ impl Knob {
     /// A sentence with the range.
     pub fn check(&self, value: &Setting) -> Result<(), String> {
         match (self.takes, value) {
-            (Takes::Switch { on, off }, Setting::Text(t)) if [on, off].iter().any(|w| t.eq_ignore_ascii_case(w)) => {
+            (KnobValues::Switch { on, off }, Setting::Text(t))
+                if [on, off].iter().any(|w| t.eq_ignore_ascii_case(w)) =>
+            {
                 Ok(())
             }
-            (Takes::Switch { on, off }, other) => Err(format!("{} is {on} or {off}, not '{other}'", self.name)),
-            (Takes::Count(least, most) | Takes::CountOr(least, most, _), Setting::Count(n))
+            (KnobValues::Switch { on, off }, other) => Err(format!("{} is {on} or {off}, not '{other}'", self.name)),
+            (KnobValues::Count(least, most) | KnobValues::CountOr(least, most, _), Setting::Count(n))
                 if (least..=most).contains(n) =>
             {
                 Ok(())
             }
-            (Takes::CountOr(_, _, word), Setting::Text(t)) if t == word => Ok(()),
-            (Takes::Choice(words), value) if words.contains(&value.to_string().as_str()) => Ok(()),
-            (Takes::Choice(words), other) => {
+            (KnobValues::CountOr(_, _, word), Setting::Text(t)) if t == word => Ok(()),
+            (KnobValues::Choice(words), value) if words.contains(&value.to_string().as_str()) => Ok(()),
+            (KnobValues::Choice(words), other) => {
                 Err(format!("{} is one of {}, not '{other}'", self.name, words.join(", ")))
             }
-            (Takes::Range(least, most), other) => {
+            (KnobValues::Range(least, most), other) => {
                 let text = other.to_string();
                 let numbers: Vec<Option<i64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
                 match numbers[..] {
@@ -302,10 +308,10 @@ impl Knob {
                     )),
                 }
             }
-            (Takes::Count(least, most), other) => {
+            (KnobValues::Count(least, most), other) => {
                 Err(format!("{} is a number from {least} to {most}, not '{other}'", self.name))
             }
-            (Takes::CountOr(least, most, word), other) => {
+            (KnobValues::CountOr(least, most, word), other) => {
                 Err(format!("{} is a number from {least} to {most} or {word}, not '{other}'", self.name))
             }
         }
@@ -318,19 +324,19 @@ mod tests {
 
     #[test]
     fn a_switch_is_spelled_as_its_server_spells_it() {
-        let takes = Takes::Switch { on: "yes", off: "no" };
+        let takes = KnobValues::Switch { on: "yes", off: "no" };
         let switch = Knob::new("keep", takes, "yes", ReloadClass::Reload, "", "").with_role(Role::KeepAlive);
         assert_eq!([true, false].map(|on| switch.switched(on).to_string()), ["yes", "no"]);
         assert!(switch.check(&"No".into()).is_ok());
         assert_eq!(switch.check(&"Off".into()), Err("keep is yes or no, not 'Off'".into()));
-        let number = Knob { takes: Takes::Count(1, 9), ..switch };
+        let number = Knob { takes: KnobValues::Count(1, 9), ..switch };
         assert_eq!(number.check(&Setting::Count(10)), Err("keep is a number from 1 to 9, not '10'".into()));
-        let words = Knob { takes: Takes::Choice(&["static", "dynamic"]), ..switch };
+        let words = Knob { takes: KnobValues::Choice(&["static", "dynamic"]), ..switch };
         assert!(words.check(&"static".into()).is_ok());
         assert_eq!(words.check(&"on".into()), Err("keep is one of static, dynamic, not 'on'".into()));
-        let either = Knob { takes: Takes::CountOr(1, 9, "auto"), ..switch };
+        let either = Knob { takes: KnobValues::CountOr(1, 9, "auto"), ..switch };
         assert!(either.check(&"auto".into()).is_ok() && either.check(&"9".into()).is_ok());
-        let range = Knob { takes: Takes::Range(1024, 65_535), ..switch };
+        let range = Knob { takes: KnobValues::Range(1024, 65_535), ..switch };
         assert!(range.check(&"1024 65535".into()).is_ok() && range.check(&"2000\t2000".into()).is_ok());
         for wrong in ["2000", "3000 2000", "1 65535", "1024 65536", "1024 2000 3000", "1024 x", ""] {
             let error = range.check(&wrong.into()).expect_err(wrong);
@@ -342,7 +348,7 @@ mod tests {
     #[test]
     fn a_knob_matters_with_the_values_of_another() {
         let knob =
-            Knob::new("spare", Takes::Count(1, 9), "1", ReloadClass::Reload, "", "").only_with("pm", &["dynamic"]);
+            Knob::new("spare", KnobValues::Count(1, 9), "1", ReloadClass::Reload, "", "").only_with("pm", &["dynamic"]);
         let with = |pm: &str| Settings::from([("pm".to_string(), pm.into())]);
         assert!(knob.matters(&with("dynamic")) && !knob.matters(&with("static")) && knob.matters(&Settings::new()));
     }

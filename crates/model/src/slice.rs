@@ -73,7 +73,7 @@ impl From<ClassPart> for (u16, u8, u32) {
 
 /// An answer whose request carried an id: by it the line in the server's log is found that tells the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identified {
+pub struct IdentifiedAnswer {
     pub id: u64,
     pub class: u16,
 }
@@ -91,7 +91,7 @@ pub struct ByClass {
 
 /// Counts, statuses and latencies of one second. Slices of several threads or seconds add up without loss.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "SliceJson")]
 pub struct Slice {
     /// Index of the phase in the plan.
     pub phase: u16,
@@ -104,7 +104,7 @@ pub struct Slice {
     pub latencies: [Histogram; Kind::COUNT],
     pub by_class: ByClass,
     /// Answers to requests that carry ids. Whoever joins them with a log takes them; they are not written down.
-    pub identified: Vec<Identified>,
+    pub identified: Vec<IdentifiedAnswer>,
 }
 
 impl Slice {
@@ -210,7 +210,7 @@ impl Slice {
 
 /// A slice as it is written down: what was not counted is left out, histograms are HDR V2 in base64.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct SliceJson {
     phase: u16,
     second: u32,
     counts: Counts,
@@ -227,7 +227,7 @@ fn is_empty(by_class: &ByClass) -> bool {
 impl Serialize for Slice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let of = |kind: Kind| Some(&self.latencies[kind as usize]).filter(|h| h.count() > 0);
-        let written = Written {
+        let written = SliceJson {
             phase: self.phase,
             second: self.second,
             counts: self.counts,
@@ -242,10 +242,10 @@ impl Serialize for Slice {
     }
 }
 
-impl TryFrom<Written> for Slice {
+impl TryFrom<SliceJson> for Slice {
     type Error = DecodeError;
 
-    fn try_from(written: Written) -> Result<Slice, DecodeError> {
+    fn try_from(written: SliceJson) -> Result<Slice, DecodeError> {
         let mut slice = Slice::new(written.phase, written.second);
         slice.counts = written.counts;
         slice.by_class = written.by_class;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub const KEPT: usize = 60;
 
 /// An entry of a timeline, in the order of its key.
-pub trait Entry: Clone + fmt::Debug {
+pub trait TimelineEntry: Clone + fmt::Debug {
     fn key(&self) -> u64;
 }
 
@@ -36,7 +36,7 @@ impl<T> Default for Timeline<T> {
     }
 }
 
-impl<T: Entry> Timeline<T> {
+impl<T: TimelineEntry> Timeline<T> {
     /// A timeline that is in an archive as a whole, or whose older entries will be: see [`Timeline::forget_older`].
     #[must_use]
     pub fn archived(archive: Arc<dyn Archive<T>>) -> Timeline<T> {
@@ -68,7 +68,7 @@ impl<T: Entry> Timeline<T> {
 
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
-        let first_recent = self.recent.first().map_or(u64::MAX, Entry::key);
+        let first_recent = self.recent.first().map_or(u64::MAX, TimelineEntry::key);
         let mut from = Some(0);
         let pages = std::iter::from_fn(move || {
             let page = self.archive.as_ref()?.page(from?);
@@ -85,31 +85,31 @@ impl<T: fmt::Debug> fmt::Debug for Timeline<T> {
     }
 }
 
-impl<T: Entry + PartialEq> PartialEq for Timeline<T> {
+impl<T: TimelineEntry + PartialEq> PartialEq for Timeline<T> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl<T: Entry> From<Vec<T>> for Timeline<T> {
+impl<T: TimelineEntry> From<Vec<T>> for Timeline<T> {
     fn from(recent: Vec<T>) -> Self {
         Timeline { archive: None, recent }
     }
 }
 
-impl<T: Entry> FromIterator<T> for Timeline<T> {
+impl<T: TimelineEntry> FromIterator<T> for Timeline<T> {
     fn from_iter<I: IntoIterator<Item = T>>(entries: I) -> Self {
         Vec::from_iter(entries).into()
     }
 }
 
-impl<T: Entry + Serialize> Serialize for Timeline<T> {
+impl<T: TimelineEntry + Serialize> Serialize for Timeline<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
 }
 
-impl<'de, T: Entry + Deserialize<'de>> Deserialize<'de> for Timeline<T> {
+impl<'de, T: TimelineEntry + Deserialize<'de>> Deserialize<'de> for Timeline<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Vec::deserialize(deserializer).map(Timeline::from)
     }
@@ -119,7 +119,7 @@ impl<'de, T: Entry + Deserialize<'de>> Deserialize<'de> for Timeline<T> {
 mod tests {
     use super::*;
 
-    impl Entry for u32 {
+    impl TimelineEntry for u32 {
         fn key(&self) -> u64 {
             u64::from(*self)
         }

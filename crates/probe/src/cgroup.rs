@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lastdrop_model::CgroupLook;
+use lastdrop_model::CgroupSample;
 
 /// A control group on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub fn stalls(text: &str, resource: &str) -> Vec<(String, u64)> {
 /// The numbers of a group at one moment; counters are totals.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    look: CgroupLook,
+    look: CgroupSample,
     stalls: BTreeMap<String, u64>,
 }
 
@@ -131,7 +131,7 @@ impl Group {
         let f = &self.folder;
         let text = |file: &str| fs::read_to_string(f.join(file)).ok();
         let mut look =
-            CgroupLook { path: self.path.clone(), controller: self.controller.clone(), ..CgroupLook::default() };
+            CgroupSample { path: self.path.clone(), controller: self.controller.clone(), ..CgroupSample::default() };
         let mut stall = BTreeMap::new();
         let has = |c: &str| self.controller.split(',').any(|x| x == c);
         if self.controller == "v2" {
@@ -219,9 +219,9 @@ impl Reading {
 
     /// Returns what happened since an earlier reading of the same group, `span_s` seconds before.
     #[must_use]
-    pub fn since(&self, earlier: &Reading, span_s: f64) -> CgroupLook {
-        let delta = |f: fn(&CgroupLook) -> Option<u64>| Some(f(&self.look)?.saturating_sub(f(&earlier.look)?));
-        CgroupLook {
+    pub fn since(&self, earlier: &Reading, span_s: f64) -> CgroupSample {
+        let delta = |f: fn(&CgroupSample) -> Option<u64>| Some(f(&self.look)?.saturating_sub(f(&earlier.look)?));
+        CgroupSample {
             throttled_us: delta(|l| l.throttled_us),
             throttled_periods: delta(|l| l.throttled_periods),
             memory_high: delta(|l| l.memory_high),
@@ -236,8 +236,8 @@ impl Reading {
 
     /// Returns true if the group has no limit and nothing has happened in it.
     #[must_use]
-    pub fn is_idle(look: &CgroupLook) -> bool {
-        let silent = CgroupLook {
+    pub fn is_idle(look: &CgroupSample) -> bool {
+        let silent = CgroupSample {
             path: look.path.clone(),
             controller: look.controller.clone(),
             memory_bytes: look.memory_bytes,
@@ -252,7 +252,7 @@ impl Reading {
             oom_kills: look.oom_kills.filter(|n| *n == 0),
             pids_refused: look.pids_refused.filter(|n| *n == 0),
             pressure: if look.pressure.values().all(|p| *p < 0.01) { look.pressure.clone() } else { BTreeMap::new() },
-            ..CgroupLook::default()
+            ..CgroupSample::default()
         };
         *look == silent
     }

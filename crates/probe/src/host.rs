@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use lastdrop_model::HostLook;
+use lastdrop_model::HostSample;
 use procfs::{Current, CurrentSI};
 
 /// CPU time of the host since boot, in ticks; only differences are meaningful.
@@ -52,7 +52,7 @@ pub fn softirq_ticks() -> Vec<(u64, u64)> {
     cores.map(ticks).collect()
 }
 
-/// Counters of the machine since boot, whose differences make a [`HostLook`].
+/// Counters of the machine since boot, whose differences make a [`HostSample`].
 #[derive(Debug, Clone)]
 pub struct HostCounters {
     /// (busy, all) ticks of each processor.
@@ -118,10 +118,10 @@ impl HostCounters {
 
     /// Returns what happened since `earlier`.
     #[must_use]
-    pub fn since(&self, earlier: &HostCounters) -> HostLook {
+    pub fn since(&self, earlier: &HostCounters) -> HostSample {
         let delta = |f: fn(&HostCounters) -> Option<u64>| Some(f(self)?.saturating_sub(f(earlier)?));
         let share = |busy: u64, all: u64| if all == 0 { 0.0 } else { (busy as f64 / all as f64 * 1e3).round() / 1e3 };
-        HostLook {
+        HostSample {
             cores: self
                 .cores
                 .iter()

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{ListenQueue, Look, WorkerLook};
+use lastdrop_model::{ListenQueue, Sample, WorkerSample};
 
 use crate::cgroup::{self, Reading};
 use crate::gauges::{Gauges, Readings, Wanted};
@@ -177,7 +177,7 @@ pub struct Looker {
     connections: Option<(Instant, BTreeMap<String, u64>)>,
     walks: Walks,
     unread: BTreeSet<String>,
-    workers: Vec<WorkerLook>,
+    workers: Vec<WorkerSample>,
     started_cpu: Duration,
     started: Instant,
 }
@@ -229,7 +229,7 @@ impl Looker {
 
     /// Returns the workers as of the last sample.
     #[must_use]
-    pub fn workers(&self) -> Vec<WorkerLook> {
+    pub fn workers(&self) -> Vec<WorkerSample> {
         if self.detail == Detail::Whole { self.workers.clone() } else { self.group.worker_looks() }
     }
 
@@ -255,11 +255,11 @@ impl Looker {
 
     /// Takes a sample. `t_s` is its time on the caller's clock. With `patient`, reads all of the memory and waits for
     /// the status page.
-    pub fn look(&mut self, t_s: f64, patient: bool) -> Look {
+    pub fn look(&mut self, t_s: f64, patient: bool) -> Sample {
         let now = Instant::now();
         let span_s = self.before.at.map_or(0.0, |t| (now - t).as_secs_f64());
         let first = self.before.at.replace(now).is_none();
-        let mut look = Look { t_s, span_s, ..Look::default() };
+        let mut look = Sample { t_s, span_s, ..Sample::default() };
         self.group.look(patient, &mut look);
         self.look_at_network(now, first, patient, &mut look);
         self.look_at_limits(first, span_s, &mut look);
@@ -275,7 +275,7 @@ impl Looker {
         look
     }
 
-    fn look_at_network(&mut self, now: Instant, first: bool, patient: bool, look: &mut Look) {
+    fn look_at_network(&mut self, now: Instant, first: bool, patient: bool, look: &mut Sample) {
         match namespace::counters(self.master) {
             Ok(counters) => {
                 for (name, value) in &counters {
@@ -320,7 +320,7 @@ impl Looker {
     }
 
     /// Reports the maximum and the mean of all readings since the previous sample, this moment included.
-    fn tell_sockets(&self, counts: BTreeMap<String, u64>, readings: &mut Readings, look: &mut Look) {
+    fn tell_sockets(&self, counts: BTreeMap<String, u64>, readings: &mut Readings, look: &mut Sample) {
         look.readings = readings.count + 1;
         for (name, now) in counts {
             let tally = readings.sockets.entry(name.clone()).or_default();
@@ -336,7 +336,7 @@ impl Looker {
     }
 
     /// Reports the listen queues of the server, that of the URL first.
-    fn tell_queues(&self, seen: Inside, readings: &mut Readings, look: &mut Look) {
+    fn tell_queues(&self, seen: Inside, readings: &mut Readings, look: &mut Sample) {
         let mut wanted = Wanted { workers: self.group.workers(), ..Wanted::default() };
         let mut tell = |inode: u64, fitness: u8, queue: ListenQueue| {
             let tally = readings.listen.entry(inode).or_default();
@@ -375,7 +375,7 @@ impl Looker {
     }
 
     /// If TIME_WAIT connections hold nearly all local ports, finds out whether they lead to one destination.
-    fn look_at_ports(&mut self, look: &mut Look) {
+    fn look_at_ports(&mut self, look: &mut Sample) {
         let (Some(ports), Some(closed)) = (look.local_ports, look.sockets.get("time_wait")) else { return };
         let few = (*closed as f64) < PORTS_WORTH_A_LOOK * ports as f64;
         if ports == 0 || few {
@@ -388,7 +388,7 @@ impl Looker {
         }
     }
 
-    fn look_at_limits(&mut self, first: bool, span_s: f64, look: &mut Look) {
+    fn look_at_limits(&mut self, first: bool, span_s: f64, look: &mut Sample) {
         let readings: Vec<Reading> = self.cgroups.iter().map(cgroup::Group::read).collect();
         if !first {
             let pairs = readings.iter().zip(&self.before.cgroups);
@@ -411,7 +411,7 @@ impl Looker {
         self.before.stalls = stalls;
     }
 
-    fn look_at_status(&mut self, patient: bool, look: &mut Look) {
+    fn look_at_status(&mut self, patient: bool, look: &mut Sample) {
         if self.detail == Detail::Whole {
             self.workers = self.group.worker_looks();
         }

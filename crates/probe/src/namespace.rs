@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{ListenQueue, PortsHeld};
+use lastdrop_model::{ListenQueue, PortsInUse};
 use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 
@@ -246,7 +246,7 @@ pub struct Walks(Arc<Mutex<Walked>>);
 struct Walked {
     open: HashMap<u64, (Instant, Arc<Walk>)>,
     /// TIME_WAIT connections by destination: when they were counted, and when they may be counted again.
-    held: HashMap<u64, (Instant, Instant, Option<PortsHeld>)>,
+    held: HashMap<u64, (Instant, Instant, Option<PortsInUse>)>,
 }
 
 /// Requests within this time get the same result.
@@ -281,7 +281,7 @@ impl Walks {
     }
 
     /// Like [`Namespace::ports_held`]; None if the last count is too recent for its cost.
-    pub(crate) fn ports_held(&self, namespace: &Namespace) -> io::Result<Option<PortsHeld>> {
+    pub(crate) fn ports_held(&self, namespace: &Namespace) -> io::Result<Option<PortsInUse>> {
         let (inode, mut last) = self.at(namespace)?;
         if let Some((at, _, held)) = last.held.get(&inode).filter(|(_, due, _)| Instant::now() < *due) {
             return Ok(held.clone().filter(|_| at.elapsed() < SAME_PORTS));
@@ -519,12 +519,12 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Namespace::look`].
-    pub fn ports_held(&self) -> io::Result<Option<PortsHeld>> {
+    pub fn ports_held(&self) -> io::Result<Option<PortsInUse>> {
         let mut held: HashMap<(IpAddr, SocketAddr), u64> = HashMap::new();
         let mut ask = self.sock_diag()?;
         ask.tcp(StateFlags::TIME_WAIT, 0, |s| *held.entry((s.local.ip(), s.remote)).or_default() += 1)?;
         let most = held.into_iter().max_by_key(|(_, n)| *n);
-        Ok(most.map(|((_, to), time_wait)| PortsHeld { to: to.to_string(), time_wait }))
+        Ok(most.map(|((_, to), time_wait)| PortsInUse { to: to.to_string(), time_wait }))
     }
 }
 

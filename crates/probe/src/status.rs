@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use lastdrop_http::{ResponseParser, Sink, build_request};
-use lastdrop_model::{Url, WorkerLook};
+use lastdrop_model::{Url, WorkerSample};
 use lastdrop_wire::{Timed, Wire};
 
 use crate::fastcgi::{self, FpmSocket};
@@ -202,7 +202,7 @@ pub struct StatusReading {
 
 impl StatusReading {
     /// Writes what the page says about each worker into the workers' samples.
-    pub fn tell(&self, workers: &mut [WorkerLook]) {
+    pub fn tell(&self, workers: &mut [WorkerSample]) {
         for worker in workers {
             if let Some(known) = self.workers.iter().find(|w| w.pid == worker.pid) {
                 worker.state = known.state.to_string();

@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::look::Syscall;
+use lastdrop_model::sample::Syscall;
 
 use crate::ProbeError;
 use crate::attached::Attached;

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use lastdrop_model::Executed;
+use lastdrop_model::ExecutedProgram;
 
 /// Folders of the system's programs, in their usual order.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-static EXECUTED: Mutex<Vec<Executed>> = Mutex::new(Vec::new());
+static EXECUTED: Mutex<Vec<ExecutedProgram>> = Mutex::new(Vec::new());
 
 /// Logs that a program is executed, as which user and for what. Repetitions are not logged again.
 pub fn log(program: &Path, uid: u32, why: &str) {
-    let one = Executed { program: program.display().to_string(), uid, why: why.into() };
+    let one = ExecutedProgram { program: program.display().to_string(), uid, why: why.into() };
     let mut all = EXECUTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !all.contains(&one) {
         all.push(one);
@@ -27,7 +27,7 @@ pub fn log(program: &Path, uid: u32, why: &str) {
 
 /// Returns all programs that this process has executed so far.
 #[must_use]
-pub fn executed() -> Vec<Executed> {
+pub fn executed() -> Vec<ExecutedProgram> {
     EXECUTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{ClassComparison, CompareDocument, CompareKind, Compared};
+use lastdrop_model::documents::{ClassComparison, CompareDocument, CompareKind, MetricVerdict};
 use lastdrop_model::units::show_us;
 
 use crate::html::first;
@@ -23,8 +23,9 @@ fn classes_text(classes: &[ClassComparison]) -> String {
     if classes.is_empty() {
         return String::new();
     }
-    let told =
-        |c: &ClassComparison| c.metrics.values().any(|m| matches!(m.verdict, Compared::Better | Compared::Worse));
+    let told = |c: &ClassComparison| {
+        c.metrics.values().any(|m| matches!(m.verdict, MetricVerdict::Better | MetricVerdict::Worse))
+    };
     let mut shown: Vec<&ClassComparison> = classes.iter().collect();
     shown.sort_by_key(|c| !told(c));
     let cells = |c: &ClassComparison, key: &str| match c.metrics.get(key) {
@@ -44,12 +45,12 @@ fn classes_text(classes: &[ClassComparison]) -> String {
     out + "\n"
 }
 
-fn word(verdict: Compared) -> &'static str {
+fn word(verdict: MetricVerdict) -> &'static str {
     match verdict {
-        Compared::Better => "better",
-        Compared::Worse => "worse",
-        Compared::NoDifference => "no difference shown",
-        Compared::Inconclusive => "cannot tell",
+        MetricVerdict::Better => "better",
+        MetricVerdict::Worse => "worse",
+        MetricVerdict::NoDifference => "no difference shown",
+        MetricVerdict::Inconclusive => "cannot tell",
     }
 }
 

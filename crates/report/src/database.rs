@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use lastdrop_model::printable::line as one_line;
 use lastdrop_model::units::show_us;
-use lastdrop_model::{DatabaseLook, LockWait, SessionState};
+use lastdrop_model::{DatabaseSample, LockWait, SessionState};
 
 use crate::table::aligned;
 
@@ -14,7 +14,7 @@ const MOST: usize = 8;
 /// Returns the database's name and its main numbers in one line. The flag says whether one of them is
 /// alarming.
 #[must_use]
-pub fn database_summary(d: &DatabaseLook) -> (String, bool) {
+pub fn database_summary(d: &DatabaseSample) -> (String, bool) {
     let name = one_line(d.server.as_deref().unwrap_or(&d.service));
     if let Some(trouble) = &d.trouble {
         return (format!("{name}: {}", one_line(&trouble.what)), true);
@@ -71,10 +71,10 @@ fn wait_line(wait: &LockWait) -> String {
 /// Returns the summary of each database with its longest lock wait and heaviest statement, as far as a screen
 /// has room.
 #[must_use]
-pub fn database_lines(databases: &[DatabaseLook]) -> Vec<(String, bool)> {
-    let lines = |d: &DatabaseLook| {
+pub fn database_lines(databases: &[DatabaseSample]) -> Vec<(String, bool)> {
+    let lines = |d: &DatabaseSample| {
         let wait = d.lock_waits.first().map(|wait| (format!("  lock: {}", wait_line(wait)), true));
-        let of_time = |s: &lastdrop_model::StatementLook| {
+        let of_time = |s: &lastdrop_model::StatementSample| {
             format!("  {:.0} % of its time: {}", s.share * 100.0, one_line(&s.statement))
         };
         let statement = d.statements.first().map(|s| (of_time(s), false));
@@ -85,7 +85,7 @@ pub fn database_lines(databases: &[DatabaseLook]) -> Vec<(String, bool)> {
 
 /// Renders one sample as text.
 #[must_use]
-pub fn database_text(d: &DatabaseLook) -> String {
+pub fn database_text(d: &DatabaseSample) -> String {
     let mut out = format!("database {}   {}", one_line(&d.at), one_line(&d.software)).trim_end().to_string() + "\n";
     let _ = writeln!(out, "{}", database_summary(d).0);
     for wait in d.lock_waits.iter().take(MOST) {
@@ -93,7 +93,7 @@ pub fn database_text(d: &DatabaseLook) -> String {
     }
     if !d.statements.is_empty() {
         let percent = |part: f64| format!("{:.0}", part * 100.0);
-        let row = |s: &lastdrop_model::StatementLook| {
+        let row = |s: &lastdrop_model::StatementSample| {
             vec![
                 percent(s.share),
                 format!("{:.1}", s.seconds),
@@ -129,14 +129,14 @@ pub fn database_text(d: &DatabaseLook) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use lastdrop_model::{DatabaseTrouble, StatementLook, TableScan, TroubleKind};
+    use lastdrop_model::{DatabaseTrouble, StatementSample, TableScan, TroubleKind};
 
     use super::*;
 
     #[test]
     fn a_database_is_told_in_lines_that_nobody_else_steers() {
         let evil = "\x1b]0;x\x07\nforged";
-        let look = DatabaseLook {
+        let look = DatabaseSample {
             server: Some("db".into()),
             at: format!("mysql://u@h:1/{evil}"),
             connections: Some(7),
@@ -153,11 +153,11 @@ mod tests {
                 blocker_transaction_s: Some(70.0),
                 blocker_statement: Some("UPDATE t SET a = ?".into()),
             }],
-            statements: vec![StatementLook { statement: evil.into(), share: 1.0, ..StatementLook::default() }],
+            statements: vec![StatementSample { statement: evil.into(), share: 1.0, ..StatementSample::default() }],
             table_scans: vec![TableScan { table: evil.into(), scans: 2, rows: 1000, index_scans: 0 }],
             counters: BTreeMap::from([("Questions".into(), 5), ("Slow_queries".into(), 0)]),
             unread: vec![evil.into()],
-            ..DatabaseLook::default()
+            ..DatabaseSample::default()
         };
         let text = database_text(&look);
         assert!(!text.contains('\x1b') && text.lines().all(|l| !l.starts_with("forged")), "{text}");
@@ -174,7 +174,7 @@ mod tests {
         }
         assert!(!text.contains("Slow_queries") && database_summary(&look).1);
         let trouble = Some(DatabaseTrouble { kind: TroubleKind::Silent, what: evil.into() });
-        let (line, alarming) = database_summary(&DatabaseLook { trouble, ..DatabaseLook::default() });
+        let (line, alarming) = database_summary(&DatabaseSample { trouble, ..DatabaseSample::default() });
         assert!(alarming && !line.contains('\n'), "{line}");
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use lastdrop_model::documents::{DoctorDocument, Evidence, Finding, Fix, Severity};
-use lastdrop_model::examination::{Examination, Step, StepKind};
+use lastdrop_model::examination::{Examination, ExaminationStep, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::Value;
 
@@ -203,7 +203,7 @@ fn chain(d: &DoctorDocument) -> String {
     out
 }
 
-fn steps(steps: &[Step]) -> String {
+fn steps(steps: &[ExaminationStep]) -> String {
     let rows: Vec<Vec<String>> = steps
         .iter()
         .filter(|s| s.kind != StepKind::Inside)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lastdrop_model::Event;
 use lastdrop_model::documents::Trial;
-use lastdrop_model::event::{Decided, GuardEvent, Outcome, Repeated, Stage, TrialBegan};
+use lastdrop_model::event::{ExperimentDecision, GuardEvent, Outcome, RepeatScope, Stage, TrialBegan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_duration, show_us};
 
@@ -22,13 +22,13 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Stage { stage: Stage::Watch } => "the better settings are in force and watched:".into(),
         Event::TrialBegan { trial } => began(trial)?,
         Event::TrialDone { outcome } => done(outcome),
-        Event::Repeated { what: Repeated::Run, why, .. } => format!("     {why}: measured again"),
-        Event::Repeated { what: Repeated::Rate, why, .. } => format!("     repeated: {why}"),
-        Event::Decided { what: Decided::RepeatNoMore, because } => {
+        Event::Repeated { what: RepeatScope::Run, why, .. } => format!("     {why}: measured again"),
+        Event::Repeated { what: RepeatScope::Rate, why, .. } => format!("     repeated: {why}"),
+        Event::Decided { what: ExperimentDecision::RepeatNoMore, because } => {
             format!("     {because}: from here on nothing is measured again for that")
         }
-        Event::Decided { what: Decided::LongerBlocks, because } => because.to_string(),
-        Event::Decided { what: Decided::GoBack, because } => format!("     going back: {because}"),
+        Event::Decided { what: ExperimentDecision::LongerBlocks, because } => because.to_string(),
+        Event::Decided { what: ExperimentDecision::GoBack, because } => format!("     going back: {because}"),
         Event::Sized { size } => format!(
             "{} ({}, {}): {} workers use {} of real memory; {} fit into {} ({}){}{}",
             size.server,
@@ -55,7 +55,7 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Warmed { .. }
         | Event::Began { .. }
         | Event::Second { .. }
-        | Event::Look { .. }
+        | Event::Sample { .. }
         | Event::Exchanges { .. }
         | Event::Classes { .. }
         | Event::PhaseEnd { .. }

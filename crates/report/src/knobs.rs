@@ -58,7 +58,7 @@ fn cells(row: &KnobRow) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::documents::{Differs, DiffersIn};
+    use lastdrop_model::documents::{NodeDifference, NodeDifferenceKind};
     use lastdrop_model::{ReloadClass, Setting};
 
     use super::*;
@@ -83,9 +83,9 @@ mod tests {
         };
         let mut knobs = vec![row("a", "workers", Some([1, 9]), &[]), row("b", "keep", None, &["on", "off"])];
         knobs[1].setting = "b.keep".into();
-        let differs = Differs {
+        let differs = NodeDifference {
             server: "b".into(),
-            what: DiffersIn::Settings,
+            what: NodeDifferenceKind::Settings,
             name: "keep".into(),
             value: "on".into(),
             others: serde_json::Value::Null,

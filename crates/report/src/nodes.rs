@@ -1,31 +1,33 @@
 //! Nodes whose settings differ from others of their kind, one line each.
 
-use lastdrop_model::documents::{Differs, DiffersIn};
+use lastdrop_model::documents::{NodeDifference, NodeDifferenceKind};
 use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
 use serde_json::Value;
 
 /// Returns lines such as `web-2/apache differs: MaxRequestWorkers is 20, on the others 10`.
 #[must_use]
-pub fn differing_lines(all: &[Differs]) -> Vec<String> {
+pub fn differing_lines(all: &[NodeDifference]) -> Vec<String> {
     all.iter().map(|d| line(&told(d))).collect()
 }
 
-fn told(d: &Differs) -> String {
+fn told(d: &NodeDifference) -> String {
     let number = |v: &Value| v.as_f64().unwrap_or(0.0);
     let (server, name) = (&d.server, &d.name);
     match d.what {
-        DiffersIn::Settings => {
+        NodeDifferenceKind::Settings => {
             format!("{server} differs: {name} is {}, on the others {}", shown(&d.value), shown(&d.others))
         }
-        DiffersIn::Memory => {
+        NodeDifferenceKind::Memory => {
             let bytes = |v: &Value| show_bytes(v.as_u64().unwrap_or(0));
             format!("{server} differs: it uses {} of memory, the others {}", bytes(&d.value), bytes(&d.others))
         }
-        DiffersIn::Rate => {
+        NodeDifferenceKind::Rate => {
             format!("{server} differs: {:.1} requests a second, the others {:.1}", number(&d.value), number(&d.others))
         }
-        DiffersIn::Errors => format!("{server} differs: {name} {}, the others {}", shown(&d.value), number(&d.others)),
+        NodeDifferenceKind::Errors => {
+            format!("{server} differs: {name} {}, the others {}", shown(&d.value), number(&d.others))
+        }
     }
 }
 
@@ -45,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_node_that_differs_is_told_in_a_line() {
-        let d = |what, name: &str, value, others| Differs {
+        let d = |what, name: &str, value, others| NodeDifference {
             server: "b/x\u{1b}".into(),
             what,
             name: name.into(),
@@ -53,10 +55,10 @@ mod tests {
             others,
         };
         let all = [
-            d(DiffersIn::Settings, "pm", json!("static"), json!(null)),
-            d(DiffersIn::Memory, "real_memory_bytes", json!(209_715_200), json!(104_857_600)),
-            d(DiffersIn::Rate, "requests_rps", json!(10.04), json!(20.0)),
-            d(DiffersIn::Errors, "ListenOverflows", json!(3), json!(0.0)),
+            d(NodeDifferenceKind::Settings, "pm", json!("static"), json!(null)),
+            d(NodeDifferenceKind::Memory, "real_memory_bytes", json!(209_715_200), json!(104_857_600)),
+            d(NodeDifferenceKind::Rate, "requests_rps", json!(10.04), json!(20.0)),
+            d(NodeDifferenceKind::Errors, "ListenOverflows", json!(3), json!(0.0)),
         ];
         let lines = differing_lines(&all).join("\n");
         let wanted = [

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Pace, Phase, Played};
+use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Pace, Phase, ReplaySummary};
 use lastdrop_model::printable::line;
 use lastdrop_model::request::Pick;
 use lastdrop_model::run::{AgentReport, End, PhaseReport};
@@ -324,7 +324,7 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
     out.push_str(&classes_text(p));
 }
 
-fn played_text(out: &mut String, p: &Played) {
+fn played_text(out: &mut String, p: &ReplaySummary) {
     let _ = writeln!(out, "\n  log        {:>10}   requests in {} lines", p.requests, p.lines);
     for (n, what) in [
         (p.unparsed, "lines are not understood"),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{CgroupLook, ListenQueue, Look, Observed, Run};
+use lastdrop_model::{CgroupSample, ListenQueue, Run, Sample, ServerTimeline};
 
 use crate::table::aligned;
 
@@ -37,7 +37,7 @@ const ALARMING: &[&str] = &[
 
 /// Returns the named events of a sample: alarming counters, cgroup limits that took effect, lines of the
 /// kernel log.
-pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
+pub(crate) fn events(look: &Sample) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = ALARMING
         .iter()
         .filter_map(|name| Some(((*name).to_string(), *look.kernel.get(*name)?)))
@@ -85,7 +85,7 @@ pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
 }
 
 /// Returns the listen queue of the run's URL; if the sample does not know it, the longest queue.
-pub(crate) fn shown_queue(look: &Look) -> Option<&ListenQueue> {
+pub(crate) fn shown_queue(look: &Sample) -> Option<&ListenQueue> {
     let of_url = look.listen.iter().filter(|q| q.of_url).max_by_key(|q| q.queue);
     of_url.or_else(|| look.listen.iter().max_by_key(|q| q.queue))
 }
@@ -103,11 +103,11 @@ struct Totals {
     /// Named events: the time of the first, and how often.
     events: BTreeMap<String, (f64, u64)>,
     memory: Option<(u64, Option<u64>)>,
-    last: Option<Look>,
+    last: Option<Sample>,
 }
 
 impl Totals {
-    fn of(looks: impl Iterator<Item = Look>) -> Totals {
+    fn of(looks: impl Iterator<Item = Sample>) -> Totals {
         let mut t = Totals::default();
         for look in looks {
             t.span_s += look.span_s;
@@ -133,7 +133,7 @@ impl Totals {
 
 /// The lines about the server in the report of a run.
 #[must_use]
-pub fn server_text(o: &Observed) -> String {
+pub fn server_text(o: &ServerTimeline) -> String {
     let mut out = String::new();
     let name = if o.name.is_empty() { format!("process {}", o.master) } else { o.name.clone() };
     let all = Totals::of(o.looks.iter());
@@ -171,7 +171,7 @@ pub fn server_text(o: &Observed) -> String {
 }
 
 /// The limits of a cgroup, if it has any.
-fn limits(c: &CgroupLook) -> Option<String> {
+fn limits(c: &CgroupSample) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(cores) = c.cpu_limit_cores {
         parts.push(format!("at most {cores:.2} cores"));
@@ -187,13 +187,13 @@ fn limits(c: &CgroupLook) -> Option<String> {
 
 /// Returns the second at whose end a sample was taken. Samples come a little late, and the last covers the
 /// rest of a second.
-fn second_of(look: &Look) -> u64 {
+fn second_of(look: &Sample) -> u64 {
     const LATE_S: f64 = 0.2;
     (look.t_s - LATE_S).ceil().max(1.0) as u64
 }
 
 /// Groups samples by stretches of `together` seconds; each group comes with its last second.
-fn by_second(looks: impl Iterator<Item = Look>, together: usize) -> impl Iterator<Item = (u64, Vec<Look>)> {
+fn by_second(looks: impl Iterator<Item = Sample>, together: usize) -> impl Iterator<Item = (u64, Vec<Sample>)> {
     let mut looks = looks.peekable();
     let mut last = 0;
     std::iter::from_fn(move || {
@@ -261,10 +261,10 @@ pub fn timeline_text(run: &Run) -> String {
 mod tests {
     use super::*;
 
-    fn look(t_s: f64, queues: &[(u64, bool)]) -> Look {
+    fn look(t_s: f64, queues: &[(u64, bool)]) -> Sample {
         let queue =
             |&(queue, of_url): &(u64, bool)| ListenQueue { queue, of_url, limit: 511, ..ListenQueue::default() };
-        Look { t_s, span_s: 1.0, listen: queues.iter().map(queue).collect(), ..Look::default() }
+        Sample { t_s, span_s: 1.0, listen: queues.iter().map(queue).collect(), ..Sample::default() }
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_that_of_the_url_where_it_is_known() {
-        let queue = |looks: &[Look]| Totals::of(looks.iter().cloned()).queue.map(|q| q.queue);
+        let queue = |looks: &[Sample]| Totals::of(looks.iter().cloned()).queue.map(|q| q.queue);
         assert_eq!(queue(&[look(1.0, &[(2, true), (9, false)]), look(2.0, &[(1, true)])]), Some(2));
         assert_eq!(queue(&[look(1.0, &[(2, false), (9, false)])]), Some(9));
         assert_eq!(queue(&[look(1.0, &[])]), None);
@@ -290,7 +290,7 @@ mod tests {
         l.sockets.insert("time_wait".into(), 36_115);
         l.local_ports = Some(28_232);
         assert_eq!(events(&l), []);
-        l.ports_held = Some(lastdrop_model::PortsHeld { to: "10.0.0.1:80".into(), time_wait: 28_000 });
+        l.ports_held = Some(lastdrop_model::PortsInUse { to: "10.0.0.1:80".into(), time_wait: 28_000 });
         assert!(events(&l)[0].0.contains("10.0.0.1:80"), "{:?}", events(&l));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{Goal, Searched, Seen, SettingEffect, TuneDocument, TuneVerdict, Visited, Watch};
+use lastdrop_model::documents::{
+    Goal, LiveTuning, SearchedSetting, SettingEffect, TuneDocument, TuneVerdict, UserMetrics, WatchPeriod,
+};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
 
@@ -156,7 +158,7 @@ fn tried_and_not(d: &TuneDocument) -> String {
 }
 
 /// The user metrics of each step.
-fn walked(v: &Visited) -> String {
+fn walked(v: &LiveTuning) -> String {
     let mut out = format!("\nseen by the {}: {}\n", v.by, saw(&v.before));
     let rows = v.steps.iter().map(|s| {
         let ratio = s.ratio.map_or_else(|| "–".into(), |r| format!("{r:.2}"));
@@ -172,7 +174,7 @@ fn walked(v: &Visited) -> String {
 }
 
 /// The result of watching the server after the better settings were applied.
-fn watched(w: &Watch) -> String {
+fn watched(w: &WatchPeriod) -> String {
     let fate = if w.went_back { "WENT BACK" } else { "STAYED" };
     format!(
         "\nthe watch, {}:\n  before  {}\n  during  {}\n{fate}: {}\n",
@@ -183,7 +185,7 @@ fn watched(w: &Watch) -> String {
     )
 }
 
-fn saw(s: &Seen) -> String {
+fn saw(s: &UserMetrics) -> String {
     let times = match (s.p50_us, s.p99_us) {
         (Some(p50), Some(p99)) => format!(", p50 {}, p99 {}", show_us(p50), show_us(p99)),
         _ => ", no times".into(),
@@ -233,9 +235,10 @@ fn choices(d: &TuneDocument) -> String {
 }
 
 /// Lists the searched settings with their values, then the others with the reason.
-fn explained(all: &[Searched]) -> String {
+fn explained(all: &[SearchedSetting]) -> String {
     let mut out = String::new();
-    let (searched, left): (Vec<&Searched>, Vec<&Searched>) = all.iter().partition(|s| !s.values.is_empty());
+    let (searched, left): (Vec<&SearchedSetting>, Vec<&SearchedSetting>) =
+        all.iter().partition(|s| !s.values.is_empty());
     for s in searched {
         let values = match s.values.as_slice() {
             [first, .., last] if s.values.len() > MOST_VALUES => {

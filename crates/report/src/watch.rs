@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::WatchDocument;
 use lastdrop_model::printable::line as one_line;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{DatabaseLook, Look, WorkerLook};
+use lastdrop_model::{DatabaseSample, Sample, WorkerSample};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -52,7 +52,7 @@ impl SortBy {
         SortBy::ALL[(at + 1) % SortBy::ALL.len()]
     }
 
-    fn compare(self, a: &WorkerLook, b: &WorkerLook) -> Ordering {
+    fn compare(self, a: &WorkerSample, b: &WorkerSample) -> Ordering {
         let float = |x: Option<f64>, y: Option<f64>| y.unwrap_or(-1.0).total_cmp(&x.unwrap_or(-1.0));
         let order = match self {
             SortBy::Cpu => float(a.cpu_cores, b.cpu_cores),
@@ -93,7 +93,7 @@ pub struct View {
 
 const HEADING: [&str; 11] = ["pid", "S", "cpu %", "private", "shared", "pss", "rss", "swap", "requests", "fds", "age"];
 
-fn cells(w: &WorkerLook) -> Vec<String> {
+fn cells(w: &WorkerSample) -> Vec<String> {
     let dash = || "-".to_string();
     let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);
     vec![
@@ -120,8 +120,8 @@ fn show_age(s: f64) -> String {
     }
 }
 
-fn sorted<'a>(workers: &'a [WorkerLook], view: &View) -> Vec<&'a WorkerLook> {
-    let mut all: Vec<&WorkerLook> = workers.iter().collect();
+fn sorted<'a>(workers: &'a [WorkerSample], view: &View) -> Vec<&'a WorkerSample> {
+    let mut all: Vec<&WorkerSample> = workers.iter().collect();
     all.sort_by(|a, b| view.sort.compare(a, b));
     if view.reverse {
         all.reverse();
@@ -149,7 +149,7 @@ type Number = (&'static str, String, bool);
 
 /// Numbers about the whole server, in lines.
 fn summary(d: &WatchDocument) -> Vec<Vec<Number>> {
-    let l: &Look = &d.look;
+    let l: &Sample = &d.look;
     let dash = || "-".to_string();
     let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);
     let busy = l.busy.map_or_else(dash, |b| b.to_string());
@@ -261,11 +261,11 @@ pub(crate) fn draw_part(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, vi
 
 /// Returns the rows for databases: one each, plus one for its longest lock wait and one for its heaviest
 /// statement.
-pub(crate) fn database_rows(databases: &[DatabaseLook]) -> u16 {
+pub(crate) fn database_rows(databases: &[DatabaseSample]) -> u16 {
     database_lines(databases).len().min(6) as u16
 }
 
-pub(crate) fn draw_databases(frame: &mut Frame<'_>, area: Rect, databases: &[DatabaseLook]) {
+pub(crate) fn draw_databases(frame: &mut Frame<'_>, area: Rect, databases: &[DatabaseSample]) {
     let line = |(text, alarming)| Line::styled(text, if alarming { alarm() } else { Style::new() });
     let lines: Vec<Line<'_>> = database_lines(databases).into_iter().map(line).collect();
     frame.render_widget(Paragraph::new(lines), area);
@@ -360,7 +360,7 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &Vie
 
 /// Returns the events of a sample, for the list of events.
 #[must_use]
-pub fn news(look: &Look) -> Vec<(f64, String)> {
+pub fn news(look: &Sample) -> Vec<(f64, String)> {
     events(look).into_iter().map(|(what, n)| (look.t_s, format!("{}: {n}", one_line(&what)))).collect()
 }
 
@@ -414,7 +414,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn document(workers: usize) -> WatchDocument {
-        let worker = |i: usize| WorkerLook {
+        let worker = |i: usize| WorkerSample {
             pid: 10_000 + i as i32,
             state: if i.is_multiple_of(3) { "W" } else { "_" }.into(),
             rss_bytes: Some(30_000_000 + i as u64 * 1000),
@@ -426,9 +426,10 @@ mod tests {
             age_s: 125.0,
             requests: Some(123_456),
             fds: Some(17),
-            ..WorkerLook::default()
+            ..WorkerSample::default()
         };
-        let mut look = Look { t_s: 12.0, span_s: 2.0, worker_count: workers as u64, busy: Some(7), ..Look::default() };
+        let mut look =
+            Sample { t_s: 12.0, span_s: 2.0, worker_count: workers as u64, busy: Some(7), ..Sample::default() };
         look.listen.push(lastdrop_model::ListenQueue {
             address: "127.0.0.1:80".into(),
             queue: 500,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{ChainServer, StackWatchDocument, Watched};
+use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchOutput};
 use lastdrop_model::printable::line as one_line;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -73,10 +73,10 @@ fn chain_or_none(d: &StackWatchDocument) -> Vec<String> {
 
 /// One sample as text, for `--once`.
 #[must_use]
-pub fn watched_text(watched: &Watched, view: &View) -> String {
+pub fn watched_text(watched: &WatchOutput, view: &View) -> String {
     let d = match watched {
-        Watched::One(d) => return watch_text(d, view),
-        Watched::Several(d) => d,
+        WatchOutput::One(d) => return watch_text(d, view),
+        WatchOutput::Several(d) => d,
     };
     let mut out = String::new();
     for line in chain_or_none(d) {
@@ -93,13 +93,13 @@ pub fn watched_text(watched: &Watched, view: &View) -> String {
 
 /// One sample as lines, one per server, for output without a terminal.
 #[must_use]
-pub fn watched_line(watched: &Watched) -> String {
+pub fn watched_line(watched: &WatchOutput) -> String {
     match watched {
-        Watched::One(d) => watch_line(d),
-        Watched::Several(d) => {
+        WatchOutput::One(d) => watch_line(d),
+        WatchOutput::Several(d) => {
             let chain: String = chain_lines(&d.chain).into_iter().map(|line| line + "\n").collect();
             let own = |(look, server): (&_, &_)| -> String {
-                let look: &lastdrop_model::documents::ServerLook = look;
+                let look: &lastdrop_model::documents::ServerSample = look;
                 format!("{}  {}", one_line(&look.server), watch_line(server))
             };
             let others = d.other_databases();
@@ -112,11 +112,11 @@ pub fn watched_line(watched: &Watched) -> String {
 
 /// Returns the events of a sample, for the list of events.
 #[must_use]
-pub fn watched_news(watched: &Watched) -> Vec<(f64, String)> {
+pub fn watched_news(watched: &WatchOutput) -> Vec<(f64, String)> {
     match watched {
-        Watched::One(d) => news(&d.look),
-        Watched::Several(d) => {
-            let of = |l: &lastdrop_model::documents::ServerLook| {
+        WatchOutput::One(d) => news(&d.look),
+        WatchOutput::Several(d) => {
+            let of = |l: &lastdrop_model::documents::ServerSample| {
                 let server = one_line(&l.server);
                 news(&l.look).into_iter().map(move |(t, text)| (t, format!("{server}: {text}"))).collect::<Vec<_>>()
             };
@@ -127,18 +127,18 @@ pub fn watched_news(watched: &Watched) -> Vec<(f64, String)> {
 
 /// Returns the largest number of workers of any server: the limit for scrolling.
 #[must_use]
-pub fn most_workers(watched: &Watched) -> usize {
+pub fn most_workers(watched: &WatchOutput) -> usize {
     match watched {
-        Watched::One(d) => d.workers.len(),
-        Watched::Several(d) => d.servers().iter().map(|s| s.workers.len()).max().unwrap_or(0),
+        WatchOutput::One(d) => d.workers.len(),
+        WatchOutput::Several(d) => d.servers().iter().map(|s| s.workers.len()).max().unwrap_or(0),
     }
 }
 
 /// Draws the whole screen: the connection paths, then the servers one below the other.
-pub fn draw_watched(frame: &mut Frame<'_>, watched: &Watched, view: &View) {
+pub fn draw_watched(frame: &mut Frame<'_>, watched: &WatchOutput, view: &View) {
     let d = match watched {
-        Watched::One(d) => return draw(frame, d, view),
-        Watched::Several(d) => d,
+        WatchOutput::One(d) => return draw(frame, d, view),
+        WatchOutput::Several(d) => d,
     };
     let servers = d.servers();
     let lines = chain_or_none(d);
@@ -164,7 +164,7 @@ pub fn draw_watched(frame: &mut Frame<'_>, watched: &Watched, view: &View) {
 #[cfg(test)]
 mod tests {
     use lastdrop_model::documents::WatchDocument;
-    use lastdrop_model::{Look, WorkerLook};
+    use lastdrop_model::{Sample, WorkerSample};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -198,14 +198,14 @@ mod tests {
     fn every_server_has_its_part_of_the_screen() {
         let one = |name: &str, pid| WatchDocument {
             server: name.into(),
-            workers: vec![WorkerLook { pid, state: "S".into(), ..WorkerLook::default() }],
-            look: Look { worker_count: 1, ..Look::default() },
+            workers: vec![WorkerSample { pid, state: "S".into(), ..WorkerSample::default() }],
+            look: Sample { worker_count: 1, ..Sample::default() },
             ..WatchDocument::default()
         };
         let servers =
             vec![("web".to_string(), one("nginx:/a", 4711)), ("php-fpm".to_string(), one("php-fpm:/b", 4712))];
         let chain = vec![server("web", "nginx", &[("unix:/x\u{1b}[1m", "php-fpm")]), server("php-fpm", "php-fpm", &[])];
-        let all = Watched::Several(StackWatchDocument::of(servers, chain));
+        let all = WatchOutput::Several(StackWatchDocument::of(servers, chain));
         for (width, height) in [(80, 24), (120, 50), (40, 5), (1, 1)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");
             terminal.draw(|frame| draw_watched(frame, &all, &View::default())).expect("drawn");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use lastdrop_model::settings::Spares;
+use lastdrop_model::settings::SpareWorkers;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
@@ -100,7 +100,7 @@ pub trait Adapter: Send {
     fn pool_settings(&self, size: u64, effective: &Settings) -> Settings;
 
     /// Settings for this many spare workers, in this kind's directives and units; empty if it keeps no spares.
-    fn spare_settings(&self, _spares: Spares, _effective: &Settings) -> Settings {
+    fn spare_settings(&self, _spares: SpareWorkers, _effective: &Settings) -> Settings {
         Settings::new()
     }
 

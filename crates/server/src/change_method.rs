@@ -120,7 +120,7 @@ impl LineFormat {
     pub fn written(&self, knob: &Knob, spelled: &Spelling, value: &str) -> String {
         let line = spelled.line.unwrap_or(self.line).replace("{name}", knob.name);
         let is_word =
-            value.parse::<i64>().is_err() && !matches!(knob.takes, lastdrop_model::settings::Takes::Switch { .. });
+            value.parse::<i64>().is_err() && !matches!(knob.takes, lastdrop_model::settings::KnobValues::Switch { .. });
         let quote = if is_word { self.quote } else { "" };
         line.replace("{value}", &format!("{quote}{value}{quote}"))
     }
@@ -261,7 +261,7 @@ fn value_of(line: &str, head: &str, tail: &str, comment: &str) -> Option<String>
 #[cfg(test)]
 mod tests {
     use lastdrop_model::ReloadClass;
-    use lastdrop_model::settings::Takes;
+    use lastdrop_model::settings::KnobValues;
 
     use super::*;
 
@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn knob(name: &'static str) -> Knob {
-        Knob::new(name, Takes::Count(1, 99), "1", ReloadClass::Restart, "", "")
+        Knob::new(name, KnobValues::Count(1, 99), "1", ReloadClass::Restart, "", "")
     }
 
     #[test]

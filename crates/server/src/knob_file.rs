@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -168,11 +168,11 @@ impl KnobFile {
                 if least > most {
                     return Err(wrong(format!("count = [{least}, {most}] has the smallest number second")));
                 }
-                self.or.map_or(Takes::Count(least, most), |word| Takes::CountOr(least, most, keep(word)))
+                self.or.map_or(KnobValues::Count(least, most), |word| KnobValues::CountOr(least, most, keep(word)))
             }
-            (None, false, None) if self.or.is_none() => Takes::Choice(keep_all(self.choice)),
+            (None, false, None) if self.or.is_none() => KnobValues::Choice(keep_all(self.choice)),
             (None, true, Some([on, off])) if self.or.is_none() && on != off => {
-                Takes::Switch { on: keep(on), off: keep(off) }
+                KnobValues::Switch { on: keep(on), off: keep(off) }
             }
             _ => {
                 return Err(wrong(

@@ -265,7 +265,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use lastdrop_model::settings::Takes;
+    use lastdrop_model::settings::KnobValues;
     use lastdrop_model::{ReloadClass, Setting};
 
     use super::*;
@@ -280,7 +280,7 @@ mod tests {
     }
 
     const WORKERS: &[Knob] =
-        &[Knob::new("workers", Takes::Count(1, 100), "5", ReloadClass::Restart, "", "how many there are")];
+        &[Knob::new("workers", KnobValues::Count(1, 100), "5", ReloadClass::Restart, "", "how many there are")];
 
     fn node(name: &str, most: i64, stuck: bool, now: &Rc<RefCell<Settings>>) -> Box<dyn RemoteSession> {
         let original = EffectiveSettings { settings: workers(most), ..EffectiveSettings::default() };

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::examination::ModulesTried;
+use lastdrop_model::examination::ModuleTrial;
 use lastdrop_probe::status::Answer;
 use lastdrop_probe::{ProbeError, memory, process};
 use nix::sys::signal::{Signal, kill, killpg};
@@ -80,7 +80,7 @@ impl ComparableAnswer {
 pub fn dispensable<E>(
     candidates: &[String],
     works: &mut impl FnMut(&[String]) -> Result<Option<bool>, E>,
-    tried: &mut ModulesTried,
+    tried: &mut ModuleTrial,
 ) -> Result<Vec<String>, E> {
     let mut gone: Vec<String> = Vec::new();
     let mut open = vec![candidates.to_vec()];
@@ -158,7 +158,7 @@ mod tests {
     fn halving_finds_what_is_needed_and_says_what_it_had_no_time_for() {
         let all: Vec<String> = (0..20).map(|n| n.to_string()).collect();
         let mut tries = 0;
-        let mut tried = ModulesTried::default();
+        let mut tried = ModuleTrial::default();
         let mut works = |without: &[String]| {
             tries += 1;
             Ok::<_, ()>(Some(!without.contains(&"3".into()) && !without.contains(&"17".into())))
@@ -166,7 +166,7 @@ mod tests {
         let unused = dispensable(&all, &mut works, &mut tried).expect("no errors");
         assert_eq!((unused.len(), &tried.needed), (18, &vec!["3".to_string(), "17".to_string()]));
         assert!(tries < 20, "{tries}");
-        let mut tried = ModulesTried::default();
+        let mut tried = ModuleTrial::default();
         let gone = dispensable(&all, &mut |_: &[String]| Ok::<_, ()>(None), &mut tried).expect("no errors");
         assert_eq!((gone.len(), tried.undecided.len()), (0, 20));
     }

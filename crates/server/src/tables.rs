@@ -1,7 +1,7 @@
 //! The settings of every kind of server for the manual, without a running server.
 
 use lastdrop_model::Knob;
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 
 use crate::haproxy::knobs::{self as haproxy, KnobLocation};
 use crate::{apache, fpm, host, kinds, nginx, target};
@@ -70,7 +70,7 @@ fn of_haproxy() -> Vec<Knob> {
     let knobs = haproxy::table(&entries, 1, true);
     let of_machine = |knob: &Knob| match knob.name {
         haproxy::NBTHREAD => {
-            Knob { default: "processors", takes: Takes::Count(1, haproxy::MOST_THREADS as i64), ..*knob }
+            Knob { default: "processors", takes: KnobValues::Count(1, haproxy::MOST_THREADS as i64), ..*knob }
         }
         _ => *knob,
     };
@@ -89,13 +89,13 @@ fn row(knob: Knob, file: Option<&toml::Value>) -> KnobRow {
     };
     let count = |least, most| format!("{} to {}", bound(0, least), bound(1, most));
     let may_be = match knob.takes {
-        Takes::Count(least, most) => count(least, most),
-        Takes::CountOr(least, most, word) => format!("{}, {word}", count(least, most)),
-        Takes::Range(least, most) => format!("two of {least} to {most}"),
-        Takes::Switch { on, off } => format!("{on}, {off}"),
+        KnobValues::Count(least, most) => count(least, most),
+        KnobValues::CountOr(least, most, word) => format!("{}, {word}", count(least, most)),
+        KnobValues::Range(least, most) => format!("two of {least} to {most}"),
+        KnobValues::Switch { on, off } => format!("{on}, {off}"),
         // It is shown but never changed.
-        Takes::Choice([]) => "–".into(),
-        Takes::Choice(words) => words.join(", "),
+        KnobValues::Choice([]) => "–".into(),
+        KnobValues::Choice(words) => words.join(", "),
     };
     let of_machine = written.and_then(|k| k.get("default_of_machine")?.as_str());
     KnobRow { default: of_machine.unwrap_or(knob.default).to_string(), may_be, knob }

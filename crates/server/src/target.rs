@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::{self, StatusPage};
@@ -20,7 +20,7 @@ use crate::{ServerError, ServerRef, restart};
 pub static KNOBS: &[Knob] = &[
     Knob::new(
         "workers",
-        Takes::Count(1, 2048),
+        KnobValues::Count(1, 2048),
         "4",
         ReloadClass::Reload,
         "1 to 2048",
@@ -29,7 +29,7 @@ pub static KNOBS: &[Knob] = &[
     .with_role(Role::PoolSize),
     Knob::new(
         "max_requests_per_worker",
-        Takes::Count(0, 1_000_000_000),
+        KnobValues::Count(0, 1_000_000_000),
         "0",
         ReloadClass::Reload,
         "0 is never",
@@ -38,7 +38,7 @@ pub static KNOBS: &[Knob] = &[
     .with_role(Role::Recycle),
     Knob::new(
         "keepalive",
-        Takes::Switch { on: "On", off: "Off" },
+        KnobValues::Switch { on: "On", off: "Off" },
         "On",
         ReloadClass::Reload,
         "a kept connection holds its worker",
@@ -47,7 +47,7 @@ pub static KNOBS: &[Knob] = &[
     .with_role(Role::KeepAlive),
     Knob::new(
         "backlog",
-        Takes::Count(1, 65_535),
+        KnobValues::Count(1, 65_535),
         "511",
         ReloadClass::Restart,
         "at most net.core.somaxconn",
@@ -187,7 +187,7 @@ fn to_setting(knob: &Knob, value: &toml::Value) -> Setting {
     match value {
         toml::Value::Integer(n) => Setting::Count(*n),
         toml::Value::Boolean(on) => knob.switched(*on),
-        other if matches!(knob.takes, Takes::Switch { .. }) => Setting::Text(other.to_string()),
+        other if matches!(knob.takes, KnobValues::Switch { .. }) => Setting::Text(other.to_string()),
         other => Setting::read(other.as_str().unwrap_or(&other.to_string())),
     }
 }

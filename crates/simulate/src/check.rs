@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use lastdrop_load::threads;
 use lastdrop_model::plan::Load;
 use lastdrop_model::request::{Expectation, Pick};
-use lastdrop_model::{Arrival, Exchange, Failure, Fate, Histogram, KeepAlive, Kind, Micros};
+use lastdrop_model::{Arrival, Exchange, Failure, Histogram, KeepAlive, Kind, Micros, RequestOutcome};
 
 use crate::line::Line;
 use crate::peer::{Answer, Ending};
@@ -78,28 +78,28 @@ impl Check<'_> {
             let slice = &self.left.phases[index];
             let c = slice.counts;
             let count = |f: &dyn Fn(&Exchange) -> bool| self.phase(index).filter(|e| f(e)).count() as u64;
-            let with = |fate: Fate| count(&|e| e.fate == fate);
+            let with = |fate: RequestOutcome| count(&|e| e.fate == fate);
             let rows = [
                 ("due", c.due, count(&|_| true)),
                 ("sent", c.sent, count(&|e| e.sent.is_some())),
-                ("unsent", c.unsent(), with(Fate::Unsent)),
-                ("answered", c.answered, with(Fate::Answered)),
-                ("failed to connect", c.failed.connect, with(Fate::Failed(Failure::Connect))),
-                ("reset", c.failed.reset, with(Fate::Failed(Failure::Reset))),
-                ("closed", c.failed.closed, with(Fate::Failed(Failure::Closed))),
-                ("protocol", c.failed.protocol, with(Fate::Failed(Failure::Protocol))),
-                ("timed out", c.timed_out, with(Fate::TimedOut)),
-                ("censored", c.censored(), with(Fate::Censored)),
+                ("unsent", c.unsent(), with(RequestOutcome::Unsent)),
+                ("answered", c.answered, with(RequestOutcome::Answered)),
+                ("failed to connect", c.failed.connect, with(RequestOutcome::Failed(Failure::Connect))),
+                ("reset", c.failed.reset, with(RequestOutcome::Failed(Failure::Reset))),
+                ("closed", c.failed.closed, with(RequestOutcome::Failed(Failure::Closed))),
+                ("protocol", c.failed.protocol, with(RequestOutcome::Failed(Failure::Protocol))),
+                ("timed out", c.timed_out, with(RequestOutcome::TimedOut)),
+                ("censored", c.censored(), with(RequestOutcome::Censored)),
                 ("statuses", slice.status.iter().sum(), c.answered),
             ];
-            let of = |fates: &[Fate], f: &dyn Fn(&Exchange) -> Option<Micros>| {
+            let of = |fates: &[RequestOutcome], f: &dyn Fn(&Exchange) -> Option<Micros>| {
                 let mut histogram = Histogram::new();
                 let all = self.phase(index).filter(|e| fates.contains(&e.fate));
                 all.filter_map(f).for_each(|us| histogram.record(us));
                 histogram
             };
             let since = |from: Option<Micros>, to: Option<Micros>| Some(to?.saturating_sub(from?));
-            let (answered, ended) = ([Fate::Answered], [Fate::Answered, Fate::TimedOut]);
+            let (answered, ended) = ([RequestOutcome::Answered], [RequestOutcome::Answered, RequestOutcome::TimedOut]);
             let latencies = [
                 (Kind::Response, of(&ended, &|e| since(Some(e.due), e.done))),
                 (Kind::Service, of(&answered, &|e| since(e.sent, e.done))),
@@ -133,14 +133,14 @@ impl Check<'_> {
             let times: Vec<Micros> = steps.into_iter().flatten().collect();
             // A connection may have been ready long before.
             let kept = |w: &[Micros]| w[0] <= w[1];
-            if !times.windows(2).all(kept) && e.fate != Fate::Censored {
+            if !times.windows(2).all(kept) && e.fate != RequestOutcome::Censored {
                 self.wrong(|| format!("times that go back: {e:?}"));
             }
             let waited = e.done.zip(e.sent).map_or(0, |(done, sent)| done - sent);
-            if e.fate == Fate::TimedOut && (waited < timeout || is_exact && waited != timeout) {
+            if e.fate == RequestOutcome::TimedOut && (waited < timeout || is_exact && waited != timeout) {
                 self.wrong(|| format!("timed out after {waited} µs of {timeout}: {e:?}"));
             }
-            if is_exact && waited > timeout && e.fate != Fate::Censored {
+            if is_exact && waited > timeout && e.fate != RequestOutcome::Censored {
                 self.wrong(|| format!("a timeout was forgotten: {e:?}"));
             }
         }
@@ -170,7 +170,7 @@ impl Check<'_> {
                     if self.was_there(e, line.peer.answers.get(i), line) {
                         self.wrong(|| format!("shard {thread}, socket {socket}: its answer lay there: {e:?}"));
                     }
-                    if e.fate == Fate::Answered {
+                    if e.fate == RequestOutcome::Answered {
                         let Some(answer) = line.peer.answers.get(i) else {
                             self.wrong(|| {
                                 format!("shard {thread}, socket {socket}: an answer that nobody gave: {e:?}")
@@ -192,8 +192,12 @@ impl Check<'_> {
             }
         }
         let sent = left.exchanges.iter().filter(|e| e.sent.is_some());
-        let unwatched =
-            |e: &&Exchange| matches!(e.fate, Fate::Failed(Failure::Connect) | Fate::Censored | Fate::TimedOut);
+        let unwatched = |e: &&Exchange| {
+            matches!(
+                e.fate,
+                RequestOutcome::Failed(Failure::Connect) | RequestOutcome::Censored | RequestOutcome::TimedOut
+            )
+        };
         let lost = sent.clone().count() - known;
         if lost > sent.filter(unwatched).count() {
             self.wrong(|| format!("{lost} requests were sent on connections that there are not"));
@@ -203,7 +207,7 @@ impl Check<'_> {
     /// Had the whole answer come before the timeout of a request that is said to have none?
     fn was_there(&self, e: &Exchange, answer: Option<&Answer>, line: &Line) -> bool {
         let Some(Ending::At(bytes) | Ending::Close(Some(bytes))) = answer.map(|a| a.ending) else { return false };
-        if e.fate != Fate::TimedOut || self.scene.weather.reads_slowly || self.scene.plan.http.pipeline > 1 {
+        if e.fate != RequestOutcome::TimedOut || self.scene.weather.reads_slowly || self.scene.plan.http.pipeline > 1 {
             return false;
         }
         let at = line.arrived.partition_point(|(total, _)| *total < bytes);
@@ -380,7 +384,7 @@ impl Check<'_> {
         for all in by_user.values_mut() {
             all.sort_by_key(|e| (e.due, e.sent));
             for pair in all.windows(2) {
-                let pause = if pair[0].fate == Fate::Failed(Failure::Connect) { REFUSED_PAUSE_US } else { 0 };
+                let pause = if pair[0].fate == RequestOutcome::Failed(Failure::Connect) { REFUSED_PAUSE_US } else { 0 };
                 if pair[0].done.is_none_or(|done| done + pause != pair[1].due) && !ramps {
                     let (before, after) = (pair[0], pair[1]);
                     self.wrong(|| {
@@ -433,7 +437,7 @@ impl Check<'_> {
             for line in &kernel.lines {
                 for token in &line.tokens {
                     let all = self.by_connection.get(&(token | (thread as u64) << 56));
-                    let answered = all.into_iter().flatten().filter(|e| e.fate == Fate::Answered);
+                    let answered = all.into_iter().flatten().filter(|e| e.fate == RequestOutcome::Answered);
                     for e in answered {
                         match (e.body_bytes, thread % 2) {
                             // Cut off, or with a status that has no body.

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lastdrop_model::plan::{Arrival, GiveUp, KeepAlive, Load, Phase, Plan, Proxy};
-use lastdrop_model::request::{Auth, Body, Expectation, Extract, Page, Pick, Place, RequestSpec, Think};
-use lastdrop_model::{Failure, Micros, Url, Wish};
+use lastdrop_model::plan::{Arrival, GiveUpRule, KeepAlive, Load, Phase, Plan, Proxy};
+use lastdrop_model::request::{Auth, Body, Expectation, Extract, ExtractSource, Page, Pick, RequestSpec, ThinkTime};
+use lastdrop_model::{CaptureLevel, Failure, Micros, Url};
 
 use crate::dice::Dice;
 use crate::layer::server_config;
@@ -17,7 +17,7 @@ use crate::weather::{Habits, Wants, Weather};
 pub struct Scene {
     pub plan: Plan,
     pub weather: Weather,
-    pub wish: Wish,
+    pub wish: CaptureLevel,
     /// When the shards begin, on the clock of the run.
     pub start: Micros,
     /// Somebody presses Ctrl-C then.
@@ -59,7 +59,7 @@ impl Scene {
             ports,
         };
         let weather = weather(&plan, wants, &mut dice, tls);
-        let wish = dice.one_of(&[Wish::Exchanges, Wish::Exchanges, Wish::Answers]);
+        let wish = dice.one_of(&[CaptureLevel::Exchanges, CaptureLevel::Exchanges, CaptureLevel::Answers]);
         let length = plan.phases.iter().filter_map(|p| p.duration).sum::<Duration>().as_micros() as u64;
         let start = dice.below(10_000);
         let stop = dice.in_thousand(80).then(|| start + dice.below(length.max(200_000) + 100_000));
@@ -82,12 +82,12 @@ fn ports(plan: &Plan) -> Vec<u16> {
     ports
 }
 
-fn think(dice: &mut Dice) -> Think {
+fn think(dice: &mut Dice) -> ThinkTime {
     let mean = micros(dice.around(1, 60_000));
     match dice.below(3) {
-        0 => Think::Fixed(mean),
-        1 => Think::Uniform(mean, mean * 2),
-        _ => Think::Exponential(mean),
+        0 => ThinkTime::Fixed(mean),
+        1 => ThinkTime::Uniform(mean, mean * 2),
+        _ => ThinkTime::Exponential(mean),
     }
 }
 
@@ -174,7 +174,7 @@ fn session(plan: &mut Plan, dice: &mut Dice, tls: bool) {
         last.headers.push(("X-Back".into(), "{{token}}".into()));
     }
     let first = &mut plan.requests[0];
-    first.extract.push(Extract { name: "token".into(), from: Place::Header("x-token".into()) });
+    first.extract.push(Extract { name: "token".into(), from: ExtractSource::Header("x-token".into()) });
     first.once = dice.in_thousand(400);
     plan.abandon.session_with_connection = dice.in_thousand(200);
     plan.abandon.session_with_status = dice.in_thousand(200).then_some(500);
@@ -186,7 +186,7 @@ fn load(plan: &mut Plan, dice: &mut Dice, is_simple: bool) {
     let phases = if is_simple { dice.one_of(&[1, 1, 1, 2, 3]) } else { dice.one_of(&[1, 1, 2]) };
     plan.phases = (0..phases).map(|i| phase(i, i + 1 == phases, dice)).collect();
     if dice.in_thousand(80) {
-        plan.abandon.run = Some(GiveUp {
+        plan.abandon.run = Some(GiveUpRule {
             after: dice.around(1, 50),
             failures: vec![Failure::Reset, Failure::Connect],
             timeouts: dice.in_thousand(500),

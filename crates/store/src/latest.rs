@@ -1,6 +1,6 @@
 //! A run that is under way, as far as it has been written down: what is new since one has looked.
 
-use lastdrop_model::{Counts, Histogram, KeptPlan, Look};
+use lastdrop_model::{Counts, Histogram, KeptPlan, Sample};
 use rusqlite::{OptionalExtension, params};
 
 use crate::timelines::{RESPONSE, read_histogram, read_json, read_look};
@@ -23,7 +23,7 @@ pub struct LatestSecond {
 pub struct LatestLook {
     /// Grows with each look that is written down.
     pub key: i64,
-    pub look: Look,
+    pub look: Sample,
 }
 
 /// What is known of a run before it ends.
@@ -180,7 +180,7 @@ mod tests {
         let store = Store::scratch().expect("opens");
         assert_eq!(store.look_key_before_latest("a", 5).expect("reads"), 0);
         for (id, t_s) in [("a", 1.0), ("b", 1.0), ("a", 2.0), ("a", 3.0)] {
-            store.look(id, &Look { t_s, worker_count: 4, ..Look::default() }).expect("writes");
+            store.look(id, &Sample { t_s, worker_count: 4, ..Sample::default() }).expect("writes");
         }
         let key = store.look_key_before_latest("a", 2).expect("reads");
         let news = store.looks_after("a", key).expect("reads");

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use lastdrop_model::Look;
+use lastdrop_model::Sample;
 use lastdrop_model::run::Second;
 use lastdrop_model::timeline::Archive;
 use rusqlite::Connection;
@@ -134,7 +134,7 @@ impl Store {
 
     /// The looks of a run, read as they are asked for.
     #[must_use]
-    pub fn looks(&self, id: &str) -> Arc<dyn Archive<Look>> {
+    pub fn looks(&self, id: &str) -> Arc<dyn Archive<Sample>> {
         Arc::new(Looks { store: self.clone(), run: id.into() })
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use lastdrop_model::{Event, Look};
+use lastdrop_model::{Event, Sample};
 
 use crate::{Store, StoreError};
 
@@ -42,11 +42,11 @@ impl Store {
             }
             tell(&Event::Second { slice: Cow::Borrowed(slice) });
             let over_s = begun_s + f64::from(slice.second) + 1.0;
-            while let Some(look) = looks.next_if(|l: &Look| l.t_s < over_s + LOOK_LATENESS_S) {
-                tell(&Event::Look { look: Cow::Borrowed(&look) });
+            while let Some(look) = looks.next_if(|l: &Sample| l.t_s < over_s + LOOK_LATENESS_S) {
+                tell(&Event::Sample { look: Cow::Borrowed(&look) });
             }
         })?;
-        looks.for_each(|look| tell(&Event::Look { look: Cow::Borrowed(&look) }));
+        looks.for_each(|look| tell(&Event::Sample { look: Cow::Borrowed(&look) }));
         ends.into_iter().for_each(|(phase, duration_us, peak)| end(&mut tell, phase, duration_us, peak));
         for reason in &run.validity.reasons {
             tell(&Event::Finding { reason: Cow::Borrowed(reason) });
@@ -72,7 +72,7 @@ mod tests {
         store.begin("cafe0001", 7, "again", &plan(), &serde_json::json!({})).expect("begins");
         for n in 0..250 {
             store.second("cafe0001", &second(n)).expect("written");
-            let look = Look { t_s: f64::from(n) + 1.02, span_s: 1.0, ..Look::default() };
+            let look = Sample { t_s: f64::from(n) + 1.02, span_s: 1.0, ..Sample::default() };
             store.look("cafe0001", &look).expect("written");
         }
         store.phase_end("cafe0001", 0, 250_000_000, 4).expect("written");
@@ -81,7 +81,7 @@ mod tests {
             told.push(match event {
                 Event::Began { id, started_unix_ms, label, .. } => format!("{id} {started_unix_ms} {label}"),
                 Event::Second { slice } => format!("s{} {}", slice.second, slice.counts.answered),
-                Event::Look { look } => format!("l{}", look.t_s),
+                Event::Sample { look } => format!("l{}", look.t_s),
                 Event::PhaseEnd { phase, duration_us, peak } => format!("{phase} {duration_us} {peak}"),
                 Event::Ended { run } => format!("end {}", run.phases[0].requests.answered),
                 other => format!("{other:?}"),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use lastdrop_model::request::RequestSpec;
 use lastdrop_model::run::{ClassReport, End, Mark, PhaseReport, RunBuilder};
 use lastdrop_model::timeline::Timeline;
-use lastdrop_model::{Generator, KeptPlan, Observed, Run, Validity, secrets};
+use lastdrop_model::{Generator, KeptPlan, Run, ServerTimeline, Validity, secrets};
 use rusqlite::{OptionalExtension, params};
 use sha2::{Digest, Sha256};
 
@@ -261,7 +261,7 @@ impl Store {
             pool: None,
             server: Some(Timeline::archived(self.looks(id)))
                 .filter(|looks| !looks.is_empty())
-                .map(|looks| Observed { looks, ..Observed::default() }),
+                .map(|looks| ServerTimeline { looks, ..ServerTimeline::default() }),
             validity: Validity::default(),
             replay: None,
             joined_log: None,

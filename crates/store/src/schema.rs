@@ -146,7 +146,7 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::{Kind, Look};
+    use lastdrop_model::{Kind, Sample};
     use rusqlite::{Connection, params};
 
     use crate::fixtures::{plan, second};
@@ -203,7 +203,7 @@ mod tests {
             params![json(&s.counts), response],
         )
         .expect("written");
-        let look = json(&Look { t_s: 1.0, worker_count: 3, ..Look::default() });
+        let look = json(&Sample { t_s: 1.0, worker_count: 3, ..Sample::default() });
         old.execute("INSERT INTO looks VALUES ('0ld00001', 1000, ?)", [look]).expect("written");
         drop(old);
         for _ in 0..2 {

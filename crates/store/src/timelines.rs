@@ -7,8 +7,8 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use lastdrop_model::run::Second;
-use lastdrop_model::timeline::{Archive, Entry as _};
-use lastdrop_model::{Counts, Histogram, Kind, Look, Slice};
+use lastdrop_model::timeline::{Archive, TimelineEntry as _};
+use lastdrop_model::{Counts, Histogram, Kind, Sample, Slice};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, params};
 
@@ -65,7 +65,7 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub fn look(&self, id: &str, look: &Look) -> Result<(), StoreError> {
+    pub fn look(&self, id: &str, look: &Sample) -> Result<(), StoreError> {
         self.connection()
             .prepare_cached("INSERT OR REPLACE INTO looks (run, t_ms, document) VALUES (?, ?, ?)")?
             .execute(params![id, look.key() as i64, deflate(&json(look))])?;
@@ -192,8 +192,8 @@ pub(crate) struct Looks {
     pub run: String,
 }
 
-impl Archive<Look> for Looks {
-    fn page(&self, from: u64) -> Vec<Look> {
+impl Archive<Sample> for Looks {
+    fn page(&self, from: u64) -> Vec<Sample> {
         self.store.read(|connection| {
             let table = table_of(connection, &self.run, "looks", "looks_0_1")?;
             let mut statement = connection.prepare_cached(&format!(
@@ -222,7 +222,7 @@ pub(crate) fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, Store
 }
 
 /// Those of the first stores are plain text.
-pub(crate) fn read_look(run: &str, document: ValueRef<'_>) -> Result<Look, StoreError> {
+pub(crate) fn read_look(run: &str, document: ValueRef<'_>) -> Result<Sample, StoreError> {
     match document {
         ValueRef::Blob(bytes) => read_json(run, &inflate(run, bytes)?),
         text => read_json(run, text.as_str().map_err(|e| damaged(run, e))?),
@@ -286,7 +286,7 @@ mod tests {
         for n in 0..1000 {
             builder.add(&busy_second(n));
             store.second("cafe0001", &busy_second(n)).expect("written");
-            let look = Look { t_s: f64::from(n), span_s: 1.0, worker_count: 8, ..Look::default() };
+            let look = Sample { t_s: f64::from(n), span_s: 1.0, worker_count: 8, ..Sample::default() };
             store.look("cafe0001", &look).expect("written");
         }
         let phases = builder.into_reports();

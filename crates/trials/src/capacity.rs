@@ -7,10 +7,10 @@ use lastdrop_analyze::capacity::{Ask, FALL, Purpose, RateSearch, Rules, falls_be
 use lastdrop_analyze::objective::{error_share, judge};
 use lastdrop_analyze::usl::{self, Staircase};
 use lastdrop_diagnose::disturbance;
-use lastdrop_model::documents::{CAPACITY_SCHEMA, CapacityDocument, CapacityStep, Stair};
-use lastdrop_model::event::{Document, Outcome, Repeated};
+use lastdrop_model::documents::{CAPACITY_SCHEMA, CapacityDocument, CapacityStep, StaircaseStep};
+use lastdrop_model::event::{Document, Outcome, RepeatScope};
 use lastdrop_model::plan::{Arrival, Load, Phase, Plan};
-use lastdrop_model::{Event, Judged, Kind, Objective, Reason, Run, Verdict};
+use lastdrop_model::{Event, Kind, Objective, ObjectiveResult, Reason, Run, Verdict};
 
 use lastdrop_lab::{Lab, LabError};
 
@@ -55,7 +55,7 @@ struct Finder<'a, 'b> {
     order: &'a CapacityOrder,
     began: Instant,
     steps: Vec<CapacityStep>,
-    stairs: Vec<Stair>,
+    stairs: Vec<StaircaseStep>,
     notes: Vec<String>,
     /// Median response of one user alone, microseconds.
     alone_us: f64,
@@ -163,7 +163,7 @@ impl Finder<'_, '_> {
             if let Some(Reason { rule, what: why, .. }) = disturbed.filter(|_| !ok) {
                 if repeats.min(of_this) > 0 {
                     let told = why.as_str().into();
-                    self.lab.tell(&Event::Repeated { what: Repeated::Rate, rule: rule.into(), why: told });
+                    self.lab.tell(&Event::Repeated { what: RepeatScope::Rate, rule: rule.into(), why: told });
                     (repeats, of_this) = (repeats - 1, of_this - 1);
                     self.steps.push(CapacityStep { why: format!("repeated: {why}; {}", step.why), ..step });
                     self.cool_down()?;
@@ -219,7 +219,7 @@ impl Finder<'_, '_> {
         Ok(run)
     }
 
-    fn stair(&mut self, users: u32) -> Result<Stair, LabError> {
+    fn stair(&mut self, users: u32) -> Result<StaircaseStep, LabError> {
         let run = self.run(Load::closed(users), STAIR_SETTLING, STAIR, &format!("capacity {users} users"))?;
         let Some(phase) = run.measured().filter(|p| p.requests.answered > 0) else {
             let why = run.generator.connect_errors.keys().next().cloned();
@@ -227,7 +227,7 @@ impl Finder<'_, '_> {
             return Err(LabError::Other(format!("{} answers nothing to {users} users: {why}", self.order.plan.url)));
         };
         let latency = |field| phase.latency(Kind::Response, field).unwrap_or(0.0);
-        let stair = Stair {
+        let stair = StaircaseStep {
             users,
             rps: phase.rate.answered_rps,
             mean_us: latency("mean"),
@@ -265,7 +265,7 @@ impl Finder<'_, '_> {
                 self.generator_limit = Some(rate);
             }
         }
-        step.ok = Judged::all_met(&judged) && step.why.is_empty();
+        step.ok = ObjectiveResult::all_met(&judged) && step.why.is_empty();
         let outcome = Outcome::Capacity { step: Cow::Borrowed(&step) };
         self.lab.tell(&Event::TrialDone { outcome });
         let disturbed = disturbance(&run.validity).cloned();

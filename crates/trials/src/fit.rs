@@ -10,7 +10,7 @@ use lastdrop_analyze::pool;
 use lastdrop_model::documents::{FitPoint, SharingPoint, SizeDocument, SizeFit, SizeFits, SizeVariant};
 use lastdrop_model::event::{Document, Outcome, TrialBegan};
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Load, Look, Plan, Role, Setting, Settings, WorkerLook};
+use lastdrop_model::{Event, Load, Plan, Role, Sample, Setting, Settings, WorkerSample};
 use lastdrop_probe::group::Group;
 use lastdrop_probe::status::StatusSource;
 use lastdrop_probe::{cgroup, memory};
@@ -70,7 +70,7 @@ struct Fitting<'a, 'b> {
 
 /// A pool at a moment.
 struct Moment {
-    workers: Vec<WorkerLook>,
+    workers: Vec<WorkerSample>,
     /// Master, workers and all below.
     point: FitPoint,
     cpu_s: f64,
@@ -168,7 +168,7 @@ impl Fitting<'_, '_> {
         let _ = self.age(workers, threads, 1.0, FIRST_REQUESTS)?;
         moment = self.moment(&moment.workers)?;
         fit.sharing.push(sharing(&moment.workers, FIRST_REQUESTS));
-        let served = |w: &WorkerLook, mean: f64| w.requests.map_or(mean, |n| n as f64);
+        let served = |w: &WorkerSample, mean: f64| w.requests.map_or(mean, |n| n as f64);
         let mut aged: Vec<Aged> = ages(&moment.workers, |w| served(w, FIRST_REQUESTS));
         let mut points = vec![(FIRST_REQUESTS, moment.point)];
         let (mut answered, cpu_before) = (0u64, moment.cpu_s);
@@ -284,10 +284,10 @@ impl Fitting<'_, '_> {
     }
 
     /// Looks at the whole group. `before` are workers that are still expected.
-    fn moment(&self, before: &[WorkerLook]) -> Result<Moment, LabError> {
+    fn moment(&self, before: &[WorkerSample]) -> Result<Moment, LabError> {
         let master = self.session.master();
         let mut group = Group::new(master, false, self.session.adapter().facts().kind.helpers);
-        let mut look = Look::default();
+        let mut look = Sample::default();
         group.look(true, &mut look);
         let pids = group.pids();
         let all = group.memory();
@@ -354,14 +354,14 @@ impl Fitting<'_, '_> {
 }
 
 /// Means over the workers.
-fn sharing(workers: &[WorkerLook], requests: f64) -> SharingPoint {
+fn sharing(workers: &[WorkerSample], requests: f64) -> SharingPoint {
     let n = workers.len().max(1) as u64;
-    let mean = |f: fn(&WorkerLook) -> Option<u64>| workers.iter().filter_map(f).sum::<u64>() / n;
+    let mean = |f: fn(&WorkerSample) -> Option<u64>| workers.iter().filter_map(f).sum::<u64>() / n;
     let (size, shared) = (mean(|w| w.rss_bytes), mean(|w| w.shared_bytes));
     SharingPoint { requests, size_bytes: size, shared_bytes: shared, private_bytes: mean(|w| w.private_bytes) }
 }
 
-fn ages(workers: &[WorkerLook], served: impl Fn(&WorkerLook) -> f64) -> Vec<Aged> {
+fn ages(workers: &[WorkerSample], served: impl Fn(&WorkerSample) -> f64) -> Vec<Aged> {
     let bytes = |b: Option<u64>| b.map(|b| b as f64);
     workers
         .iter()

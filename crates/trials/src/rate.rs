@@ -12,7 +12,7 @@ use lastdrop_model::documents::CapacityStep;
 use lastdrop_model::event::Outcome;
 use lastdrop_model::objective::Metric;
 use lastdrop_model::plan::{Arrival, Load};
-use lastdrop_model::{Event, Judged, Kind, Objective, Plan, Run};
+use lastdrop_model::{Event, Kind, Objective, ObjectiveResult, Plan, Run};
 use lastdrop_server::Stack;
 
 use crate::capacity::{HORIZON_S, cool_down, step_of};
@@ -197,7 +197,7 @@ fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialOrde
         return (behind, f64::INFINITY);
     }
     let judged = judge_objectives(objectives, &run.plan, &run.phases, run.server.as_ref());
-    let missed: Vec<&Judged> = judged.iter().filter(|j| !j.met).collect();
+    let missed: Vec<&ObjectiveResult> = judged.iter().filter(|j| !j.met).collect();
     if missed.is_empty() {
         let why = spoiled(run, phase, expected, order);
         return (why.clone().unwrap_or_default(), if why.is_some() { f64::INFINITY } else { 0.0 });

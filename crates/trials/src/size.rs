@@ -8,7 +8,7 @@ use lastdrop_analyze::pool::{self, Profile, Service, Worker};
 use lastdrop_analyze::workers::{WorkersEvidence, advise};
 use lastdrop_model::documents::{MeanMax, SIZE_SCHEMA, SizeBound, SizeDocument, SizeFits, SizeWorkers};
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Knob, Plan, Role, Settings, WorkerLook};
+use lastdrop_model::{Knob, Plan, Role, Settings, WorkerSample};
 use lastdrop_probe::host::HostMemory;
 use lastdrop_probe::memory::{self, ProcessMemory};
 use lastdrop_probe::process;
@@ -228,12 +228,12 @@ fn warm(adapter: &dyn Adapter, workers: &[ProcessMemory]) -> Vec<bool> {
     if !has_workers(adapter) || adapter.knob(Role::ThreadsPerWorker).is_some() {
         return vec![true; workers.len()];
     }
-    let mut looks: Vec<WorkerLook> =
-        workers.iter().map(|m| WorkerLook { pid: m.pid, ..WorkerLook::default() }).collect();
+    let mut looks: Vec<WorkerSample> =
+        workers.iter().map(|m| WorkerSample { pid: m.pid, ..WorkerSample::default() }).collect();
     if let Some(page) = adapter.status().and_then(|status| status.read(true, STATUS_TIMEOUT).ok()) {
         page.tell(&mut looks);
     }
-    let service = |(m, look): (&ProcessMemory, &WorkerLook)| Service {
+    let service = |(m, look): (&ProcessMemory, &WorkerSample)| Service {
         private: m.private,
         requests: look.requests,
         untouched: process::is_untouched(m.pid),

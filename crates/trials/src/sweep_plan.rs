@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lastdrop_model::bounds::{Row, Within, row};
+use lastdrop_model::bounds::{BoundRow, BoundedValue, row};
 use lastdrop_model::request::header_line;
 use lastdrop_model::toml_error;
 use lastdrop_model::{KeepAlive, Setting, Settings, Url};
@@ -29,7 +29,7 @@ impl<T: Clone> Few<T> {
     }
 }
 
-impl<R: Row> Few<Within<R>> {
+impl<R: BoundRow> Few<BoundedValue<R>> {
     fn numbers(&self) -> Vec<R::Value> {
         self.0.iter().map(|n| n.0).collect()
     }
@@ -100,11 +100,11 @@ impl<'de> Deserialize<'de> for Entry {
 struct Block {
     name: Option<String>,
     url: Option<Few<String>>,
-    users: Option<Few<Within<row::Users>>>,
-    requests: Option<Few<Within<row::Requests>>>,
-    duration: Option<Within<row::Duration>>,
+    users: Option<Few<BoundedValue<row::Users>>>,
+    requests: Option<Few<BoundedValue<row::Requests>>>,
+    duration: Option<BoundedValue<row::Duration>>,
     /// The URL's query is filled up to this many characters.
-    query_length: Option<Few<Within<row::QueryLength>>>,
+    query_length: Option<Few<BoundedValue<row::QueryLength>>>,
     /// Headers, `Name: value`, all of them in each request.
     header: Option<Few<String>>,
     #[serde(default)]
@@ -118,26 +118,26 @@ struct File {
     #[serde(alias = "servers")]
     server: Option<Few<String>>,
     url: Option<Few<String>>,
-    users: Option<Few<Within<row::Users>>>,
-    requests: Option<Few<Within<row::Requests>>>,
-    duration: Option<Within<row::Duration>>,
-    query_length: Option<Few<Within<row::QueryLength>>>,
+    users: Option<Few<BoundedValue<row::Users>>>,
+    requests: Option<Few<BoundedValue<row::Requests>>>,
+    duration: Option<BoundedValue<row::Duration>>,
+    query_length: Option<Few<BoundedValue<row::QueryLength>>>,
     header: Option<Few<String>>,
     /// Every row is measured once a round, in an order that chance chooses anew.
-    rounds: Option<Within<row::Rounds>>,
+    rounds: Option<BoundedValue<row::Rounds>>,
     /// The column by which the table is sorted.
     sort: Option<String>,
     keepalive: Option<String>,
-    timeout: Option<Within<row::Timeout>>,
+    timeout: Option<BoundedValue<row::Timeout>>,
     #[serde(default)]
     insecure: bool,
     /// Rows have their pools whole, with all settings that follow from their sizes.
     #[serde(default)]
     whole_pools: bool,
-    threads: Option<Within<row::Threads>>,
-    seed: Option<Within<row::Seed>>,
+    threads: Option<BoundedValue<row::Threads>>,
+    seed: Option<BoundedValue<row::Seed>>,
     /// Load before measuring where recycling makes warming each worker impossible.
-    warm_up: Option<Within<row::Pause>>,
+    warm_up: Option<BoundedValue<row::Pause>>,
     #[serde(default)]
     settings: SettingValues,
     #[serde(default, alias = "variant")]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use lastdrop_model::{Judged, Printable, Run, Verdict};
+use lastdrop_model::{ObjectiveResult, Printable, Run, Verdict};
 use lastdrop_report::html::Said;
 use lastdrop_report::{history_line, utc};
 use lastdrop_store::{Listed, ListedPart, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
@@ -223,7 +223,7 @@ fn chip_of(run: &Run) -> Option<(&'static str, &'static str)> {
     match run.validity.verdict {
         _ if !run.answered_anything() => Some(("bad", "nothing answered")),
         Verdict::Invalid => Some(("bad", "invalid")),
-        _ if !Judged::all_met(&run.objectives) => Some(("bad", "objective missed")),
+        _ if !ObjectiveResult::all_met(&run.objectives) => Some(("bad", "objective missed")),
         Verdict::Doubtful => Some(("warning", "doubtful")),
         Verdict::Valid => None,
     }

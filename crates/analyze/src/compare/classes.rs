@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lastdrop_model::documents::{ClassComparison, Compared, MetricComparison};
+use lastdrop_model::documents::{ClassComparison, MetricComparison, MetricVerdict};
 use lastdrop_model::{Kind, PhaseReport};
 
 use super::estimate::{ALPHA, Estimate};
@@ -46,7 +46,7 @@ pub(super) fn compare(
             let (x, y) = (*a.get(&key)?, *b.get(&key)?);
             let mut comparison = estimate(&key)?.comparison(metric, x, y, alpha);
             if blocks < FEWEST {
-                comparison.verdict = Compared::Inconclusive;
+                comparison.verdict = MetricVerdict::Inconclusive;
             }
             Some(((*metric).to_string(), comparison))
         };

@@ -1,6 +1,6 @@
 //! The errors of both sides, compared by their counts.
 
-use lastdrop_model::documents::{Compared, MetricComparison};
+use lastdrop_model::documents::{MetricComparison, MetricVerdict};
 
 use super::estimate::Estimate;
 use crate::series::mean_and_variance;
@@ -22,7 +22,7 @@ pub(super) fn errors(a: (f64, f64), b: (f64, f64), dispersion: f64, alpha: f64) 
         comparison.ratio = 1.0;
     }
     if a.0 + b.0 < FEW_ERRORS {
-        comparison.verdict = Compared::NoDifference;
+        comparison.verdict = MetricVerdict::NoDifference;
     }
     Some(comparison)
 }
@@ -40,10 +40,16 @@ mod tests {
     #[test]
     fn errors_are_compared_by_their_counts() {
         let c = errors((10.0, 1000.0), (40.0, 1000.0), 1.0, 0.01).expect("counts");
-        assert_eq!(c.verdict, Compared::Worse);
-        assert_eq!(errors((0.0, 1000.0), (2.0, 1000.0), 1.0, 0.01).expect("counts").verdict, Compared::NoDifference);
-        assert_eq!(errors((0.0, 1000.0), (60.0, 1000.0), 1.0, 0.01).expect("counts").verdict, Compared::Worse);
+        assert_eq!(c.verdict, MetricVerdict::Worse);
+        assert_eq!(
+            errors((0.0, 1000.0), (2.0, 1000.0), 1.0, 0.01).expect("counts").verdict,
+            MetricVerdict::NoDifference
+        );
+        assert_eq!(errors((0.0, 1000.0), (60.0, 1000.0), 1.0, 0.01).expect("counts").verdict, MetricVerdict::Worse);
         // The same in one burst says much less.
-        assert_eq!(errors((10.0, 1000.0), (40.0, 1000.0), 20.0, 0.01).expect("counts").verdict, Compared::NoDifference);
+        assert_eq!(
+            errors((10.0, 1000.0), (40.0, 1000.0), 20.0, 0.01).expect("counts").verdict,
+            MetricVerdict::NoDifference
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! How sure a ratio of B and A is, and what that says of one metric.
 
-use lastdrop_model::documents::{Compared, MetricComparison};
+use lastdrop_model::documents::{MetricComparison, MetricVerdict};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// For all metrics together, of a comparison with one look at its end.
@@ -38,12 +38,12 @@ impl Estimate {
         let smallest = share(self.half(alpha));
         let verdict = if self.is_clear(alpha) {
             // More answers are better; more time and more errors are worse.
-            if (self.log > 0.0) == (name == "rps") { Compared::Better } else { Compared::Worse }
+            if (self.log > 0.0) == (name == "rps") { MetricVerdict::Better } else { MetricVerdict::Worse }
         // What this metric alone would call a difference is not called none.
         } else if self.is_clear(ALPHA) || smallest > WIDEST && name != "errors" {
-            Compared::Inconclusive
+            MetricVerdict::Inconclusive
         } else {
-            Compared::NoDifference
+            MetricVerdict::NoDifference
         };
         let clamp = |x: f64| x.exp().clamp(1e-9, 1e9);
         MetricComparison {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::documents::Compared;
+use lastdrop_model::documents::MetricVerdict;
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -137,7 +137,7 @@ impl Live {
             let (a, b) = (self.mean(name, |p| &p.0), self.mean(name, |p| &p.1));
             let mut comparison = estimate.comparison(name, a, b, self.alpha(name));
             if n < FEWEST {
-                comparison.verdict = Compared::Inconclusive;
+                comparison.verdict = MetricVerdict::Inconclusive;
             }
             metrics.insert((*name).to_string(), comparison);
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::documents::{Compared, MetricComparison, NoiseFloor};
+use lastdrop_model::documents::{MetricComparison, MetricVerdict, NoiseFloor};
 
 use super::estimate::Estimate;
 use super::live::Live;
@@ -64,7 +64,7 @@ fn errors(a: &[Metrics], b: &[Metrics]) -> Option<MetricComparison> {
         b,
         ratio,
         interval: [1e-9, 1e9],
-        verdict: Compared::Inconclusive,
+        verdict: MetricVerdict::Inconclusive,
         smallest_difference: 1e9,
     })
 }
@@ -85,7 +85,7 @@ mod tests {
     fn one_number_a_side_decides_nothing_however_far_they_are_apart() {
         let c = numbers(&[block(100.0, Some(5e3))], &[block(900.0, None)], false, &assumed_floor());
         assert_eq!(c.verdict, CompareVerdict::Inconclusive);
-        assert!((c.metrics["rps"].ratio - 9.0).abs() < 1e-9 && c.metrics["rps"].verdict == Compared::Inconclusive);
+        assert!((c.metrics["rps"].ratio - 9.0).abs() < 1e-9 && c.metrics["rps"].verdict == MetricVerdict::Inconclusive);
         // What one side does not say is not compared.
         assert!(!c.metrics.contains_key("p99_us") && c.because.contains("one number"), "{c:?}");
     }
@@ -96,7 +96,7 @@ mod tests {
             (0..6).map(|i| block(level * (1.0 + 0.004 * f64::from(i % 3)), Some(1e6 / level))).collect()
         };
         let c = numbers(&side(100.0), &side(150.0), false, &assumed_floor());
-        assert_eq!((c.verdict, c.metrics["rps"].verdict), (CompareVerdict::Better, Compared::Better));
+        assert_eq!((c.verdict, c.metrics["rps"].verdict), (CompareVerdict::Better, MetricVerdict::Better));
         assert_eq!(numbers(&side(100.0), &side(101.0), false, &assumed_floor()).verdict, CompareVerdict::NoDifference);
         let none = numbers(&[], &[], false, &assumed_floor());
         assert_eq!((none.verdict, none.metrics.len()), (CompareVerdict::Inconclusive, 0));

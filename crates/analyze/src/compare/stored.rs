@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lastdrop_model::PhaseReport;
-use lastdrop_model::documents::{Compared, NoiseFloor};
+use lastdrop_model::documents::{MetricVerdict, NoiseFloor};
 use lastdrop_model::run::Run;
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -77,7 +77,7 @@ pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
         let estimate = Estimate { log: (y / x).ln(), error: variance.sqrt(), freedom, floor };
         let mut comparison = estimate.comparison(name, *x, *y, chance(name, open));
         if !enough {
-            comparison.verdict = Compared::Inconclusive;
+            comparison.verdict = MetricVerdict::Inconclusive;
         }
         metrics.insert((*name).to_string(), comparison);
     }
@@ -247,7 +247,7 @@ mod tests {
         assert!(wrong <= 9, "{wrong} of 60");
         let c = stored(&run(30, 1.0, 0.02, 1), &run(30, 0.85, 0.02, 2), &quiet());
         assert_eq!(c.verdict, CompareVerdict::Worse, "{c:?}");
-        assert_eq!(c.metrics["rps"].verdict, Compared::Worse);
+        assert_eq!(c.metrics["rps"].verdict, MetricVerdict::Worse);
         assert!(c.metrics["rps"].interval[1] < 1.0 && (c.metrics["rps"].ratio - 0.85).abs() < 0.06);
         assert_eq!(stored(&run(30, 1.0, 0.02, 1), &run(30, 1.2, 0.02, 2), &quiet()).verdict, CompareVerdict::Better);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::documents::{ClassComparison, CompareVerdict, Compared, MetricComparison};
+use lastdrop_model::documents::{ClassComparison, CompareVerdict, MetricComparison, MetricVerdict};
 
 use super::estimate::{ALPHA, WIDEST};
 use super::metrics::METRICS;
@@ -37,10 +37,10 @@ pub(super) fn conclude(
     open: bool,
     notes: Vec<String>,
 ) -> Comparison {
-    let named = |wanted: Compared| -> Vec<String> {
+    let named = |wanted: MetricVerdict| -> Vec<String> {
         METRICS.iter().filter_map(|m| metrics.get(*m).filter(|c| c.verdict == wanted).map(|c| say(m, c))).collect()
     };
-    let (better, worse) = (named(Compared::Better), named(Compared::Worse));
+    let (better, worse) = (named(MetricVerdict::Better), named(MetricVerdict::Worse));
     let main = metrics.get(main_metric(open));
     let smallest_difference = main.map_or(0.0, |m| m.smallest_difference);
     let (verdict, because) = match (better.is_empty(), worse.is_empty()) {
@@ -49,7 +49,7 @@ pub(super) fn conclude(
         }
         (false, true) => (CompareVerdict::Better, format!("B is better: {}", better.join(", "))),
         (true, false) => (CompareVerdict::Worse, format!("B is worse: {}", worse.join(", "))),
-        (true, true) if main.is_some_and(|m| m.verdict == Compared::NoDifference) => (
+        (true, true) if main.is_some_and(|m| m.verdict == MetricVerdict::NoDifference) => (
             CompareVerdict::NoDifference,
             format!(
                 "no difference shown; one of {:.1} % in {} would have been seen",

@@ -9,7 +9,9 @@ use clap::Args;
 use lastdrop_analyze::compare::{Metrics, assumed_floor, metrics_of, numbers, stored as compare_stored};
 use lastdrop_lab::Lab;
 use lastdrop_model::bounds::BLOCKS;
-use lastdrop_model::documents::{COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, Compared};
+use lastdrop_model::documents::{
+    COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, MetricVerdict,
+};
 use lastdrop_model::{Load, Plan, Run, Verdict, secrets};
 use lastdrop_report::compare_text;
 use lastdrop_report::export::Runs;
@@ -75,7 +77,7 @@ pub fn compare(args: &CompareArgs) -> Result<Exit> {
         false => (stored(args)?, Exit::Done, None),
     };
     report.keep_and_give(store.as_ref(), &compare_text(&document), &document)?;
-    let worse = document.metrics.values().any(|m| m.verdict == Compared::Worse);
+    let worse = document.metrics.values().any(|m| m.verdict == MetricVerdict::Worse);
     Ok(match exit {
         Exit::Done if args.fail_on_worse && worse && document.verdict != CompareVerdict::Inconclusive => Exit::Missed,
         exit => exit,

@@ -38,7 +38,7 @@ use lastdrop_doctor::{Here, Order, Site, telling};
 use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::Url;
-use lastdrop_model::documents::Several;
+use lastdrop_model::documents::DocumentList;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{Format, Shown, formatted};
 use lastdrop_server::{RemoteHosts, ServerError, ServerRef, Stack, left_at};
@@ -258,7 +258,7 @@ impl Report {
         let text = texts.join("\n");
         match <[T; 1]>::try_from(servers) {
             Ok([one]) => self.give(&text, &one),
-            Err(servers) => self.give(&text, &Several { schema: schema.into(), servers }),
+            Err(servers) => self.give(&text, &DocumentList { schema: schema.into(), servers }),
         }
     }
 

@@ -14,7 +14,7 @@ use lastdrop_load::{Arrivals, Prepared, Profile, Tape};
 use lastdrop_model::bounds::{CONNECTIONS, DRAIN, DURATION, RATE, REQUESTS, SEED, SPEED, TIMEOUT, USERS};
 use lastdrop_model::class::OTHERS;
 use lastdrop_model::plan::{Pace, Replay, ServerTimeFrom};
-use lastdrop_model::request::{RequestSpec, Think, header_line};
+use lastdrop_model::request::{RequestSpec, ThinkTime, header_line};
 use lastdrop_model::{Arrival, KeepAlive, Load, Phase, Plan, Url};
 use lastdrop_report::export::Runs;
 use lastdrop_report::run_text;
@@ -65,8 +65,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "KEY", requires = "users", value_parser = str::parse::<Key>)]
     pub sessions: Option<Key>,
     /// Pause of each user between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)
-    #[arg(long, value_name = "TIME", requires = "users", value_parser = str::parse::<Think>)]
-    pub think: Option<Think>,
+    #[arg(long, value_name = "TIME", requires = "users", value_parser = str::parse::<ThinkTime>)]
+    pub think: Option<ThinkTime>,
     /// Stop after this many requests
     #[arg(short = 'n', long, value_name = "N", value_parser = within::<u64>(REQUESTS))]
     pub requests: Option<u64>,

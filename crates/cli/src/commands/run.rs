@@ -11,7 +11,7 @@ use lastdrop_lab::fleet::put_together;
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::{End, with_question};
-use lastdrop_model::{Judged, Plan, Run, Verdict};
+use lastdrop_model::{ObjectiveResult, Plan, Run, Verdict};
 use lastdrop_report::export::Runs;
 use lastdrop_report::{limit_line, run_text};
 use lastdrop_server::ServerRef;
@@ -206,7 +206,7 @@ pub(crate) fn exit_of(run: &Run, stop: &Stop) -> Exit {
     }
     match run.validity.verdict {
         Verdict::Invalid => Exit::Invalid,
-        _ if !Judged::all_met(&run.objectives) => Exit::Missed,
+        _ if !ObjectiveResult::all_met(&run.objectives) => Exit::Missed,
         _ => Exit::Done,
     }
 }

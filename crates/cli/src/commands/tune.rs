@@ -12,7 +12,7 @@ use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_looks::visitors::Visitors;
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
-use lastdrop_model::documents::{Goal, LimitAfter, Proposal, TUNE_SCHEMA, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, Proposal, RemainingLimit, TUNE_SCHEMA, TuneDocument, TuneVerdict};
 use lastdrop_model::examination::Examination;
 use lastdrop_model::objective::Metric;
 use lastdrop_model::{KeepAlive, Phase, Plan, Setting, Settings};
@@ -392,12 +392,12 @@ fn limit_after(
     look: &Order<'_>,
     reach: Option<&Reach>,
     before: &Examination,
-) -> Result<LimitAfter, LabError> {
+) -> Result<RemainingLimit, LabError> {
     let mut site = site_of(reach, look, lab)?;
     let found = diagnose(&look_again(lab, look, site.as_mut(), before)?);
     let limit = found.findings.iter().find(|f| found.limit.as_ref() == Some(&f.id));
     let title = limit.map_or_else(|| "nothing is seen to be the limit".into(), |f| f.title.clone());
-    Ok(LimitAfter { id: found.limit.clone(), title })
+    Ok(RemainingLimit { id: found.limit.clone(), title })
 }
 
 fn exit_of(document: &TuneDocument, stop: &Stop) -> Exit {

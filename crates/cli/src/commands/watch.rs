@@ -13,7 +13,7 @@ use lastdrop_diagnose::fold;
 use lastdrop_files::input;
 use lastdrop_looks::watch_stack::Watchers;
 use lastdrop_model::bounds::{DURATION, INTERVAL};
-use lastdrop_model::documents::{WatchDocument, Watched};
+use lastdrop_model::documents::{WatchDocument, WatchOutput};
 use lastdrop_report::watch::{SortBy, View};
 use lastdrop_report::watch_stack::{draw_watched, most_workers, watched_news};
 use lastdrop_report::{limit_line, watched_line, watched_text};
@@ -131,11 +131,11 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
 }
 
 /// A line for each server whose limit the counters of a look prove.
-fn limits(seen: &Watched) -> String {
+fn limits(seen: &WatchOutput) -> String {
     let of = |d: &WatchDocument| certain(&fold::look(&d.server, &d.look)).map(|limit| limit_line(&limit));
     match seen {
-        Watched::One(one) => of(one).into_iter().collect(),
-        Watched::Several(all) => all.servers().iter().filter_map(of).collect(),
+        WatchOutput::One(one) => of(one).into_iter().collect(),
+        WatchOutput::Several(all) => all.servers().iter().filter_map(of).collect(),
     }
 }
 
@@ -182,7 +182,7 @@ impl Recorder {
 /// Where looks come from.
 trait Source {
     /// The next look; None at the end.
-    fn next(&mut self) -> Option<Result<Watched>>;
+    fn next(&mut self) -> Option<Result<WatchOutput>>;
     /// How long until it is due.
     fn interval(&self) -> Duration;
     /// What is to be said in red.
@@ -195,7 +195,7 @@ struct Live {
 }
 
 impl Source for Live {
-    fn next(&mut self) -> Option<Result<Watched>> {
+    fn next(&mut self) -> Option<Result<WatchOutput>> {
         self.watchers.look(false).map_err(Into::into).transpose()
     }
 
@@ -215,11 +215,11 @@ struct Recording {
 }
 
 impl Source for Recording {
-    fn next(&mut self) -> Option<Result<Watched>> {
+    fn next(&mut self) -> Option<Result<WatchOutput>> {
         self.number += 1;
         let line = self.lines.next()?;
         let number = self.number;
-        let document = line.map_err(anyhow::Error::from).and_then(|l| Ok(Watched::read(&l)?));
+        let document = line.map_err(anyhow::Error::from).and_then(|l| Ok(WatchOutput::read(&l)?));
         Some(document.with_context(|| format!("line {number} of the recording")))
     }
 
@@ -252,7 +252,7 @@ fn lines(
     limit: Option<Instant>,
     stop: &Stop,
 ) -> Result<Exit> {
-    let mut last: Option<Watched> = None;
+    let mut last: Option<WatchOutput> = None;
     while stop.signal().is_none() && limit.is_none_or(|l| Instant::now() < l) {
         sleep(source.interval(), stop);
         let Some(document) = source.next() else { break };
@@ -312,7 +312,7 @@ fn draw_until_left(
 ) -> Result<()> {
     let mut keyboard = canvas.keyboard();
     let mut due = Instant::now() + source.interval().min(Duration::from_millis(500));
-    let mut shown: Option<Watched> = None;
+    let mut shown: Option<WatchOutput> = None;
     let mut over = false;
     while stop.signal().is_none() && limit.is_none_or(|l| Instant::now() < l) {
         if !over && !view.paused && Instant::now() >= due {

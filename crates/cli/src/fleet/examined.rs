@@ -7,7 +7,7 @@ use lastdrop_doctor::{Goal, Here, Site, Tried};
 use lastdrop_fleet::EngineError;
 use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::{Look, Url};
+use lastdrop_model::{Sample, Url};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::ServerRef;
 
@@ -21,7 +21,7 @@ pub struct ExaminedHere(Option<Found>);
 #[derive(Debug)]
 struct Found {
     site: Here,
-    told: Receiver<Look>,
+    told: Receiver<Sample>,
     url: Url,
 }
 

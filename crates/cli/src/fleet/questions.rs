@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use lastdrop_doctor as doctor;
 use lastdrop_looks::watch::FoundElsewhere;
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
-use lastdrop_model::examination::{Inside, Step};
-use lastdrop_model::{Knob, Look, Settings};
+use lastdrop_model::examination::{ExaminationStep, ServerProfile};
+use lastdrop_model::{Knob, Sample, Settings};
 use lastdrop_server::{EffectiveSettings, RestoreReport, ServerError, StackPlace};
 use serde::{Deserialize, Serialize};
 
@@ -157,9 +157,9 @@ pub enum Examined {
     },
     Visitors(Option<String>),
     Servers(doctor::Servers),
-    Looks(Vec<Look>),
-    Step(Box<Step>),
-    Inside(Vec<Inside>),
+    Looks(Vec<Sample>),
+    Step(Box<ExaminationStep>),
+    Inside(Vec<ServerProfile>),
     Modules(doctor::Tried),
     Rest(doctor::Rest),
 }

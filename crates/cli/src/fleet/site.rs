@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use lastdrop_doctor::{Goal, Machine, Nodes, Rest, Servers, Site, Tried};
 use lastdrop_lab::LabError;
-use lastdrop_model::Look;
-use lastdrop_model::examination::{Inside, Step};
+use lastdrop_model::Sample;
+use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::{ServerError, ServerRef};
 
@@ -37,7 +37,7 @@ struct Elsewhere {
     /// The agent as it is seen from here, and the agents that are on the same machine.
     address: Option<IpAddr>,
     there: Vec<String>,
-    told: Sender<Look>,
+    told: Sender<Sample>,
     telling: Option<Telling>,
     /// Why it is not asked any more: nobody waits for a machine that is lost again and again.
     failed: Option<String>,
@@ -55,7 +55,7 @@ impl Reach {
     ///
     /// # Errors
     /// When an agent cannot be asked.
-    pub fn sites(&self, servers: &[ServerRef], told: &Sender<Look>) -> Result<Box<dyn Site>, ServerError> {
+    pub fn sites(&self, servers: &[ServerRef], told: &Sender<Sample>) -> Result<Box<dyn Site>, ServerError> {
         let agents = servers.first().map_or(&[][..], ServerRef::agents);
         let mut sites = Vec::new();
         for place in 0..agents.len() {
@@ -69,7 +69,7 @@ impl Reach {
     }
 
     /// The machine of servers that are all of one agent.
-    fn site(&self, servers: &[ServerRef], told: Sender<Look>) -> Result<Box<dyn Site>, ServerError> {
+    fn site(&self, servers: &[ServerRef], told: Sender<Sample>) -> Result<Box<dyn Site>, ServerError> {
         let Some(first) = servers.first() else { return Err(ServerError::Setting("no server is named".into())) };
         let asking = self.about(first)?;
         let failed = |what: String| ServerError::Elsewhere { agent: asking.agent().into(), what, refusal: false };
@@ -228,7 +228,7 @@ impl Site for Elsewhere {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<Step, LabError> {
+    fn end(&mut self) -> Result<ExaminationStep, LabError> {
         if let Some(Err(e)) = self.telling.take().and_then(Telling::end) {
             return Err(self.fails(e));
         }
@@ -243,7 +243,7 @@ impl Site for Elsewhere {
         Ok(step)
     }
 
-    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+    fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError> {
         match self.ask(Examine::Inside { profile })? {
             Examined::Inside(mut all) => {
                 for inside in &mut all {
@@ -293,7 +293,7 @@ impl Site for Elsewhere {
 }
 
 impl Telling {
-    fn start(asking: &Arc<Asking>, told: &Sender<Look>) -> Telling {
+    fn start(asking: &Arc<Asking>, told: &Sender<Sample>) -> Telling {
         let (asking, told) = (Arc::clone(asking), told.clone());
         let (over, is_over) = channel::<()>();
         let work = move || {

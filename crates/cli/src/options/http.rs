@@ -1,20 +1,20 @@
 //! How HTTP is spoken: the options of the table in `model::http_options`.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use lastdrop_model::http_options::{Given, HTTP_OPTIONS, HttpGiven, HttpOption, Takes};
+use lastdrop_model::http_options::{HTTP_OPTIONS, HttpOption, HttpOptionValues, OptionKind, OptionValue};
 
 use super::values::within;
 
 /// Those of the options that were given.
 #[derive(Debug, Clone, Default)]
-pub struct HttpArgs(pub HttpGiven);
+pub struct HttpArgs(pub HttpOptionValues);
 
 fn arg(option: &HttpOption) -> Arg {
     let arg = Arg::new(option.flag).long(option.flag).help(option.help);
     match option.takes {
-        Takes::Switch => arg.action(ArgAction::SetTrue),
-        Takes::Number(bound) => arg.value_name(option.value_name).value_parser(within::<u32>(bound)),
-        Takes::Word(words) => arg.value_name(option.value_name).value_parser(words.to_vec()),
+        OptionKind::Switch => arg.action(ArgAction::SetTrue),
+        OptionKind::Number(bound) => arg.value_name(option.value_name).value_parser(within::<u32>(bound)),
+        OptionKind::Word(words) => arg.value_name(option.value_name).value_parser(words.to_vec()),
     }
 }
 
@@ -38,9 +38,9 @@ impl FromArgMatches for HttpArgs {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for option in HTTP_OPTIONS {
             let given = match option.takes {
-                Takes::Switch => Some(Given::Switch(true)).filter(|_| matches.get_flag(option.flag)),
-                Takes::Number(_) => matches.get_one::<u32>(option.flag).copied().map(Given::Number),
-                Takes::Word(_) => matches.get_one::<String>(option.flag).cloned().map(Given::Word),
+                OptionKind::Switch => Some(OptionValue::Switch(true)).filter(|_| matches.get_flag(option.flag)),
+                OptionKind::Number(_) => matches.get_one::<u32>(option.flag).copied().map(OptionValue::Number),
+                OptionKind::Word(_) => matches.get_one::<String>(option.flag).cloned().map(OptionValue::Word),
             };
             if let Some(given) = given {
                 self.0.add(option, given);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lastdrop_model::plan::{HttpOptions, Plan, ServerTimeFrom};
-use lastdrop_model::request::{Auth, Body, Data, Expectation, Page, Part, PartContent, Per, Think};
+use lastdrop_model::request::{Auth, Body, Data, Expectation, FormPart, Page, PartContent, RowScope, ThinkTime};
 
 use super::http::HttpArgs;
 use super::values::pair;
@@ -44,8 +44,8 @@ pub struct RequestArgs {
     #[arg(long, value_name = "WHAT", value_parser = str::parse::<Expectation>)]
     pub expect: Vec<Expectation>,
     /// Pause between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)
-    #[arg(long, value_name = "TIME", value_parser = str::parse::<Think>)]
-    pub think: Option<Think>,
+    #[arg(long, value_name = "TIME", value_parser = str::parse::<ThinkTime>)]
+    pub think: Option<ThinkTime>,
     /// A CSV file with a header line: {{name}} in URL, headers and body is the value of its next row
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
@@ -96,7 +96,7 @@ impl RequestArgs {
             request.auth = self.auth();
             request.expect.clone_from(&self.expect);
         }
-        plan.data = self.data.as_ref().map(|file| Data { file: file.clone(), per: Per::Request, random: false });
+        plan.data = self.data.as_ref().map(|file| Data { file: file.clone(), per: RowScope::Request, random: false });
         plan.page = self.page.then_some(Page { connections_per_host: 6, cache: self.page_cache });
         plan.http = HttpOptions::default();
         self.http.0.set(&mut plan.http, |option| !option.beside_a_file);
@@ -126,7 +126,7 @@ impl RequestArgs {
             return Body::None;
         }
         let part = |(name, value): &(String, String)| {
-            Part::new(name, file(value).map_or_else(|| PartContent::Text(value.clone()), PartContent::File))
+            FormPart::new(name, file(value).map_or_else(|| PartContent::Text(value.clone()), PartContent::File))
         };
         Body::Multipart(self.parts.iter().map(part).collect())
     }

@@ -28,7 +28,7 @@ use lastdrop_lab::observers::Requests;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_load::FirstAnswer;
 use lastdrop_model::units::show_us;
-use lastdrop_model::{Exchange, Kind, Plan, Run, Wish, raw};
+use lastdrop_model::{CaptureLevel, Exchange, Kind, Plan, Run, raw};
 
 pub use self::calendar::{c_time, day, local_time};
 pub use self::refusal::{Refusal, beyond, failed, host_and_port, out_of_bounds, refuse, whole};
@@ -55,7 +55,12 @@ pub struct Carried {
 }
 
 /// Carries a plan out, without a store and without looking at the server, and shows each request that is over.
-pub fn carry_out(plan: &Plan, wish: Wish, stop: &Stop, show: &mut dyn FnMut(&[Exchange])) -> Result<Carried, LabError> {
+pub fn carry_out(
+    plan: &Plan,
+    wish: CaptureLevel,
+    stop: &Stop,
+    show: &mut dyn FnMut(&[Exchange]),
+) -> Result<Carried, LabError> {
     let mut lab = Lab::new(&stop.flag, vec![Box::new(Requests { wish, show })]);
     lab.observe = false;
     resident::release_code();

@@ -124,7 +124,7 @@ pub struct Feed {
 /// A feed that is running.
 #[derive(Debug)]
 pub struct Running {
-    tally: Arc<Mutex<plan::Played>>,
+    tally: Arc<Mutex<plan::ReplaySummary>>,
     thread: JoinHandle<()>,
 }
 
@@ -133,7 +133,7 @@ impl Running {
     ///
     /// # Errors
     /// When its thread has panicked.
-    pub fn finish(self) -> Result<plan::Played, &'static str> {
+    pub fn finish(self) -> Result<plan::ReplaySummary, &'static str> {
         self.thread.join().map_err(|_| "the log's reader ended early; please report this")?;
         Ok(self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
@@ -146,7 +146,7 @@ impl Feed {
     /// When the system gives no thread.
     pub fn start(self) -> io::Result<(Receiver<Vec<Played>>, Running)> {
         let (out, played) = sync_channel(WAITING);
-        let tally = Arc::new(Mutex::new(plan::Played::default()));
+        let tally = Arc::new(Mutex::new(plan::ReplaySummary::default()));
         let shared = Arc::clone(&tally);
         let thread = thread::Builder::new().name("log".into()).spawn(move || {
             let result = self.run(&out);
@@ -155,8 +155,8 @@ impl Feed {
         Ok((played, Running { tally, thread }))
     }
 
-    fn run(mut self, out: &SyncSender<Vec<Played>>) -> plan::Played {
-        let mut tally = plan::Played::default();
+    fn run(mut self, out: &SyncSender<Vec<Played>>) -> plan::ReplaySummary {
+        let mut tally = plan::ReplaySummary::default();
         let mut batch = Vec::with_capacity(TOGETHER);
         while let Some(entry) = self.entries.next() {
             tally.requests += 1;

@@ -11,8 +11,8 @@ use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, T
 use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab, LabError};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::examination::{Inside, Step, StepKind};
-use lastdrop_model::{Event, KeepAlive, Load, Plan, Wish};
+use lastdrop_model::examination::{ExaminationStep, ServerProfile, StepKind};
+use lastdrop_model::{CaptureLevel, Event, KeepAlive, Load, Plan};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -27,7 +27,7 @@ impl Carrier for Late {
         let at = Instant::now() + BEFORE;
         let prepared = Prepared::new(run.plan).map_err(|e| e.to_string())?.starting(at);
         (run.begins)(at);
-        let (clock, wish) = (RunClock::start(), Wish::default());
+        let (clock, wish) = (RunClock::start(), CaptureLevel::default());
         let finished = lastdrop_load::run(run.plan, &prepared, clock, run.stop, run.enough, wish, report);
         thread::sleep(AFTER);
         let finished = finished.map_err(|e| e.to_string())?;
@@ -64,11 +64,11 @@ impl Site for FromElsewhere {
         self.0.begin()
     }
 
-    fn end(&mut self) -> Result<Step, LabError> {
+    fn end(&mut self) -> Result<ExaminationStep, LabError> {
         self.0.end().map(sent)
     }
 
-    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+    fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError> {
         self.0.inside(profile).map(sent)
     }
 

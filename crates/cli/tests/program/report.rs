@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::accessible::{assert_accessible, faults};
 use crate::common::browser::Browser;
 use crate::common::{Folder, Target, answer, head, serve};
-use lastdrop_model::{Counts, HostLook, KeptPlan, Kind, ListenQueue, Look, Plan, Slice};
+use lastdrop_model::{Counts, HostSample, KeptPlan, Kind, ListenQueue, Plan, Sample, Slice};
 use lastdrop_store::Store;
 
 /// What a browser makes of a page.
@@ -215,7 +215,7 @@ fn a_million_requests_a_second_are_a_page() {
         second.second = t;
         store.second(id, &second).expect("written");
         let queue = ListenQueue { address: "127.0.0.1:80".into(), queue: 4096, limit: 4096, ..ListenQueue::default() };
-        let look = Look {
+        let look = Sample {
             t_s: f64::from(t) + 1.0,
             span_s: 1.0,
             worker_count: 4096,
@@ -224,8 +224,8 @@ fn a_million_requests_a_second_are_a_page() {
             real_memory_bytes: Some(900 << 30),
             listen: vec![queue],
             kernel: [("ListenOverflows".to_string(), 1_000_000)].into(),
-            host: HostLook { cores: vec![0.99; 192], ..HostLook::default() },
-            ..Look::default()
+            host: HostSample { cores: vec![0.99; 192], ..HostSample::default() },
+            ..Sample::default()
         };
         store.look(id, &look).expect("written");
     }

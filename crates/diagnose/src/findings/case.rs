@@ -1,8 +1,10 @@
 //! What the rules look at: the evidence, and what follows from it by arithmetic.
 
 use lastdrop_analyze::workers::{KeepAliveHold, RequestCost, WorkersEvidence, advise};
-use lastdrop_model::documents::{Evidence, Expectation, Finding, Fix, Severity, WorkersAdvice};
-use lastdrop_model::examination::{Examination, Examined, Inside, LoadShape, ServerSeen, Step, StepKind};
+use lastdrop_model::documents::{Evidence, ExpectedGain, Finding, Fix, Severity, WorkersAdvice};
+use lastdrop_model::examination::{
+    Examination, ExaminationStep, ExaminedServer, LoadShape, ServerMeasurements, ServerProfile, StepKind,
+};
 use lastdrop_model::units::show_us;
 use serde_json::{Value, json};
 
@@ -49,8 +51,8 @@ const EVERYBODY_WITH_A_QUEUE: f64 = 0.75;
 pub struct Case<'a> {
     pub all: &'a Examination,
     /// The load that is asked about.
-    pub main: &'a Step,
-    pub alone: Option<&'a Step>,
+    pub main: &'a ExaminationStep,
+    pub alone: Option<&'a ExaminationStep>,
 }
 
 /// A server, and what was seen of it under the load that is asked about.
@@ -59,8 +61,8 @@ pub struct View<'a> {
     pub case: &'a Case<'a>,
     /// Its place in the chain: 0 is the one that the URL leads to.
     pub place: usize,
-    pub about: &'a Examined,
-    pub seen: &'a ServerSeen,
+    pub about: &'a ExaminedServer,
+    pub seen: &'a ServerMeasurements,
 }
 
 impl<'a> Case<'a> {
@@ -69,7 +71,7 @@ impl<'a> Case<'a> {
     }
 
     pub fn servers(&'a self) -> Vec<View<'a>> {
-        let view = |(place, about): (usize, &'a Examined)| {
+        let view = |(place, about): (usize, &'a ExaminedServer)| {
             Some(View { case: self, place, about, seen: self.main.server(&about.server)? })
         };
         self.all.servers.iter().enumerate().filter_map(view).collect()
@@ -84,7 +86,7 @@ impl<'a> Case<'a> {
     pub fn slower(&self) -> Option<f64> {
         let step = self.alone.filter(|s| s.response.count > 0)?;
         // One who is turned away most of the time is answered sooner: their times tell nothing of each other.
-        let turned_away = |s: &Step| s.share_of_status(|s| ["429", "503", "403"].contains(&s));
+        let turned_away = |s: &ExaminationStep| s.share_of_status(|s| ["429", "503", "403"].contains(&s));
         if (turned_away(step) - turned_away(self.main)).abs() > 0.1 && !self.errors() {
             return Some(1.0);
         }
@@ -264,7 +266,7 @@ impl<'a> Case<'a> {
 
     /// What throughput should be without so much of a request's processor time: it goes up as that goes down where processors are what lacks,
     /// and the time of a request goes down elsewhere. `spared` are the least, the likely and the most seconds per request.
-    pub fn without_cpu(&self, spared: [f64; 3], because: impl Into<String>) -> Option<Expectation> {
+    pub fn without_cpu(&self, spared: [f64; 3], because: impl Into<String>) -> Option<ExpectedGain> {
         // Of one user alone all that a request takes; of a load that fills processors what it takes of these.
         let all = if self.cpu_full() {
             self.main.cpu_per_request_s()?
@@ -274,10 +276,10 @@ impl<'a> Case<'a> {
         // Something of a request is always left.
         let ratio = |spared: f64| round(1.0 / (1.0 - (spared / all).clamp(0.0, 0.9)));
         let [least, likely, most] = spared.map(ratio);
-        (all > 0.0).then(|| Expectation { ratio: likely, interval: Some([least, most]), because: because.into() })
+        (all > 0.0).then(|| ExpectedGain { ratio: likely, interval: Some([least, most]), because: because.into() })
     }
 
-    pub fn inside(&self, server: &str) -> Option<&'a Inside> {
+    pub fn inside(&self, server: &str) -> Option<&'a ServerProfile> {
         self.all.inside.iter().find(|i| i.server == server)
     }
 
@@ -286,7 +288,7 @@ impl<'a> Case<'a> {
     fn good_rps(&self) -> f64 {
         let inside = self.all.step(StepKind::Inside).filter(|_| self.main.unanswered() > self.main.answered);
         let steps = [Some(self.main), inside];
-        let good = |step: &Step| step.answered as f64 * (1.0 - step.share_of_status(|s| s.starts_with('5')));
+        let good = |step: &ExaminationStep| step.answered as f64 * (1.0 - step.share_of_status(|s| s.starts_with('5')));
         let (answered, seconds) =
             steps.iter().flatten().fold((0.0, 0.0), |(n, s), step| (n + good(step), s + step.duration_s));
         answered / seconds.max(1e-3)
@@ -295,7 +297,7 @@ impl<'a> Case<'a> {
     /// The largest throughput that users and processors allow, as a ratio to now: N / S of one user alone, and cores / D.
     /// `workers`: no more of them than that at once, each for as long as one user alone takes.
     /// (Bottleneck bounds of operational analysis; Denning and Buzen 1978.)
-    pub fn bound(&self, workers: Option<f64>) -> Option<Expectation> {
+    pub fn bound(&self, workers: Option<f64>) -> Option<ExpectedGain> {
         let now = self.good_rps();
         let service = self.alone_s().filter(|s| *s > 0.0)?;
         if now <= 0.0 {
@@ -323,7 +325,7 @@ impl<'a> Case<'a> {
         } else {
             format!("{} users, each {} a request when nobody waits", self.main.users, show_us(service * 1e6))
         };
-        Some(Expectation { ratio: round(most / now), interval: None, because: why })
+        Some(ExpectedGain { ratio: round(most / now), interval: None, because: why })
     }
 }
 
@@ -618,7 +620,7 @@ pub trait Says {
     fn seen(self, source: &str, name: &str, value: impl Into<Value>, threshold: impl Into<Value>) -> Finding;
     fn unless(self, against: impl Into<String>) -> Finding;
     fn do_this(self, fix: Vec<Fix>, advice: impl Into<String>) -> Finding;
-    fn brings(self, expect: Option<Expectation>) -> Finding;
+    fn brings(self, expect: Option<ExpectedGain>) -> Finding;
     fn check_by(self, check: impl Into<String>) -> Finding;
 }
 
@@ -653,7 +655,7 @@ impl Says for Finding {
         self
     }
 
-    fn brings(mut self, expect: Option<Expectation>) -> Finding {
+    fn brings(mut self, expect: Option<ExpectedGain>) -> Finding {
         self.expect = expect.filter(|e| e.ratio.is_finite() && e.ratio >= 1.0);
         self
     }

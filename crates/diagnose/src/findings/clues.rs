@@ -5,7 +5,7 @@
 //! points to all findings that it may be part of. Which settings are worth trying for a finding stands in the tables of knobs.
 
 use lastdrop_model::documents::Clue;
-use lastdrop_model::examination::{Examination, ServerSeen};
+use lastdrop_model::examination::{Examination, ServerMeasurements};
 
 use super::case::{Case, View};
 use super::{LIMITS, RISKS, WASTES};
@@ -133,7 +133,7 @@ fn signs(case: &Case<'_>, v: &View<'_>, all_cores: f64) -> Vec<(&'static [&'stat
 /// A thread or process that nearly fills a processor, or would if others did not have it: in words, and whether one alone does most of its
 /// server's work. Beside programs that use the processors none fills one, however much it has to do; what it waits for one tells. Of a
 /// pool that computes on few processors each worker waits so, and none of them alone.
-fn never_idle(seen: &ServerSeen, cores: f64) -> Option<(bool, String)> {
+fn never_idle(seen: &ServerMeasurements, cores: f64) -> Option<(bool, String)> {
     let hottest = seen.hottest_thread_cores.max(seen.hottest_process_cores);
     if hottest >= NEARLY_ONE_CORE {
         return Some((true, format!("the busiest of its processes uses {hottest:.2} of a processor")));
@@ -148,14 +148,16 @@ fn never_idle(seen: &ServerSeen, cores: f64) -> Option<(bool, String)> {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::examination::{Examined, Runnable, Step, StepKind, Times};
+    use lastdrop_model::examination::{ExaminationStep, ExaminedServer, LatencySummary, Runnable, StepKind};
 
     use super::*;
 
-    fn examination(about: Examined, seen: ServerSeen, step: Step) -> Examination {
-        let (response, server) =
-            (Times { count: 100, mean: 5e3, p50: 5e3, p99: 6e3, ..Times::default() }, about.server.clone());
-        let step = Step {
+    fn examination(about: ExaminedServer, seen: ServerMeasurements, step: ExaminationStep) -> Examination {
+        let (response, server) = (
+            LatencySummary { count: 100, mean: 5e3, p50: 5e3, p99: 6e3, ..LatencySummary::default() },
+            about.server.clone(),
+        );
+        let step = ExaminationStep {
             kind: StepKind::Main,
             users: 10,
             answered: 1000,
@@ -164,14 +166,14 @@ mod tests {
             answered_rps: 333.0,
             response,
             service: response,
-            servers: vec![ServerSeen { server, ..seen }],
+            servers: vec![ServerMeasurements { server, ..seen }],
             ..step
         };
         Examination { servers: vec![about], steps: vec![step], processors: 2, ..Examination::default() }
     }
 
-    fn of(server: &str) -> Examined {
-        Examined { server: server.into(), kind: server.into(), ..Examined::default() }
+    fn of(server: &str) -> ExaminedServer {
+        ExaminedServer { server: server.into(), kind: server.into(), ..ExaminedServer::default() }
     }
 
     fn ids(all: &[Clue]) -> Vec<&str> {
@@ -180,13 +182,17 @@ mod tests {
 
     #[test]
     fn a_worker_that_nearly_fills_a_core_points_to_more_of_them_and_to_less_work() {
-        let seen = ServerSeen {
+        let seen = ServerMeasurements {
             hottest_thread_cores: 0.8,
             hottest_process_cores: 0.8,
             cpu_cores: Some(0.8),
-            ..ServerSeen::default()
+            ..ServerMeasurements::default()
         };
-        let all = clues(&examination(of("nginx"), seen, Step { cores: vec![0.5, 0.8], ..Step::default() }));
+        let all = clues(&examination(
+            of("nginx"),
+            seen,
+            ExaminationStep { cores: vec![0.5, 0.8], ..ExaminationStep::default() },
+        ));
         for id in ["single-worker-cpu", "single-process", "cpu-saturated", "compression-bound"] {
             let clue = all.iter().find(|c| c.finding == id).unwrap_or_else(|| panic!("{id} in {all:?}"));
             assert!(clue.server == "nginx" && clue.because.contains("0.80"), "{clue:?}");
@@ -198,14 +204,18 @@ mod tests {
     #[test]
     fn a_worker_that_waits_for_a_processor_that_others_have_is_as_busy_as_one_that_has_it() {
         let looked = |cores, run_delay, of_server| {
-            let seen = ServerSeen {
+            let seen = ServerMeasurements {
                 hottest_thread_cores: cores,
                 hottest_process_cores: cores,
                 most_runnable: Some(Runnable { cores, run_delay }),
                 cpu_cores: Some(of_server),
-                ..ServerSeen::default()
+                ..ServerMeasurements::default()
             };
-            clues(&examination(of("nginx"), seen, Step { cores: vec![0.5, 0.5], ..Step::default() }))
+            clues(&examination(
+                of("nginx"),
+                seen,
+                ExaminationStep { cores: vec![0.5, 0.5], ..ExaminationStep::default() },
+            ))
         };
         let all = looked(0.4, 0.5, 0.4);
         for id in ["single-worker-cpu", "cpu-saturated", "compression-bound"] {
@@ -221,15 +231,18 @@ mod tests {
 
     #[test]
     fn a_server_that_has_nothing_to_do_points_to_nothing() {
-        let all =
-            clues(&examination(of("nginx"), ServerSeen::default(), Step { cores: vec![0.1, 0.1], ..Step::default() }));
+        let all = clues(&examination(
+            of("nginx"),
+            ServerMeasurements::default(),
+            ExaminationStep { cores: vec![0.1, 0.1], ..ExaminationStep::default() },
+        ));
         assert_eq!(all, []);
         assert_eq!(clues(&Examination::default()), []);
     }
 
     #[test]
     fn a_pool_at_work_and_a_queue_near_its_end_are_clues() {
-        let seen = ServerSeen {
+        let seen = ServerMeasurements {
             workers_most: 2,
             workers_last: 2,
             threads: 2.0,
@@ -237,10 +250,11 @@ mod tests {
             queue_mean: Some(4.0),
             queue_most: Some(5),
             queue_limit: Some(5),
-            ..ServerSeen::default()
+            ..ServerMeasurements::default()
         };
-        let about = Examined { one_request_a_worker: true, ..of("php-fpm") };
-        let all = clues(&examination(about, seen, Step { cores: vec![0.1, 0.1], ..Step::default() }));
+        let about = ExaminedServer { one_request_a_worker: true, ..of("php-fpm") };
+        let all =
+            clues(&examination(about, seen, ExaminationStep { cores: vec![0.1, 0.1], ..ExaminationStep::default() }));
         for id in ["fpm-children-exhausted", "upstream-backlog-overflow"] {
             assert!(ids(&all).contains(&id), "{id} in {all:?}");
         }

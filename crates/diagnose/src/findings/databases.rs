@@ -2,7 +2,7 @@
 
 use lastdrop_analyze::services::service_at;
 use lastdrop_model::documents::Finding;
-use lastdrop_model::{DatabaseLook, SessionState};
+use lastdrop_model::{DatabaseSample, SessionState};
 
 use super::case::{Case, Says, View, finding};
 use super::locks::waiting_inside;
@@ -16,7 +16,7 @@ const POOLERS: &[&str] = &["pgbouncer", "pgcat", "odyssey", "pgpool", "proxysql"
 pub(super) fn database_refuses(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("database-connections");
-        let refused: u64 = case.main.databases.iter().filter_map(DatabaseLook::refused_connections).sum();
+        let refused: u64 = case.main.databases.iter().filter_map(DatabaseSample::refused_connections).sum();
         let errors = case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
         // What a proxy reads may be a page about such errors.
         let read = if v.is(&["nginx", "haproxy", "caddy", "lighttpd"]) { 0.0 } else { v.calls("database-refused") };
@@ -139,7 +139,7 @@ fn at_database<'a>(case: &'a Case<'a>) -> Option<(View<'a>, &'a str, f64)> {
 }
 
 /// The database's own view: that of the server behind, else of the only one.
-pub(super) fn view_of<'a>(case: &Case<'a>, db: Option<&View<'_>>) -> Option<&'a DatabaseLook> {
+pub(super) fn view_of<'a>(case: &Case<'a>, db: Option<&View<'_>>) -> Option<&'a DatabaseSample> {
     let all = &case.main.databases;
     let own = all.iter().find(|look| db.is_some_and(|v| look.server.as_deref() == Some(v.about.server.as_str())));
     own.or_else(|| all.first().filter(|_| all.len() == 1)).filter(|look| look.trouble.is_none())

@@ -1,7 +1,7 @@
 //! Requests that wait for each other: for a session, a file, a semaphore or mutex, an interpreter.
 
 use lastdrop_model::documents::Finding;
-use lastdrop_model::examination::{Step, StepKind};
+use lastdrop_model::examination::{ExaminationStep, StepKind};
 use serde_json::json;
 
 use super::case::{Case, Says, View, finding};
@@ -43,7 +43,7 @@ fn one_at_a_time(case: &Case<'_>) -> bool {
 pub(super) fn sessions_apart(case: &Case<'_>) -> Option<Finding> {
     let apart = case.all.step(StepKind::OtherSessions)?;
     // A visitor whom the server does not know may get another page.
-    let most = |step: &Step| step.status.iter().max_by_key(|(_, n)| **n).map(|(status, _)| status.clone());
+    let most = |step: &ExaminationStep| step.status.iter().max_by_key(|(_, n)| **n).map(|(status, _)| status.clone());
     let gain = apart.answered_rps / case.main.answered_rps.max(1e-9);
     let v = case
         .servers()
@@ -137,7 +137,7 @@ pub(super) fn serialized(case: &Case<'_>) -> Option<Finding> {
 /// much as many do, and nobody computes, waits for somebody else or is full.
 pub(super) fn no_more_than_one(case: &Case<'_>) -> Option<Finding> {
     let alone = case.alone.filter(|s| s.answered >= 10)?;
-    let flat = |s: &Step| (0.8 * alone.answered_rps..=1.25 * alone.answered_rps).contains(&s.answered_rps);
+    let flat = |s: &ExaminationStep| (0.8 * alone.answered_rps..=1.25 * alone.answered_rps).contains(&s.answered_rps);
     let few = case.all.step(StepKind::Few).is_none_or(flat);
     let is_pool = |v: &View<'_>| v.has_pool() && !v.is_async();
     let rests = |v: &View<'_>| v.seen.hottest_process_cores < 0.5 && v.made().0 < 2.0 && !(is_pool(v) && v.is_full());

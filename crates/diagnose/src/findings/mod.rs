@@ -27,7 +27,7 @@ mod tests;
 
 use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity, WorkersAdvice};
 use lastdrop_model::event::{Suspect, Suspicion};
-use lastdrop_model::examination::{Examination, ServerSeen, StepKind};
+use lastdrop_model::examination::{Examination, ServerMeasurements, StepKind};
 use serde_json::Value;
 
 pub use about::{About, about, all_about};
@@ -80,7 +80,7 @@ pub fn certain(examination: &Examination) -> Option<Finding> {
 /// Threads of which it may not be seen what they wait for, in words.
 fn unseen_threads(examination: &Examination) -> Vec<String> {
     let seen = examination.main().map_or(&[][..], |step| &step.servers);
-    let of = |s: &ServerSeen| {
+    let of = |s: &ServerMeasurements| {
         let unseen = s.waiting("unseen");
         (unseen >= 0.5).then(|| {
             let (n, all) = (unseen.ceil(), s.threads.ceil());

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use lastdrop_analyze::nodes::{Node, differing};
-use lastdrop_model::documents::{Differs, DoctorDocument, Evidence, Finding, Severity};
-use lastdrop_model::examination::{Examination, Examined};
+use lastdrop_model::documents::{DoctorDocument, Evidence, Finding, NodeDifference, Severity};
+use lastdrop_model::examination::{Examination, ExaminedServer};
 
 use super::{by_weight, diagnose_without};
 
@@ -104,14 +104,14 @@ impl Of<'_> {
 }
 
 /// `a/apache` and `b/apache`.
-fn is_same(one: &Examined, other: &Examined) -> bool {
-    let name = |server: &Examined| server.server.split_once('/').map(|(_, name)| name.to_string());
+fn is_same(one: &ExaminedServer, other: &ExaminedServer) -> bool {
+    let name = |server: &ExaminedServer| server.server.split_once('/').map(|(_, name)| name.to_string());
     one.kind == other.kind && name(one) == name(other)
 }
 
 /// In what the machines' servers differ, by settings, memory and errors. How the load is shared nobody here can tell.
-fn differs(site: &Examination) -> Vec<Differs> {
-    let node = |examination: &Examination, server: &Examined| {
+fn differs(site: &Examination) -> Vec<NodeDifference> {
+    let node = |examination: &Examination, server: &ExaminedServer| {
         let step = examination.main();
         let seen = step.and_then(|step| step.server(&server.server));
         let mut errors: BTreeMap<String, u64> = seen.map(|seen| seen.kernel.clone()).unwrap_or_default();

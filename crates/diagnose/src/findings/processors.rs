@@ -1,7 +1,7 @@
 //! Processors: full, one of them full, spent on making workers, or on one thing that could be spared.
 
-use lastdrop_model::documents::{Expectation, Finding, Fix};
-use lastdrop_model::examination::{LoadShape, Step, StepKind};
+use lastdrop_model::documents::{ExpectedGain, Finding, Fix};
+use lastdrop_model::examination::{ExaminationStep, LoadShape, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
@@ -137,7 +137,7 @@ pub(super) fn may_compress(case: &Case<'_>) -> bool {
 /// What the experiment showed in which nobody asks for compressed answers: more of them, and each is larger.
 fn uncompressed(case: &Case<'_>) -> Option<Finding> {
     let plain = case.all.step(StepKind::Uncompressed)?;
-    let bytes = |step: &Step| step.bytes_received as f64 / step.answered.max(1) as f64;
+    let bytes = |step: &ExaminationStep| step.bytes_received as f64 / step.answered.max(1) as f64;
     let (gain, larger) =
         (plain.answered_rps / case.main.answered_rps.max(1e-9), bytes(plain) / bytes(case.main).max(1.0));
     let v = case.servers().into_iter().find(|v| short_of_cpu(v)).filter(|_| gain >= 1.5 && larger >= 1.3)?;
@@ -150,7 +150,7 @@ fn uncompressed(case: &Case<'_>) -> Option<Finding> {
             .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores, 0)
             .unless("as few answers without it")
             .do_this(Vec::new(), LESS_COMPRESSION)
-            .brings(Some(Expectation {
+            .brings(Some(ExpectedGain {
                 interval: None,
                 ratio: round(1.0 / (1.0 - 0.7 * share)),
                 because: format!(

@@ -1,4 +1,6 @@
-use lastdrop_model::examination::{Examined, GeneratorSeen, ModuleSize, ModulesTried, Step, StepKind};
+use lastdrop_model::examination::{
+    ExaminationStep, ExaminedServer, GeneratorMeasurements, ModuleSize, ModuleTrial, StepKind,
+};
 
 use super::*;
 
@@ -13,16 +15,18 @@ fn every_rule_is_explained_and_what_is_explained_has_a_rule() {
 /// Two full processors, of which the server has a tenth: by whom they are filled is all the difference.
 #[test]
 fn what_other_machines_give_to_the_load_is_taken_from_none_of_the_servers() {
-    let full = |generator: GeneratorSeen| {
-        let seen = ServerSeen { server: "nginx".into(), cpu_cores: Some(0.2), ..ServerSeen::default() };
-        let step = Step { cores: vec![1.0; 2], servers: vec![seen], generator, ..Step::default() };
-        let all = Examination { steps: vec![Step { kind: StepKind::Main, ..step }], ..Examination::default() };
+    let full = |generator: GeneratorMeasurements| {
+        let seen = ServerMeasurements { server: "nginx".into(), cpu_cores: Some(0.2), ..ServerMeasurements::default() };
+        let step =
+            ExaminationStep { cores: vec![1.0; 2], servers: vec![seen], generator, ..ExaminationStep::default() };
+        let all =
+            Examination { steps: vec![ExaminationStep { kind: StepKind::Main, ..step }], ..Examination::default() };
         Case::of(&all).is_some_and(|case| case.cpu_full())
     };
     let cores = 1.8;
-    assert!(full(GeneratorSeen { cores, ..GeneratorSeen::default() }));
-    assert!(full(GeneratorSeen { cores, cores_here: Some(1.8), ..GeneratorSeen::default() }));
-    assert!(!full(GeneratorSeen { cores, cores_here: Some(0.0), ..GeneratorSeen::default() }));
+    assert!(full(GeneratorMeasurements { cores, ..GeneratorMeasurements::default() }));
+    assert!(full(GeneratorMeasurements { cores, cores_here: Some(1.8), ..GeneratorMeasurements::default() }));
+    assert!(!full(GeneratorMeasurements { cores, cores_here: Some(0.0), ..GeneratorMeasurements::default() }));
 }
 
 /// A machine with an Apache before a PHP-FPM, of each of which so many modules are loaded in vain.
@@ -30,23 +34,26 @@ fn with_unused(machine: &str, modules: usize, extensions: usize) -> Examination 
     let tried = |count: usize| {
         let one = |n| ModuleSize { name: format!("m{n}"), bytes: Some(4096), line: Some(format!("/etc/{n}.ini:1")) };
         let (unused, needed) = ((0..count).map(one).collect(), vec!["ctype".to_string()]);
-        Some(ModulesTried {
+        Some(ModuleTrial {
             unused,
             needed,
             worker_bytes: Some(8192),
             worker_bytes_without: Some(4096),
-            ..ModulesTried::default()
+            ..ModuleTrial::default()
         })
     };
-    let server = |kind: &str, count: usize| Examined {
+    let server = |kind: &str, count: usize| ExaminedServer {
         server: format!("{machine}{kind}"),
         kind: kind.into(),
         modules: tried(count),
-        ..Examined::default()
+        ..ExaminedServer::default()
     };
     let servers = vec![server("apache", modules), server("php-fpm", extensions)];
-    let seen = servers.iter().map(|s| ServerSeen { server: s.server.clone(), ..ServerSeen::default() }).collect();
-    let step = Step { kind: StepKind::Main, servers: seen, ..Step::default() };
+    let seen = servers
+        .iter()
+        .map(|s| ServerMeasurements { server: s.server.clone(), ..ServerMeasurements::default() })
+        .collect();
+    let step = ExaminationStep { kind: StepKind::Main, servers: seen, ..ExaminationStep::default() };
     Examination { machine: machine.trim_end_matches('/').into(), servers, steps: vec![step], ..Examination::default() }
 }
 

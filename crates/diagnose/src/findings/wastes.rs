@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::documents::{Expectation, Finding};
-use lastdrop_model::examination::{ModulesTried, Step, StepKind};
+use lastdrop_model::documents::{ExpectedGain, Finding};
+use lastdrop_model::examination::{ExaminationStep, ModuleTrial, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
@@ -97,7 +97,7 @@ fn database_connects(case: &Case<'_>) -> Option<Finding> {
 const CONNECT_S: [(&str, f64); 2] = [("postgresql", 20e-3), ("mariadb", 1e-3)];
 
 /// What a kept connection should bring: of the database's time that part which connections take. Of short statements it is most.
-fn kept_database_connection(case: &Case<'_>, connects: f64) -> Option<Expectation> {
+fn kept_database_connection(case: &Case<'_>, connects: f64) -> Option<ExpectedGain> {
     let db = case.servers().into_iter().find(|v| v.is(&["postgresql", "mariadb"]))?;
     let each = db.seen.cpu_cores? * case.main.duration_s / case.main.answered.max(1) as f64;
     let most = CONNECT_S.iter().find(|(kind, _)| db.is(&[kind])).map(|(_, s)| s * connects)?;
@@ -170,7 +170,8 @@ fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
     let asked =
         case.all.whole_steps().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
     // As many as there are users are opened anyway, however few are answered.
-    let tells = |s: &&Step| s.keepalive && s.answered >= 20 && (is_off || s.answered >= 3 * u64::from(s.users));
+    let tells =
+        |s: &&ExaminationStep| s.keepalive && s.answered >= 20 && (is_off || s.answered >= 3 * u64::from(s.users));
     let step = asked.into_iter().find(tells)?;
     let a_request = step.connections as f64 / step.answered.max(1) as f64;
     // Where it is on, something else closes: answers that are errors, an application, threads that are all busy.
@@ -192,7 +193,7 @@ fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// What a kept connection should bring clients: the time that it takes to make one.
-fn connection_kept(case: &Case<'_>, step: &Step, connections: f64) -> Option<Expectation> {
+fn connection_kept(case: &Case<'_>, step: &ExaminationStep, connections: f64) -> Option<ExpectedGain> {
     let connect = step.connect.mean * connections;
     let all = step.response.mean;
     let ratio = round(1.0 / (1.0 - (connect / all).clamp(0.0, 0.9)));
@@ -201,14 +202,15 @@ fn connection_kept(case: &Case<'_>, step: &Step, connections: f64) -> Option<Exp
         let because = "to open and close a connection takes some 60 µs of processor time at both ends together";
         return case.without_cpu(BEHIND_CONNECT_S.map(|each| each * connections), because);
     }
-    (connect > 0.0 && all > 0.0).then_some(Expectation { ratio, interval: None, because })
+    (connect > 0.0 && all > 0.0).then_some(ExpectedGain { ratio, interval: None, because })
 }
 
 /// Workers that are replaced all the time as soon as clients do not keep their connections: what the other steps show of it.
 fn churn_without_keepalive(case: &Case<'_>) -> Option<Finding> {
     let steps = case.all.whole_steps().filter(|s| s.answered >= 20 && s.answered_rps > 0.0);
-    let of_load = |s: &&Step| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive);
-    let (kept, closing): (Vec<&Step>, Vec<&Step>) = steps.filter(of_load).partition(|s| s.keepalive);
+    let of_load = |s: &&ExaminationStep| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive);
+    let (kept, closing): (Vec<&ExaminationStep>, Vec<&ExaminationStep>) =
+        steps.filter(of_load).partition(|s| s.keepalive);
     let (kept, closing) = (kept.first()?, closing.first()?);
     let ratio = kept.answered_rps / closing.answered_rps;
     let seconds = closing.duration_s.max(1e-3);
@@ -234,7 +236,7 @@ fn churn_without_keepalive(case: &Case<'_>) -> Option<Finding> {
                     vec![v.fix(name, json!(to))],
                     "a worker that leaks can serve thousands of requests before it matters; lastdrop size --fit says how much it grows",
                 )
-                .brings(Some(Expectation {
+                .brings(Some(ExpectedGain {
                     ratio: round(ratio),
                     interval: Some([1.0, round(ratio)]),
                     because: format!(
@@ -288,11 +290,11 @@ fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
 }
 
 /// What a pool of its full size should bring from the start: what it answered in the steps that came after it had grown.
-fn grown(case: &Case<'_>) -> Option<Expectation> {
+fn grown(case: &Case<'_>) -> Option<ExpectedGain> {
     let now = case.main.answered_rps;
     let after = [StepKind::Beyond, StepKind::OtherKeepalive].into_iter().filter_map(|kind| case.all.step(kind));
     let best = after.map(|step| step.answered_rps).fold(now, f64::max);
-    (now > 0.0).then(|| Expectation {
+    (now > 0.0).then(|| ExpectedGain {
         ratio: round((best / now).min(MOST_GROWN)),
         interval: None,
         because: format!("only while it grows: {now:.1} answers/s meanwhile, {best:.1} in the steps after"),
@@ -376,7 +378,7 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
                 .seen("trace", "writes to the client a request", v.calls("client-write"), 1.8)
                 .unless("segments that are sent again; a server that is at work meanwhile")
                 .do_this(Vec::new(), "TCP_NODELAY on the server's socket, or one write for head and body")
-                .brings(Some(Expectation {
+                .brings(Some(ExpectedGain {
                     ratio: round(
                         alone.response.p50 / (alone.response.p50 - DELAYED_ACK_US).max(0.1 * alone.response.p50),
                     ),
@@ -433,9 +435,9 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// What takes memory and no time.
-fn spares_memory(what: impl std::fmt::Display) -> Option<Expectation> {
+fn spares_memory(what: impl std::fmt::Display) -> Option<ExpectedGain> {
     let because = format!("it spares memory ({what}), and no time of a request");
-    Some(Expectation { ratio: 1.0, interval: None, because })
+    Some(ExpectedGain { ratio: 1.0, interval: None, because })
 }
 
 fn unused_modules(case: &Case<'_>) -> Option<Finding> {
@@ -484,15 +486,15 @@ fn unused_extensions(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The first server of a kind that could do without some modules.
-fn could_do_without<'a>(case: &'a Case<'a>, kind: &str) -> Option<(View<'a>, &'a ModulesTried)> {
+fn could_do_without<'a>(case: &'a Case<'a>, kind: &str) -> Option<(View<'a>, &'a ModuleTrial)> {
     // One or two are some kB: not worth a word, nor a restart.
-    let many = |m: &&ModulesTried| m.unused.len() >= 3;
+    let many = |m: &&ModuleTrial| m.unused.len() >= 3;
     let mut of_kind = case.servers().into_iter().filter(|v| v.is(&[kind]));
     of_kind.find_map(|v| Some((v, v.about.modules.as_ref().filter(many)?)))
 }
 
 /// What a second instance showed without what nothing refers to: where that was looked for, what it is, and what would speak against it.
-fn not_needed(said: Finding, case: &Case<'_>, tried: &ModulesTried, [source, what, wrong]: [&str; 3]) -> Finding {
+fn not_needed(said: Finding, case: &Case<'_>, tried: &ModuleTrial, [source, what, wrong]: [&str; 3]) -> Finding {
     let kb = |bytes: u64| bytes as f64 / 1024.0;
     let each = tried.unused.iter().map(|m| match m.bytes {
         Some(bytes) => format!("{} ({:.0} kB)", m.name, kb(bytes)),

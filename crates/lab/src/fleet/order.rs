@@ -140,7 +140,7 @@ pub fn files_of(plan: &Plan) -> BTreeSet<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lastdrop_model::request::{Auth, Part};
+    use lastdrop_model::request::{Auth, FormPart};
 
     fn plan() -> Plan {
         Plan::new("http://127.0.0.1:1/?token=abc".parse().expect("valid"), 7)
@@ -184,7 +184,7 @@ mod tests {
         plan.tls.ca = Some("ca".into());
         plan.requests[0].body = Body::File("body".into());
         plan.requests.push(plan.requests[0].clone());
-        let part = |name: &str| Part::new("f", PartContent::File(name.into()));
+        let part = |name: &str| FormPart::new("f", PartContent::File(name.into()));
         plan.requests[1].body = Body::Multipart(vec![part("b"), part("a")]);
         let names: Vec<_> = files_of(&plan).into_iter().map(|p| p.display().to_string()).collect();
         assert_eq!(names, ["a", "b", "body", "ca"]);

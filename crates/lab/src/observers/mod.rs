@@ -13,7 +13,7 @@ pub(crate) use scratch::Scratch;
 
 use std::time::Instant;
 
-use lastdrop_model::{Event, Wish};
+use lastdrop_model::{CaptureLevel, Event};
 use lastdrop_store::Store;
 
 /// Somebody who wants to know what happens in an experiment.
@@ -22,8 +22,8 @@ pub trait Observer {
     fn see(&mut self, event: &Event<'_>);
 
     /// How much of each request it wants to see.
-    fn wish(&self) -> Wish {
-        Wish::Nothing
+    fn wish(&self) -> CaptureLevel {
+        CaptureLevel::Nothing
     }
 
     /// Where all that it has been shown of the present run can be read again. None once something is missing there. While
@@ -56,7 +56,7 @@ impl<T: Observer + ?Sized> Observer for &mut T {
         (**self).see(event);
     }
 
-    fn wish(&self) -> Wish {
+    fn wish(&self) -> CaptureLevel {
         (**self).wish()
     }
 

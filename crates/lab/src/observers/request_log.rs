@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write};
 
-use lastdrop_model::{Event, Exchange, Wish};
+use lastdrop_model::{CaptureLevel, Event, Exchange};
 
 use super::Observer;
 
@@ -49,8 +49,8 @@ impl Observer for RequestLog {
         }
     }
 
-    fn wish(&self) -> Wish {
-        Wish::Exchanges
+    fn wish(&self) -> CaptureLevel {
+        CaptureLevel::Exchanges
     }
 
     fn trouble(&self) -> Option<String> {

@@ -1,12 +1,12 @@
 //! Shows each request that is over to a function: for whoever counts something that a run does not tell.
 
-use lastdrop_model::{Event, Exchange, Wish};
+use lastdrop_model::{CaptureLevel, Event, Exchange};
 
 use super::Observer;
 
 /// A function and how much it wants to see.
 pub struct Requests<F> {
-    pub wish: Wish,
+    pub wish: CaptureLevel,
     pub show: F,
 }
 
@@ -23,7 +23,7 @@ impl<F: FnMut(&[Exchange])> Observer for Requests<F> {
         }
     }
 
-    fn wish(&self) -> Wish {
+    fn wish(&self) -> CaptureLevel {
         self.wish
     }
 }

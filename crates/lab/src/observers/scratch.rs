@@ -33,7 +33,7 @@ impl Observer for Scratch {
         let written = match event {
             _ if self.failed => return,
             Event::Second { slice } => self.store.second(&self.run, slice),
-            Event::Look { look } => self.store.look(&self.run, look),
+            Event::Sample { look } => self.store.look(&self.run, look),
             _ => return,
         };
         self.failed = written.is_err();

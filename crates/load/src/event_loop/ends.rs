@@ -1,7 +1,7 @@
 //! The ends that a request can have, each recorded exactly once: answered, failed, timed out.
 
-use lastdrop_model::plan::GiveUp;
-use lastdrop_model::{Failure, Fate, Identified, Kind, Micros, Url};
+use lastdrop_model::plan::GiveUpRule;
+use lastdrop_model::{Failure, IdentifiedAnswer, Kind, Micros, RequestOutcome, Url};
 
 use super::{EventLoop, LONGEST_TURN_US};
 use crate::first_look::Looked;
@@ -33,7 +33,7 @@ impl<W: World> EventLoop<'_, W> {
         if self.streams[place.stream].looked_at {
             self.look_at_answer(place);
         }
-        self.note_end(place, due, now, Fate::Answered, kept);
+        self.note_end(place, due, now, RequestOutcome::Answered, kept);
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
             self.note_first_answer(place.slot);
         }
@@ -125,7 +125,7 @@ impl<W: World> EventLoop<'_, W> {
         let (phase, class) = (s.phase, s.class);
         let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.behind().iter().copied()).collect();
         for due in &dues {
-            self.note_end(place, *due, now, Fate::Failed(failure), false);
+            self.note_end(place, *due, now, RequestOutcome::Failed(failure), false);
             self.record.failed(phase, class, failure);
         }
         if lost_on_reuse {
@@ -138,7 +138,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Counts an end towards the number after which the run gives up.
-    pub(super) fn count_towards_end(&mut self, now: Micros, counts: impl FnOnce(&GiveUp) -> bool) {
+    pub(super) fn count_towards_end(&mut self, now: Micros, counts: impl FnOnce(&GiveUpRule) -> bool) {
         if let Some(limit) = &self.job.plan.abandon.run
             && counts(limit)
         {
@@ -167,7 +167,7 @@ impl<W: World> EventLoop<'_, W> {
             let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.behind().iter().copied()).collect();
             for due in &dues {
                 self.record.timed_out(phase, class, now.saturating_sub(*due));
-                self.note_end(place, *due, now, Fate::TimedOut, false);
+                self.note_end(place, *due, now, RequestOutcome::TimedOut, false);
             }
             self.record.refused += u64::from(not_connected);
             let silent = self.streams.is_silent_since(stream, self.record.last_end);
@@ -218,7 +218,7 @@ impl<W: World> EventLoop<'_, W> {
         let carries_id = self.record.ids.is_some();
         let slice = self.record.slice(phase);
         if carries_id {
-            slice.identified.push(Identified { id, class });
+            slice.identified.push(IdentifiedAnswer { id, class });
         }
         for (kind, us) in [
             (Kind::Link, link),

@@ -1,7 +1,7 @@
 //! Hands over each request with its result, if the caller wants all of them.
 
-use lastdrop_model::exchange::Detoured;
-use lastdrop_model::{Exchange, Failure, Fate, Micros, Wish};
+use lastdrop_model::exchange::DetourRequest;
+use lastdrop_model::{CaptureLevel, Exchange, Failure, Micros, RequestOutcome};
 
 use super::EventLoop;
 use crate::ids::Place;
@@ -17,7 +17,7 @@ fn unsent(phase: u16, request: u32, due: Micros) -> Exchange {
         phase,
         request,
         detour: None,
-        fate: Fate::Unsent,
+        fate: RequestOutcome::Unsent,
         error: None,
         status: 0,
         http10: false,
@@ -111,7 +111,7 @@ impl<W: World> EventLoop<'_, W> {
             for stream in c.wire.streams(slot) {
                 let behind = self.transport.connections[slot].wire.behind().to_vec();
                 for due in std::iter::once(self.streams[stream].times.due).chain(behind) {
-                    self.note_end(Place { stream, slot }, due, 0, Fate::Censored, false);
+                    self.note_end(Place { stream, slot }, due, 0, RequestOutcome::Censored, false);
                 }
             }
         }
@@ -124,16 +124,17 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Notes the end of a request.
     #[inline]
-    pub(super) fn note_end(&mut self, place: Place, due: Micros, done: Micros, fate: Fate, kept: bool) {
+    pub(super) fn note_end(&mut self, place: Place, due: Micros, done: Micros, fate: RequestOutcome, kept: bool) {
         if self.record.exchanges.is_some() {
             self.push_exchange(place, due, done, fate, kept);
         }
     }
 
-    pub(super) fn push_exchange(&mut self, place: Place, due: Micros, done: Micros, fate: Fate, kept: bool) {
+    pub(super) fn push_exchange(&mut self, place: Place, due: Micros, done: Micros, fate: RequestOutcome, kept: bool) {
         let origin = self.origin();
-        let keeps = self.job.wish == Wish::Answers;
-        let error = if fate == Fate::Failed(Failure::Connect) { self.record.connect_error.clone() } else { None };
+        let keeps = self.job.wish == CaptureLevel::Answers;
+        let error =
+            if fate == RequestOutcome::Failed(Failure::Connect) { self.record.connect_error.clone() } else { None };
         let Place { stream, slot } = place;
         let c = &mut self.transport.connections[slot];
         let s = &mut self.streams[stream];
@@ -147,11 +148,11 @@ impl<W: World> EventLoop<'_, W> {
         let exchange = Exchange {
             phase: s.phase,
             request: s.request,
-            detour: detour.map(|d| Box::new(Detoured { method: d.method.clone(), path: d.path.clone() })),
+            detour: detour.map(|d| Box::new(DetourRequest { method: d.method.clone(), path: d.path.clone() })),
             fate,
             error,
-            status: if fate == Fate::Answered { answer.status() } else { 0 },
-            http10: fate == Fate::Answered && answer.http10(),
+            status: if fate == RequestOutcome::Answered { answer.status() } else { 0 },
+            http10: fate == RequestOutcome::Answered && answer.http10(),
             connection: c.token(slot) | (self.job.thread as u64) << 56,
             unit,
             first,

@@ -1,7 +1,7 @@
 //! Takes bytes of HTTP: an answer of the server, or of a proxy.
 
 use lastdrop_http::{Discard, Sink};
-use lastdrop_model::{Failure, Micros, Wish};
+use lastdrop_model::{CaptureLevel, Failure, Micros};
 
 use super::EventLoop;
 use crate::ids::{Place, Slot};
@@ -40,7 +40,7 @@ impl<W: World> EventLoop<'_, W> {
         let Place { stream, slot } = place;
         let mut at = 0;
         self.streams[stream].received += data.len() as u64;
-        if self.job.wish == Wish::Answers {
+        if self.job.wish == CaptureLevel::Answers {
             // A server that sends without end must not fill our memory.
             let raw = &mut self.streams[stream].raw;
             let room = MOST_KEPT_BYTES.saturating_sub(raw.len());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lastdrop_model::request::{Per, Think};
+use lastdrop_model::request::{RowScope, ThinkTime};
 use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -15,7 +15,7 @@ use crate::template::Names;
 #[derive(Debug)]
 pub struct Rows {
     pub rows: Vec<Vec<Vec<u8>>>,
-    pub per: Per,
+    pub per: RowScope,
     pub random: bool,
     /// Number of columns; they are the first of a user's values.
     pub columns: usize,
@@ -68,12 +68,12 @@ pub(super) fn read_rows(path: &Path, files: &Files) -> Result<Table, LoadError> 
 
 /// Draws a think time.
 #[must_use]
-pub fn draw(think: Option<Think>, rng: &mut Xoshiro256PlusPlus) -> Duration {
+pub fn draw(think: Option<ThinkTime>, rng: &mut Xoshiro256PlusPlus) -> Duration {
     let mut uniform = || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
     match think {
         None => Duration::ZERO,
-        Some(Think::Fixed(d)) => d,
-        Some(Think::Uniform(low, high)) => low + (high - low).mul_f64(uniform()),
-        Some(Think::Exponential(mean)) => mean.mul_f64(-(1.0 - uniform()).ln()),
+        Some(ThinkTime::Fixed(d)) => d,
+        Some(ThinkTime::Uniform(low, high)) => low + (high - low).mul_f64(uniform()),
+        Some(ThinkTime::Exponential(mean)) => mean.mul_f64(-(1.0 - uniform()).ln()),
     }
 }

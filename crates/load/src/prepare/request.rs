@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use lastdrop_http::request::{RequestBuilder, write_chunked, write_field, write_line};
 use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan, REQUEST_ID};
-use lastdrop_model::request::{Auth, Expectation, RequestSpec, Think};
+use lastdrop_model::request::{Auth, Expectation, RequestSpec, ThinkTime};
 use lastdrop_model::{raw, secrets};
 
 use super::body::{Bodies, prepare_body};
@@ -34,7 +34,7 @@ pub struct Request {
     text: Text,
     pub digest: Option<Credentials>,
     pub answer: Expected,
-    pub think: Option<Think>,
+    pub think: Option<ThinkTime>,
     pub once: bool,
     /// The session ends with this request.
     pub last: bool,

@@ -1,6 +1,6 @@
 //! Chooses a user's next request and its values.
 
-use lastdrop_model::request::Per;
+use lastdrop_model::request::RowScope;
 use rand_core::Rng;
 
 use super::Users;
@@ -29,7 +29,7 @@ impl Users {
     /// Gives a user the next row of values, unless it keeps the one it has.
     pub fn take_row(&mut self, user: u32, rows: &Rows, shard: &Shard) {
         let person = &mut self.people[user as usize];
-        if person.has_row && rows.per == Per::User {
+        if person.has_row && rows.per == RowScope::User {
             return;
         }
         let n = if rows.random {
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn agents_and_their_threads_have_each_row_and_each_user_once() {
         let rows = (0..120u32).map(|n| vec![n.to_string().into_bytes()]).collect();
-        let rows = Rows { rows, per: Per::Request, random: false, columns: 1 };
+        let rows = Rows { rows, per: RowScope::Request, random: false, columns: 1 };
         let shares = Share::by_weight(&[2, 1, 3]).expect("weights");
         let shards = (0..2).flat_map(|thread| shares.iter().map(move |s| s.of_thread(thread, 2)));
         let (mut taken, mut numbers, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
@@ -123,13 +123,13 @@ mod tests {
     #[test]
     fn a_row_may_be_kept_by_its_user_and_a_session_leaves_nothing_behind() {
         let row = |text: &str| vec![text.as_bytes().to_vec()];
-        let mut rows = Rows { rows: vec![row("a"), row("b")], per: Per::User, random: false, columns: 1 };
+        let mut rows = Rows { rows: vec![row("a"), row("b")], per: RowScope::User, random: false, columns: 1 };
         let mut users = Users::of(0, 1, 1, &Shard::whole());
         users.people = vec![Person::new(1, 2)];
         users.take_row(0, &rows, &Shard::whole());
         users.take_row(0, &rows, &Shard::whole());
         assert_eq!(users.people[0].values[0], b"a");
-        rows.per = Per::Request;
+        rows.per = RowScope::Request;
         users.take_row(0, &rows, &Shard::whole());
         users.people[0].values[1] = b"a token".to_vec();
         users.end_session(0, rows.columns);

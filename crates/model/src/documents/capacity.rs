@@ -28,7 +28,7 @@ pub struct CapacityStep {
 
 /// A step of the closed-loop staircase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stair {
+pub struct StaircaseStep {
     pub users: u32,
     pub rps: f64,
     pub mean_us: f64,
@@ -87,7 +87,7 @@ pub struct CapacityDocument {
     /// The answer was held for so long.
     pub held_s: f64,
     pub steps: Vec<CapacityStep>,
-    pub stairs: Vec<Stair>,
+    pub stairs: Vec<StaircaseStep>,
     pub knee: Option<Knee>,
     pub usl: Option<Usl>,
     /// The lowest rate at which requests wait for a connection of ours: from there response and service are not the same.

@@ -9,7 +9,7 @@ pub const COMPARE_SCHEMA: &str = "lastdrop.compare/1";
 /// What a comparison says of one metric of B against A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Compared {
+pub enum MetricVerdict {
     Better,
     Worse,
     NoDifference,
@@ -37,7 +37,7 @@ pub struct MetricComparison {
     /// 95 %, of this metric alone.
     pub interval: [f64; 2],
     /// Holds for all metrics together.
-    pub verdict: Compared,
+    pub verdict: MetricVerdict,
     /// A difference of this share would have been seen (0.05 is 5 %).
     pub smallest_difference: f64,
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Differs, WorkersAdvice};
+use super::{NodeDifference, WorkersAdvice};
 use crate::examination::Examination;
 
 pub const DOCTOR_SCHEMA: &str = "lastdrop.doctor/1";
@@ -22,7 +22,7 @@ pub struct DoctorDocument {
     pub chain: Vec<Link>,
     /// In what nodes differ from the others of their kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub differs: Vec<Differs>,
+    pub differs: Vec<NodeDifference>,
     /// Causes that the evidence cannot tell apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cannot_tell: Vec<[String; 2]>,
@@ -78,7 +78,7 @@ pub struct Finding {
     pub advice: String,
     /// What that should bring, by the model.
     #[serde(default, rename = "expected", alias = "expect", skip_serializing_if = "Option::is_none")]
-    pub expect: Option<Expectation>,
+    pub expect: Option<ExpectedGain>,
     /// How to see that it helped.
     pub check: String,
 }
@@ -120,7 +120,7 @@ pub struct Fix {
 
 /// Throughput after the change, as a ratio to now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Expectation {
+pub struct ExpectedGain {
     pub ratio: f64,
     /// Between what and what it should be, where the evidence bounds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Differs;
+use super::NodeDifference;
 use crate::{ReloadClass, Setting};
 
 pub const KNOBS_SCHEMA: &str = "lastdrop.knobs/1";
@@ -13,7 +13,7 @@ pub struct KnobsDocument {
     pub knobs: Vec<KnobRow>,
     /// Nodes of a fleet whose settings are not those of the others of their kind.
     #[serde(default)]
-    pub differs: Vec<Differs>,
+    pub differs: Vec<NodeDifference>,
     pub notes: Vec<String>,
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// In what a node differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum DiffersIn {
+pub enum NodeDifferenceKind {
     Settings,
     Memory,
     Rate,
@@ -15,10 +15,10 @@ pub enum DiffersIn {
 
 /// A node that is not as the others of its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Differs {
+pub struct NodeDifference {
     /// What it is called: `web-2/apache`.
     pub server: String,
-    pub what: DiffersIn,
+    pub what: NodeDifferenceKind,
     /// The setting or the number: `MaxRequestWorkers`, `real_memory_bytes`, `requests_rps`, `ListenOverflows`.
     pub name: String,
     /// What it has there; null where it does not have that setting.

@@ -118,12 +118,12 @@ pub struct Winner {
     pub meets: Option<CapacityStep>,
     /// What its pool was expected to need, beside what it needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<MemoryForetold>,
+    pub memory: Option<MemoryPrediction>,
 }
 
 /// Real memory (Σ PSS) of a pool: by the memory model, from pools of other sizes, before it was raced, and as it was measured then.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryForetold {
+pub struct MemoryPrediction {
     pub workers: u64,
     pub predicted_bytes: u64,
     pub used_bytes: u64,
@@ -159,7 +159,7 @@ impl SettingEffect {
 
 /// A setting that was searched, or was not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Searched {
+pub struct SearchedSetting {
     pub name: String,
     /// The values that it could have; none where it was left alone.
     pub values: Vec<String>,
@@ -191,7 +191,7 @@ pub struct Clue {
 
 /// What a tune takes, at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned {
+pub struct TuneEstimate {
     /// Trials of the search with its finals; a race follows.
     pub trials: u64,
     /// Of the search and the race.
@@ -200,7 +200,7 @@ pub struct Planned {
 
 /// What holds the servers back with the winner: what to look at next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitAfter {
+pub struct RemainingLimit {
     /// Of the finding; None where nothing was found to be the limit.
     pub id: Option<String>,
     pub title: String,
@@ -208,7 +208,7 @@ pub struct LimitAfter {
 
 /// What those who use servers have seen in some time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct UserMetrics {
     pub seconds: f64,
     pub requests: u64,
     /// Without a good answer.
@@ -220,13 +220,13 @@ pub struct Seen {
 
 /// The time after better settings were left in force, in which they were watched.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Watch {
+pub struct WatchPeriod {
     /// Whose requests were looked at, and how.
     pub watched: String,
     /// How long it was to be, seconds.
     pub asked_s: f64,
-    pub before: Seen,
-    pub during: Seen,
+    pub before: UserMetrics,
+    pub during: UserMetrics,
     /// The settings from before are in force again.
     pub went_back: bool,
     pub because: String,
@@ -234,7 +234,7 @@ pub struct Watch {
 
 /// One setting moved by one step while visitors use the servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct TuneStep {
     pub name: String,
     pub from: String,
     pub to: String,
@@ -249,14 +249,14 @@ pub struct Step {
 
 /// The visitors of servers that were tuned while they were in use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Visited {
+pub struct LiveTuning {
     /// How they are seen: `access log /var/log/nginx/access.log`.
     pub by: String,
     /// What of their times was compared: `p95`.
     pub compared: String,
     /// Of the servers as they were, at the beginning.
-    pub before: Seen,
-    pub steps: Vec<Step>,
+    pub before: UserMetrics,
+    pub steps: Vec<TuneStep>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -273,7 +273,7 @@ pub struct TuneDocument {
     pub winner: Option<Winner>,
     /// Each setting of the servers, with what was to be tried of it or why it was left alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub searched: Vec<Searched>,
+    pub searched: Vec<SearchedSetting>,
     /// What a doctor's look before the search has proposed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proposals: Vec<Proposal>,
@@ -286,13 +286,13 @@ pub struct TuneDocument {
     pub workers_advice: Option<WorkersAdvice>,
     /// As it was known before the search began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub planned: Option<Planned>,
+    pub planned: Option<TuneEstimate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_after: Option<LimitAfter>,
+    pub limit_after: Option<RemainingLimit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub visited: Option<Visited>,
+    pub visited: Option<LiveTuning>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub watch: Option<Watch>,
+    pub watch: Option<WatchPeriod>,
     pub trials: Vec<Trial>,
     /// Trials (by their place in `trials`) than which none has more throughput, a shorter p99 and less memory at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

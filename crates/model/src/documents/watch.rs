@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Differs;
-use crate::database::DatabaseLook;
-use crate::look::{Look, WorkerLook};
+use super::NodeDifference;
+use crate::database::DatabaseSample;
+use crate::sample::{Sample, WorkerSample};
 
 pub const WATCH_SCHEMA: &str = "lastdrop.watch/1";
 
@@ -17,12 +17,12 @@ pub struct WatchDocument {
     pub master: i32,
     /// Milliseconds since 1970, UTC.
     pub unix_ms: u64,
-    pub workers: Vec<WorkerLook>,
+    pub workers: Vec<WorkerSample>,
     #[serde(flatten)]
-    pub look: Look,
+    pub look: Sample,
     /// Databases at the end of its chain, or it itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub databases: Vec<DatabaseLook>,
+    pub databases: Vec<DatabaseSample>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
     /// Processors that looking takes.
@@ -38,14 +38,14 @@ pub struct StackWatchDocument {
     /// Of all servers; absent where that of one is not known.
     pub real_memory_bytes: Option<u64>,
     pub workers: Vec<ServerWorker>,
-    pub looks: Vec<ServerLook>,
+    pub looks: Vec<ServerSample>,
     pub chain: Vec<ChainServer>,
     /// Those of the servers that are databases, and others at the end of the chain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub databases: Vec<DatabaseLook>,
+    pub databases: Vec<DatabaseSample>,
     /// Nodes that are not as the others of their kind.
     #[serde(default)]
-    pub differs: Vec<Differs>,
+    pub differs: Vec<NodeDifference>,
     /// Processors that looking takes.
     pub cost_cores: f64,
 }
@@ -56,12 +56,12 @@ pub struct ServerWorker {
     /// What its server is called.
     pub server: String,
     #[serde(flatten)]
-    pub worker: WorkerLook,
+    pub worker: WorkerSample,
 }
 
 /// One of several servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct ServerLook {
+pub struct ServerSample {
     /// What it is called.
     pub server: String,
     /// As it is named on a command line.
@@ -69,7 +69,7 @@ pub struct ServerLook {
     pub software: String,
     pub master: i32,
     #[serde(flatten)]
-    pub look: Look,
+    pub look: Sample,
     pub unread: Vec<String>,
     pub cost_cores: f64,
 }
@@ -99,28 +99,28 @@ impl StackWatchDocument {
             all.workers.extend(d.workers.into_iter().map(of_server));
             let (named, software, master) = (d.server, d.software, d.master);
             let (look, unread, cost_cores) = (d.look, d.unread, d.cost_cores);
-            all.looks.push(ServerLook { server, named, software, master, look, unread, cost_cores });
+            all.looks.push(ServerSample { server, named, software, master, look, unread, cost_cores });
         }
         all
     }
 
     /// The looks at a server that is a database, or at those that are no server of these.
-    fn databases_of(&self, server: Option<&str>) -> Vec<DatabaseLook> {
-        let is_watched = |d: &DatabaseLook| self.looks.iter().any(|l| Some(&l.server) == d.server.as_ref());
-        let of = |d: &&DatabaseLook| server.map_or_else(|| !is_watched(d), |name| d.server.as_deref() == Some(name));
+    fn databases_of(&self, server: Option<&str>) -> Vec<DatabaseSample> {
+        let is_watched = |d: &DatabaseSample| self.looks.iter().any(|l| Some(&l.server) == d.server.as_ref());
+        let of = |d: &&DatabaseSample| server.map_or_else(|| !is_watched(d), |name| d.server.as_deref() == Some(name));
         self.databases.iter().filter(of).cloned().collect()
     }
 
     /// Databases that are none of the servers that were named.
     #[must_use]
-    pub fn other_databases(&self) -> Vec<DatabaseLook> {
+    pub fn other_databases(&self) -> Vec<DatabaseSample> {
         self.databases_of(None)
     }
 
     /// Each server alone, under what it is called and how it is named.
     #[must_use]
     pub fn servers(&self) -> Vec<WatchDocument> {
-        let alone = |look: &ServerLook| WatchDocument {
+        let alone = |look: &ServerSample| WatchDocument {
             schema: self.schema.clone(),
             server: match look.named.split_once(':') {
                 _ if look.named == look.server => look.named.clone(),
@@ -143,25 +143,25 @@ impl StackWatchDocument {
 /// What a watch shows: one server, or several.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Watched {
+pub enum WatchOutput {
     Several(StackWatchDocument),
     One(Box<WatchDocument>),
 }
 
-impl Watched {
+impl WatchOutput {
     /// Reads either document.
     ///
     /// # Errors
     /// When it is neither, or of another version.
-    pub fn read(text: &str) -> Result<Watched, serde_json::Error> {
+    pub fn read(text: &str) -> Result<WatchOutput, serde_json::Error> {
         let value: serde_json::Value = serde_json::from_str(text)?;
         if value.get("schema").and_then(serde_json::Value::as_str) != Some(WATCH_SCHEMA) {
             return Err(serde::de::Error::custom(format!("it is no {WATCH_SCHEMA}")));
         }
         if value.get("looks").is_some() {
-            return serde_json::from_value(value).map(Watched::Several);
+            return serde_json::from_value(value).map(WatchOutput::Several);
         }
-        serde_json::from_value(value).map(Watched::One)
+        serde_json::from_value(value).map(WatchOutput::One)
     }
 }
 
@@ -171,26 +171,26 @@ mod tests {
 
     #[test]
     fn servers_are_put_together_and_taken_apart() {
-        let worker = |pid| WorkerLook { pid, ..WorkerLook::default() };
-        let one = |server: &str, workers: Vec<WorkerLook>, real: Option<u64>| WatchDocument {
+        let worker = |pid| WorkerSample { pid, ..WorkerSample::default() };
+        let one = |server: &str, workers: Vec<WorkerSample>, real: Option<u64>| WatchDocument {
             server: server.into(),
             workers,
-            look: Look { real_memory_bytes: real, ..Look::default() },
+            look: Sample { real_memory_bytes: real, ..Sample::default() },
             ..WatchDocument::default()
         };
         let web = one("nginx:/a", vec![worker(1), worker(2)], Some(5));
         let pool = one("php-fpm:/b", vec![worker(3)], Some(7));
         let all = StackWatchDocument::of(vec![("web".into(), web), ("php-fpm".into(), pool.clone())], Vec::new());
         assert_eq!(all.real_memory_bytes, Some(12));
-        let text = serde_json::to_string(&Watched::Several(all.clone())).expect("JSON");
+        let text = serde_json::to_string(&WatchOutput::Several(all.clone())).expect("JSON");
         assert!(text.contains("\"server\":\"web\",\"pid\":2"), "{text}");
-        assert_eq!(Watched::read(&text).expect("the same"), Watched::Several(all.clone()));
+        assert_eq!(WatchOutput::read(&text).expect("the same"), WatchOutput::Several(all.clone()));
         let apart = all.servers();
         assert_eq!((apart[0].server.as_str(), apart[0].workers.len()), ("web (nginx:/a)", 2));
         assert_eq!(apart[1], WatchDocument { schema: WATCH_SCHEMA.into(), ..pool.clone() });
-        let text = serde_json::to_string(&Watched::One(Box::new(apart[1].clone()))).expect("JSON");
-        assert_eq!(Watched::read(&text).expect("the same"), Watched::One(Box::new(apart[1].clone())));
-        assert!(Watched::read("{}").is_err_and(|e| e.to_string().contains("it is no lastdrop.watch/1")));
+        let text = serde_json::to_string(&WatchOutput::One(Box::new(apart[1].clone()))).expect("JSON");
+        assert_eq!(WatchOutput::read(&text).expect("the same"), WatchOutput::One(Box::new(apart[1].clone())));
+        assert!(WatchOutput::read("{}").is_err_and(|e| e.to_string().contains("it is no lastdrop.watch/1")));
         let unknown =
             StackWatchDocument::of(vec![("a".into(), pool), ("b".into(), one("x", Vec::new(), None))], Vec::new());
         assert_eq!(unknown.real_memory_bytes, None);

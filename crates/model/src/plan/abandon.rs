@@ -8,19 +8,19 @@ use crate::counts::Failure;
 /// What ends a session, or all of a run, before its time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Abandon {
+pub struct AbandonRules {
     /// A session is over when its connection is closed.
     pub session_with_connection: bool,
     /// A session is over with an answer of this status.
     pub session_with_status: Option<u16>,
     /// A request of a session that was lost on a connection which had served another one is sent again, on a new one.
     pub lost_is_sent_again: bool,
-    pub run: Option<GiveUp>,
+    pub run: Option<GiveUpRule>,
 }
 
 /// When a thread gives up a run: after so many requests that came to one of these ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GiveUp {
+pub struct GiveUpRule {
     pub after: u64,
     pub failures: Vec<Failure>,
     pub timeouts: bool,

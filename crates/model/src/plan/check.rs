@@ -5,9 +5,9 @@ use crate::bounds::{
     PHASES, RAMP_RATE, RAMP_USERS, RATE, REQUESTS, STEPS, THREADS, TIMEOUT, USERS, WEIGHT,
 };
 use crate::class::Classes;
-use crate::http_options::{HTTP_OPTIONS, Takes};
+use crate::http_options::{HTTP_OPTIONS, OptionKind};
 use crate::objective::{Metric, Objective};
-use crate::request::{Auth, Pick, RequestSpec, Think};
+use crate::request::{Auth, Pick, RequestSpec, ThinkTime};
 
 use super::{KeepAlive, Load, Plan, REQUEST_ID, ServerTimeFrom};
 
@@ -20,17 +20,18 @@ impl Plan {
     /// # Errors
     /// With the first contradiction.
     pub fn check(&self) -> Result<(), PlanError> {
-        fn wrong(part: Trouble, what: &str, advice: &str) -> Result<(), PlanError> {
+        fn wrong(part: PlanPart, what: &str, advice: &str) -> Result<(), PlanError> {
             Err(PlanError { part, what: what.into(), advice: advice.into() })
         }
         if self.phases.is_empty() {
-            return wrong(Trouble::Whole, "a plan needs a phase", "write [[phase]]");
+            return wrong(PlanPart::Whole, "a plan needs a phase", "write [[phase]]");
         }
         self.check_bounds()?;
         let last = self.phases.len() - 1;
         for (i, phase) in self.phases.iter().enumerate() {
-            let wrong =
-                |what: &str, advice: &str| wrong(Trouble::Phase(i), &format!("phase '{}': {what}", phase.name), advice);
+            let wrong = |what: &str, advice: &str| {
+                wrong(PlanPart::Phase(i), &format!("phase '{}': {what}", phase.name), advice)
+            };
             if phase.duration.is_none() && (i < last || phase.requests.is_none()) {
                 return wrong("it has no end, or others follow it", "give it a duration");
             }
@@ -51,25 +52,25 @@ impl Plan {
             }
         }
         if !self.requests.is_empty() && self.requests.iter().all(|r| r.weight <= 0.0) {
-            return wrong(Trouble::Request(0), "no request has a weight", "write weight = 1");
+            return wrong(PlanPart::Request(0), "no request has a weight", "write weight = 1");
         }
         let session = matches!(self.pick, Pick::Session | Pick::Sessions);
         if self.pick == Pick::Sessions && self.requests.last().is_none_or(|r| !r.last) {
             return wrong(
-                Trouble::Request(self.requests.len().saturating_sub(1)),
+                PlanPart::Request(self.requests.len().saturating_sub(1)),
                 "the last of several sessions has no end",
                 "write last = true in its last request",
             );
         }
         if let Some(i) = self.requests.iter().position(|r| r.once).filter(|_| !session) {
             return wrong(
-                Trouble::Request(i),
+                PlanPart::Request(i),
                 "only a session has requests that are sent once",
                 "write pick = \"session\"",
             );
         }
         if session && !self.requests.is_empty() && self.requests.iter().all(|r| r.once) {
-            return wrong(Trouble::Request(0), "a session needs a request that is sent each time", "leave once away");
+            return wrong(PlanPart::Request(0), "a session needs a request that is sent each time", "leave once away");
         }
         if self.http.pipeline > 1 {
             let follows = session
@@ -88,7 +89,7 @@ impl Plan {
                 });
             if follows || self.requests.iter().any(|r| r.url.origin() != self.url.origin()) {
                 return wrong(
-                    Trouble::Http,
+                    PlanPart::Http,
                     "pipelining is for independent GETs of one server on kept connections",
                     "leave pipeline away, or: sessions, pages, data, redirects, cookies, expectations, digest, bandwidth \
                      and keep-alive off or N",
@@ -99,17 +100,17 @@ impl Plan {
         self.check_classes(&self.objectives)?;
         if self.network.unix_socket.is_some() && (self.network.proxy.is_some() || !self.network.sources.is_empty()) {
             return wrong(
-                Trouble::Network,
+                PlanPart::Network,
                 "a unix socket excludes a proxy and source addresses",
                 "keep the socket or the others",
             );
         }
         if self.network.family.is_some_and(|f| f != 4 && f != 6) {
-            return wrong(Trouble::Network, "that is no family of addresses", "write family = 4 or 6");
+            return wrong(PlanPart::Network, "that is no family of addresses", "write family = 4 or 6");
         }
         if self.tls.certificate.is_some() != self.tls.key.is_some() {
             return wrong(
-                Trouble::Tls,
+                PlanPart::Tls,
                 "a client certificate needs its key, and a key its certificate",
                 "give both, as PEM files",
             );
@@ -124,7 +125,7 @@ impl Plan {
     pub fn check_classes(&self, objectives: &[Objective]) -> Result<(), PlanError> {
         if let Some(objective) = objectives.iter().find(|o| o.metric == Metric::Mismatch && self.replay.is_none()) {
             return Err(PlanError {
-                part: Trouble::Whole,
+                part: PlanPart::Whole,
                 what: format!("objective {objective}: only a replay compares answers with those of a log"),
                 advice: "write errors<…, which counts missed expectations, or replay a log: `lastdrop replay`".into(),
             });
@@ -138,7 +139,7 @@ impl Plan {
         let shown = names.iter().take(NAMES_SHOWN).map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
         let more = if names.len() > NAMES_SHOWN { ", …" } else { "" };
         Err(PlanError {
-            part: Trouble::Whole,
+            part: PlanPart::Whole,
             what: format!("objective {objective}: no requests are called '{class}'"),
             advice: format!("there are {shown}{more}; name = in a plan's request gives it a name"),
         })
@@ -158,7 +159,7 @@ impl Plan {
         match self.requests.iter().position(own) {
             None => Ok(()),
             Some(i) => Err(PlanError {
-                part: Trouble::Request(i),
+                part: PlanPart::Request(i),
                 what: format!(
                     "it has an {REQUEST_ID} of its own, by which its line in the server's log is to be found"
                 ),
@@ -169,24 +170,24 @@ impl Plan {
 
     /// Numbers that nobody can carry out, whoever made the plan.
     fn check_bounds(&self) -> Result<(), PlanError> {
-        let within = |part: Trouble, bound: &'static Bound, value: f64| {
+        let within = |part: PlanPart, bound: &'static Bound, value: f64| {
             bound.check(value).map_err(|e| {
                 let of = match part {
-                    Trouble::Phase(i) => format!("phase '{}': ", self.phases[i].name),
+                    PlanPart::Phase(i) => format!("phase '{}': ", self.phases[i].name),
                     _ => String::new(),
                 };
                 PlanError { part, what: format!("{of}{e}"), advice: "correct it".into() }
             })
         };
-        let think = |part: Trouble, think: Option<Think>| match think {
+        let think = |part: PlanPart, think: Option<ThinkTime>| match think {
             None => Ok(()),
-            Some(Think::Fixed(d) | Think::Exponential(d) | Think::Uniform(_, d)) => {
+            Some(ThinkTime::Fixed(d) | ThinkTime::Exponential(d) | ThinkTime::Uniform(_, d)) => {
                 within(part, PAUSE, d.as_secs_f64())
             }
         };
-        within(Trouble::Whole, PHASES, self.phases.len() as f64)?;
+        within(PlanPart::Whole, PHASES, self.phases.len() as f64)?;
         for (i, phase) in self.phases.iter().enumerate() {
-            let within = |bound, value| within(Trouble::Phase(i), bound, value);
+            let within = |bound, value| within(PlanPart::Phase(i), bound, value);
             if let Some(n) = phase.requests {
                 within(REQUESTS, n as f64)?;
             }
@@ -216,36 +217,36 @@ impl Plan {
             }
         }
         for (i, request) in self.requests.iter().enumerate() {
-            within(Trouble::Request(i), WEIGHT, request.weight)?;
-            think(Trouble::Request(i), request.think)?;
+            within(PlanPart::Request(i), WEIGHT, request.weight)?;
+            think(PlanPart::Request(i), request.think)?;
         }
-        let within = |part: Trouble, bound: &'static Bound, value: Option<f64>| match value {
+        let within = |part: PlanPart, bound: &'static Bound, value: Option<f64>| match value {
             Some(value) => within(part, bound, value),
             None => Ok(()),
         };
         let keep = if let KeepAlive::Requests(n) = self.keepalive { Some(n) } else { None };
         let (http, network) = (&self.http, &self.network);
-        think(Trouble::Whole, self.think)?;
-        within(Trouble::Whole, THREADS, Some(f64::from(self.threads)))?;
-        within(Trouble::Whole, TIMEOUT, Some(self.timeout.as_secs_f64()))?;
-        within(Trouble::Whole, DRAIN, Some(self.drain.as_secs_f64()))?;
-        within(Trouble::Whole, KEEPALIVE, keep.map(f64::from))?;
-        within(Trouble::Page, PAGE_CONNECTIONS, self.page.as_ref().map(|p| f64::from(p.connections_per_host)))?;
+        think(PlanPart::Whole, self.think)?;
+        within(PlanPart::Whole, THREADS, Some(f64::from(self.threads)))?;
+        within(PlanPart::Whole, TIMEOUT, Some(self.timeout.as_secs_f64()))?;
+        within(PlanPart::Whole, DRAIN, Some(self.drain.as_secs_f64()))?;
+        within(PlanPart::Whole, KEEPALIVE, keep.map(f64::from))?;
+        within(PlanPart::Page, PAGE_CONNECTIONS, self.page.as_ref().map(|p| f64::from(p.connections_per_host)))?;
         for option in HTTP_OPTIONS {
-            if let Takes::Number(bound) = option.takes {
-                within(Trouble::Http, bound, (option.number)(http).map(f64::from))?;
+            if let OptionKind::Number(bound) = option.takes {
+                within(PlanPart::Http, bound, (option.number)(http).map(f64::from))?;
             }
         }
-        within(Trouble::Network, INTERVAL, network.dns_refresh.map(|d| d.as_secs_f64()))?;
-        within(Trouble::Network, BANDWIDTH, network.bandwidth_bytes.map(|b| b as f64))?;
-        within(Trouble::Network, BUFFER, network.receive_buffer_bytes.map(f64::from))?;
-        within(Trouble::Network, BUFFER, network.send_buffer_bytes.map(f64::from))
+        within(PlanPart::Network, INTERVAL, network.dns_refresh.map(|d| d.as_secs_f64()))?;
+        within(PlanPart::Network, BANDWIDTH, network.bandwidth_bytes.map(|b| b as f64))?;
+        within(PlanPart::Network, BUFFER, network.receive_buffer_bytes.map(f64::from))?;
+        within(PlanPart::Network, BUFFER, network.send_buffer_bytes.map(f64::from))
     }
 }
 
 /// The part of a plan that a mistake is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum PlanPart {
     Whole,
     Phase(usize),
     Request(usize),
@@ -259,7 +260,7 @@ pub enum Trouble {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {advice}")]
 pub struct PlanError {
-    pub part: Trouble,
+    pub part: PlanPart,
     pub what: String,
     pub advice: String,
 }
@@ -285,7 +286,7 @@ mod tests {
             (|p| p.phases[0].load = Load::open(1.0, Arrival::Uniform, 0), "connections"),
             (|p| p.requests[0].weight = f64::INFINITY, "a weight"),
             (|p| p.timeout = Duration::ZERO, "a timeout must be from 1us to 366d, not '0s'"),
-            (|p| p.think = Some(Think::Fixed(Duration::MAX)), "a pause"),
+            (|p| p.think = Some(ThinkTime::Fixed(Duration::MAX)), "a pause"),
             (|p| p.threads = 0, "threads"),
             (|p| p.phases = vec![p.phases[0].clone(); 10_001], "phases"),
         ];

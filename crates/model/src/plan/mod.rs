@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use abandon::{Abandon, GiveUp};
-pub use check::{PlanError, Trouble};
+pub use abandon::{AbandonRules, GiveUpRule};
+pub use check::{PlanError, PlanPart};
 pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
 pub use network::{Network, Proxy};
-pub use replay::{Pace, Played, Replay, UsualAnswer};
+pub use replay::{Pace, Replay, ReplaySummary, UsualAnswer};
 pub use server_time::{REQUEST_ID, ServerTimeFrom, TimeUnit};
 pub use tls::TlsOptions;
 
@@ -27,7 +27,7 @@ pub use crate::http_options::HttpOptions;
 pub use crate::url::{Url, UrlError};
 
 use crate::objective::Objective;
-use crate::request::{Data, Page, Pick, RequestSpec, Think};
+use crate::request::{Data, Page, Pick, RequestSpec, ThinkTime};
 use crate::units::serde_seconds;
 
 /// A complete description of a run, with the passwords that it needs. It cannot be written down by itself; what is kept
@@ -47,7 +47,7 @@ pub struct Plan {
     pub data: Option<Data>,
     /// Pause of each user between an answer and the next request.
     #[serde(default)]
-    pub think: Option<Think>,
+    pub think: Option<ThinkTime>,
     #[serde(default)]
     pub page: Option<Page>,
     #[serde(default)]
@@ -69,7 +69,7 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<Objective>,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub abandon: Abandon,
+    pub abandon: AbandonRules,
     /// Requests of others that are played instead of the plan's own, which only say of which class they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
@@ -118,7 +118,7 @@ impl Plan {
             keepalive: KeepAlive::On,
             seed,
             objectives: Vec::new(),
-            abandon: Abandon::default(),
+            abandon: AbandonRules::default(),
             replay: None,
             server_time: None,
             keep_secrets: false,

@@ -55,7 +55,7 @@ pub enum Pace {
 /// What came of a log that was played.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Played {
+pub struct ReplaySummary {
     /// Lines that were read, and those of them that were not understood.
     pub lines: u64,
     pub unparsed: u64,

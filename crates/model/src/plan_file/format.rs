@@ -9,11 +9,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::bounds::{BANDWIDTH, Within, row};
-use crate::http_options::HttpGiven;
+use crate::bounds::{BANDWIDTH, BoundedValue, row};
+use crate::http_options::HttpOptionValues;
 use crate::objective::Objective;
 use crate::plan::{Arrival, KeepAlive, Proxy, ServerTimeFrom};
-use crate::request::{Expectation, Per, Pick, Think};
+use crate::request::{Expectation, Pick, RowScope, ThinkTime};
 use crate::units::parse_bytes;
 use crate::url::Url;
 
@@ -32,18 +32,18 @@ impl<'de, T: Readable> Deserialize<'de> for Text<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum RawValue {
             Text(String),
             Whole(i64),
             Number(f64),
             Truth(bool),
         }
         let text =
-            match Written::deserialize(deserializer).map_err(|_| serde::de::Error::custom("a text is needed here"))? {
-                Written::Text(text) => text,
-                Written::Whole(n) => n.to_string(),
-                Written::Number(n) => n.to_string(),
-                Written::Truth(b) => if b { "on" } else { "off" }.to_string(),
+            match RawValue::deserialize(deserializer).map_err(|_| serde::de::Error::custom("a text is needed here"))? {
+                RawValue::Text(text) => text,
+                RawValue::Whole(n) => n.to_string(),
+                RawValue::Number(n) => n.to_string(),
+                RawValue::Truth(b) => if b { "on" } else { "off" }.to_string(),
             };
         T::read(&text).map(Text).map_err(serde::de::Error::custom)
     }
@@ -100,7 +100,7 @@ impl Readable for Objectives {
     }
 }
 
-readable!(Url, KeepAlive, Arrival, Think, Expectation, Proxy, Bandwidth, IpAddr, ServerTimeFrom);
+readable!(Url, KeepAlive, Arrival, ThinkTime, Expectation, Proxy, Bandwidth, IpAddr, ServerTimeFrom);
 
 /// A plan file. Times are texts such as "30s" or "1m30s", sizes such as "64k". Relative file names start at the plan's
 /// own folder.
@@ -114,9 +114,9 @@ pub struct PlanFile {
     /// A file of URLs in the format of siege or http_load.
     pub(super) urls: Option<PathBuf>,
     /// Users who each wait for their answer before asking again [10].
-    pub(super) users: Option<Within<row::Users>>,
+    pub(super) users: Option<BoundedValue<row::Users>>,
     /// Requests (or sessions, or pages) per second, whatever the server does.
-    pub(super) rate: Option<Within<row::Rate>>,
+    pub(super) rate: Option<BoundedValue<row::Rate>>,
     /// What the measured phase has to reach: "p99<300ms,errors<0.1%,rate>500". Missed, the exit code is 3.
     #[schemars(with = "Option<String>")]
     pub(super) objective: Option<Text<Objectives>>,
@@ -127,51 +127,51 @@ pub struct PlanFile {
     #[schemars(with = "Option<String>")]
     pub(super) arrivals: Option<Text<Arrival>>,
     /// So many arrive together [1].
-    pub(super) burst: Option<Within<row::Burst>>,
+    pub(super) burst: Option<BoundedValue<row::Burst>>,
     /// Most connections open at once [256 with a rate; a connection for each user].
-    pub(super) connections: Option<Within<row::Connections>>,
+    pub(super) connections: Option<BoundedValue<row::Connections>>,
     /// Stop after this many requests.
-    pub(super) requests: Option<Within<row::Requests>>,
+    pub(super) requests: Option<BoundedValue<row::Requests>>,
     /// Stop after this long ["10s", or no limit with `requests`].
-    pub(super) duration: Option<Within<row::Duration>>,
+    pub(super) duration: Option<BoundedValue<row::Duration>>,
     /// Load before the measurement, outside its numbers.
-    pub(super) warm_up: Option<Within<row::Duration>>,
+    pub(super) warm_up: Option<BoundedValue<row::Duration>>,
     /// Load threads [1].
-    pub(super) threads: Option<Within<row::Threads>>,
+    pub(super) threads: Option<BoundedValue<row::Threads>>,
     /// A request without an answer after this long has timed out ["5s"].
-    pub(super) timeout: Option<Within<row::Timeout>>,
+    pub(super) timeout: Option<BoundedValue<row::Timeout>>,
     /// How long requests in flight may take once nothing more comes due [the timeout].
-    pub(super) drain: Option<Within<row::Drain>>,
+    pub(super) drain: Option<BoundedValue<row::Drain>>,
     /// "on", "off", or requests on each connection ["on"].
     #[schemars(with = "Option<String>")]
     pub(super) keepalive: Option<Text<KeepAlive>>,
     /// Seed of everything random.
-    pub(super) seed: Option<Within<row::Seed>>,
+    pub(super) seed: Option<BoundedValue<row::Seed>>,
     /// Pause between an answer and the next request: "2s", "1s-3s" (uniform), "exp 2s" (exponential).
     #[schemars(with = "Option<String>")]
-    pub(super) think: Option<Text<Think>>,
+    pub(super) think: Option<Text<ThinkTime>>,
     /// "weighted" (at random by weight), "order" (in turn), "session" (all in order are one session of one user).
     pub(super) pick: Option<Pick>,
     /// Rows for templates.
     pub(super) data: Option<DataFile>,
     /// Load pages as a browser does.
-    pub(super) page: Option<Placed<PageFile>>,
-    pub(super) http: Option<Placed<HttpGiven>>,
-    pub(super) network: Option<Placed<NetworkFile>>,
-    pub(super) tls: Option<Placed<TlsFile>>,
+    pub(super) page: Option<WithSpan<PageFile>>,
+    pub(super) http: Option<WithSpan<HttpOptionValues>>,
+    pub(super) network: Option<WithSpan<NetworkFile>>,
+    pub(super) tls: Option<WithSpan<TlsFile>>,
     /// Stretches of load, one after the other, instead of one by `users` or `rate`.
     #[serde(default)]
-    pub(super) phase: Vec<Placed<PhaseFile>>,
+    pub(super) phase: Vec<WithSpan<PhaseFile>>,
     #[serde(default)]
-    pub(super) request: Vec<Placed<RequestFile>>,
+    pub(super) request: Vec<WithSpan<RequestFile>>,
 }
 
 /// A part of the file, with its place.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Placed<T>(pub(super) Spanned<T>);
+pub(super) struct WithSpan<T>(pub(super) Spanned<T>);
 
-impl<T: JsonSchema> JsonSchema for Placed<T> {
+impl<T: JsonSchema> JsonSchema for WithSpan<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         T::schema_name()
     }
@@ -188,7 +188,7 @@ pub(super) struct DataFile {
     pub(super) file: PathBuf,
     /// "request" (each request or session has the next row) or "user" (a user keeps its row) ["request"].
     #[serde(default)]
-    pub(super) per: Per,
+    pub(super) per: RowScope,
     /// Rows at random instead of in turn.
     #[serde(default)]
     pub(super) random: bool,
@@ -199,7 +199,7 @@ pub(super) struct DataFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct PageFile {
     /// Connections to each host at once [6].
-    pub(super) connections: Option<Within<row::PageConnections>>,
+    pub(super) connections: Option<BoundedValue<row::PageConnections>>,
     /// A user fetches what may be cached once.
     #[serde(default)]
     pub(super) cache: bool,
@@ -222,14 +222,14 @@ pub(super) struct NetworkFile {
     #[serde(default)]
     pub(super) proxy_tunnel: bool,
     /// 4 or 6: only addresses of this family.
-    pub(super) family: Option<Within<row::Family>>,
+    pub(super) family: Option<BoundedValue<row::Family>>,
     /// Names are resolved again this often ["30s"].
-    pub(super) dns_refresh: Option<Within<row::Interval>>,
+    pub(super) dns_refresh: Option<BoundedValue<row::Interval>>,
     /// What each connection reads and writes at most: "33.6kbit".
     #[schemars(with = "Option<String>")]
     pub(super) bandwidth: Option<Text<Bandwidth>>,
-    pub(super) receive_buffer: Option<Within<row::Buffer>>,
-    pub(super) send_buffer: Option<Within<row::Buffer>>,
+    pub(super) receive_buffer: Option<BoundedValue<row::Buffer>>,
+    pub(super) send_buffer: Option<BoundedValue<row::Buffer>>,
 }
 
 /// `[tls]`, for https URLs.
@@ -260,19 +260,19 @@ pub(super) struct PhaseFile {
     pub(super) name: Option<String>,
     /// false: a warm-up, outside the numbers [true].
     pub(super) measured: Option<bool>,
-    pub(super) users: Option<Within<row::RampUsers>>,
+    pub(super) users: Option<BoundedValue<row::RampUsers>>,
     /// So many users at its end, in a straight line.
-    pub(super) to_users: Option<Within<row::RampUsers>>,
-    pub(super) rate: Option<Within<row::RampRate>>,
+    pub(super) to_users: Option<BoundedValue<row::RampUsers>>,
+    pub(super) rate: Option<BoundedValue<row::RampRate>>,
     /// Such a rate at its end: in a straight line, or in `steps`.
-    pub(super) to_rate: Option<Within<row::RampRate>>,
-    pub(super) steps: Option<Within<row::Steps>>,
+    pub(super) to_rate: Option<BoundedValue<row::RampRate>>,
+    pub(super) steps: Option<BoundedValue<row::Steps>>,
     #[schemars(with = "Option<String>")]
     pub(super) arrivals: Option<Text<Arrival>>,
-    pub(super) burst: Option<Within<row::Burst>>,
-    pub(super) connections: Option<Within<row::Connections>>,
-    pub(super) requests: Option<Within<row::Requests>>,
-    pub(super) duration: Option<Within<row::Duration>>,
+    pub(super) burst: Option<BoundedValue<row::Burst>>,
+    pub(super) connections: Option<BoundedValue<row::Connections>>,
+    pub(super) requests: Option<BoundedValue<row::Requests>>,
+    pub(super) duration: Option<BoundedValue<row::Duration>>,
 }
 
 /// `[[request]]`: one request of a mix, or a step of a session. URL path, header values and bodies are templates.
@@ -291,7 +291,7 @@ pub(super) struct RequestFile {
     pub(super) form: Option<Fields>,
     /// Fields of a multipart/form-data body.
     pub(super) multipart: Option<Vec<PartFile>>,
-    pub(super) weight: Option<Within<row::Weight>>,
+    pub(super) weight: Option<BoundedValue<row::Weight>>,
     /// "user:password"
     pub(super) basic: Option<String>,
     /// "user:password"
@@ -305,7 +305,7 @@ pub(super) struct RequestFile {
     #[serde(default)]
     pub(super) extract: BTreeMap<String, ExtractFile>,
     #[schemars(with = "Option<String>")]
-    pub(super) think: Option<Text<Think>>,
+    pub(super) think: Option<Text<ThinkTime>>,
     /// In a session: only the first time that a user comes, as for a login. Cookies and values are then kept.
     #[serde(default)]
     pub(super) once: bool,

@@ -6,19 +6,19 @@
 mod error;
 mod format;
 mod phases;
-mod place;
+mod positions;
 mod requests;
 
 use std::path::{Path, PathBuf};
 
 pub use error::PlanFileError;
 pub use format::{Bandwidth, PlanFile};
-pub use place::Places;
+pub use positions::PartPositions;
 
 use error::suggestion;
 use format::NetworkFile;
 use phases::read_phases;
-use place::Lines;
+use positions::LineIndex;
 use requests::read_request;
 
 use crate::plan::{Network, Plan, Proxy};
@@ -27,14 +27,14 @@ use crate::toml_error;
 
 /// What a plan file says, and what it leaves to others.
 #[derive(Debug)]
-pub struct ReadPlan {
+pub struct LoadedPlan {
     /// Its requests are empty where they are in a file of URLs.
     pub plan: Plan,
     pub urls: Option<PathBuf>,
     /// Does it say how much load there is to be?
     pub has_load: bool,
     pub has_seed: bool,
-    pub places: Places,
+    pub places: PartPositions,
 }
 
 /// Reads a plan file. `folder` is where relative file names start. What parts of the plan have to do with each other is for
@@ -42,8 +42,8 @@ pub struct ReadPlan {
 ///
 /// # Errors
 /// For the first mistake, with its place.
-pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
-    let lines = Lines::of(text);
+pub fn parse(text: &str, folder: &Path) -> Result<LoadedPlan, PlanFileError> {
+    let lines = LineIndex::of(text);
     let at = |offset: usize, what: String, advice: String| {
         let (line, column) = lines.place(offset);
         PlanFileError { line, column, what, advice }
@@ -54,7 +54,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
         let advice = suggestion(e.message().lines().next().unwrap_or_default());
         at(offset, what, advice)
     })?;
-    let places = Places::of(&file, &lines);
+    let places = PartPositions::of(&file, &lines);
     let (url, urls) = (file.url.as_ref().map(|u| u.0.clone()), file.urls.as_ref().map(|u| folder.join(u)));
     let mut requests = Vec::new();
     for request in &file.request {
@@ -117,7 +117,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
         plan.tls.resumption = t.resumption.unwrap_or(true);
     }
     let has_load = read_phases(&file, &mut plan).map_err(|(offset, what, advice)| at(offset, what, advice))?;
-    Ok(ReadPlan { plan, urls, has_load, has_seed: file.seed.is_some(), places })
+    Ok(LoadedPlan { plan, urls, has_load, has_seed: file.seed.is_some(), places })
 }
 
 /// The JSON schema of plan files.
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
     use crate::plan::Load;
-    use crate::request::Place;
+    use crate::request::ExtractSource;
 
     const WHOLE: &str = r#"
 threads = 2
@@ -215,7 +215,7 @@ think = "exp 1s"
         assert_eq!(plan.phases.len(), 2);
         assert!(matches!(plan.phases[1].load, Load::Open { to_rps: Some(100.0), steps: Some(4), .. }));
         assert_eq!(plan.requests[0].method, "POST");
-        assert_eq!(plan.requests[0].extract[0].from, Place::Json("/token".into()));
+        assert_eq!(plan.requests[0].extract[0].from, ExtractSource::Json("/token".into()));
         assert_eq!(plan.requests[1].url.path, "/items/{{token}}");
     }
 

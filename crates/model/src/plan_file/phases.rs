@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::format::{PlanFile, Text};
-use crate::bounds::{Within, row};
+use crate::bounds::{BoundedValue, row};
 use crate::plan::{Arrival, Load, Phase, Plan};
 
 const DEFAULT_CONNECTIONS: u32 = 256;
@@ -13,7 +13,7 @@ const DEFAULT_CONNECTIONS: u32 = 256;
 pub(super) fn read_phases(file: &PlanFile, plan: &mut Plan) -> Result<bool, (usize, String, String)> {
     let arrivals =
         |own: &Option<Text<Arrival>>| own.as_ref().or(file.arrivals.as_ref()).map_or(Arrival::Uniform, |a| a.0);
-    type Connections = Option<Within<row::Connections>>;
+    type Connections = Option<BoundedValue<row::Connections>>;
     let connections = |own: Connections| own.or(file.connections).map_or(DEFAULT_CONNECTIONS, |c| c.0);
     let has_rate = file.rate.is_some() || file.phase.iter().any(|p| p.0.get_ref().rate.is_some());
     if (file.arrivals.is_some() || file.burst.is_some()) && !has_rate {

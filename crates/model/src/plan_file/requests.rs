@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use super::format::RequestFile;
-use crate::request::{Auth, Body, Extract, Part, PartContent, Place, RequestSpec, check_header};
+use crate::request::{Auth, Body, Extract, ExtractSource, FormPart, PartContent, RequestSpec, check_header};
 use crate::url::Url;
 
 /// What is wrong, and what to try.
-type Wrong = (&'static str, &'static str);
+type Mistake = (&'static str, &'static str);
 
-pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<RequestSpec, Wrong> {
+pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<RequestSpec, Mistake> {
     let url = match (&r.url, url) {
         (Some(own), _) => own.0.clone(),
         (None, Some(url)) => url.clone(),
@@ -33,7 +33,7 @@ pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) ->
             if content_type.as_ref().is_some_and(|kind| check_header("Content-Type", kind).is_err()) {
                 return Err(("a type of a part that is no header's value", "write type = \"text/plain\""));
             }
-            all.push(Part { name: part.name.clone(), content, file_name, content_type });
+            all.push(FormPart { name: part.name.clone(), content, file_name, content_type });
         }
         bodies.push(Body::Multipart(all));
     }
@@ -62,10 +62,10 @@ pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) ->
     let mut extract = Vec::new();
     for (name, from) in &r.extract {
         let from = match (&from.header, &from.regex, &from.json, &from.url) {
-            (Some(header), None, None, None) => Place::Header(header.clone()),
-            (None, Some(regex), None, None) => Place::Regex(regex.clone()),
-            (None, None, Some(pointer), None) => Place::Json(pointer.clone()),
-            (None, None, None, Some(regex)) => Place::Url(regex.clone()),
+            (Some(header), None, None, None) => ExtractSource::Header(header.clone()),
+            (None, Some(regex), None, None) => ExtractSource::Regex(regex.clone()),
+            (None, None, Some(pointer), None) => ExtractSource::Json(pointer.clone()),
+            (None, None, None, Some(regex)) => ExtractSource::Url(regex.clone()),
             _ => {
                 return Err((
                     "a value is taken from a header, by a regex, from JSON, or from where a redirect led to",

@@ -4,9 +4,9 @@ use crate::counts::Counts;
 use crate::slice::{ClassAnswer, ClassPart};
 
 /// Numbers that look random and are the same each time (splitmix64).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,7 +20,7 @@ impl Dice {
     }
 }
 
-fn slice(dice: &mut Dice) -> Slice {
+fn slice(dice: &mut Rng) -> Slice {
     let mut slice = Slice::new(dice.below(5) as u16, dice.below(100_000) as u32);
     slice.counts = Counts { due: 1000, sent: dice.below(1000), answered: dice.below(900), ..Counts::default() };
     slice.counts.failed.closed = dice.below(3);
@@ -69,7 +69,7 @@ fn ended() -> Record {
 
 #[test]
 fn a_second_is_read_as_it_was_written() {
-    let mut dice = Dice(1);
+    let mut dice = Rng(1);
     for _ in 0..300 {
         let slice = slice(&mut dice);
         let bytes = Record::Second(Box::new(slice.clone())).encode();
@@ -104,7 +104,7 @@ fn ends_are_read_as_they_were_written() {
 fn an_idle_second_is_a_few_bytes_and_a_busy_one_some_thousand() {
     let idle = Record::Second(Box::new(Slice::new(0, 9))).encode();
     assert!(idle.len() < 16, "{}", idle.len());
-    let (mut dice, mut busy) = (Dice(3), Slice::new(0, 9));
+    let (mut dice, mut busy) = (Rng(3), Slice::new(0, 9));
     for _ in 0..100_000 {
         for kind in [Kind::Response, Kind::Service, Kind::FirstByte, Kind::Lateness, Kind::Blocked] {
             let us = 200 + dice.below(800) * dice.below(10);
@@ -117,7 +117,7 @@ fn an_idle_second_is_a_few_bytes_and_a_busy_one_some_thousand() {
 
 #[test]
 fn torn_and_foreign_bytes_are_errors() {
-    let mut dice = Dice(5);
+    let mut dice = Rng(5);
     for record in
         [Record::Second(Box::new(slice(&mut dice))), ended(), Record::PhaseEnd { phase: 0, duration_us: 1, peak: 1 }]
     {
@@ -136,7 +136,7 @@ fn torn_and_foreign_bytes_are_errors() {
 
 #[test]
 fn hostile_bytes_never_make_more_than_they_are() {
-    let mut dice = Dice(7);
+    let mut dice = Rng(7);
     let good = Record::Second(Box::new(slice(&mut dice))).encode();
     for _ in 0..20_000 {
         let mut bytes = good.clone();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::by_class::ClassTotals;
-use super::phase::{ClassReport, Connections, Followed, Pages, PhaseReport, Second};
+use super::phase::{ClassReport, Connections, FollowUpCounts, Pages, PhaseReport, Second};
 use super::summary::results;
 use crate::class::Classes;
 use crate::counts::Counts;
@@ -46,7 +46,7 @@ impl PhaseTotal {
 
 /// How far a phase is. Only one that is under way has histograms: a plan may have thousands of phases.
 #[derive(Debug)]
-enum Stage {
+enum PhaseState {
     NotBegun,
     Counting(Box<PhaseTotal>),
     Over(Box<(PhaseReport, Counts)>),
@@ -57,13 +57,13 @@ struct PhaseBuilder {
     name: String,
     measured: bool,
     archive: Option<Arc<dyn Archive<Second>>>,
-    stage: Stage,
+    stage: PhaseState,
 }
 
 impl PhaseBuilder {
     fn begin(&mut self, index: usize) {
-        if matches!(self.stage, Stage::NotBegun) {
-            self.stage = Stage::Counting(Box::new(PhaseTotal::new(index, self.archive.take())));
+        if matches!(self.stage, PhaseState::NotBegun) {
+            self.stage = PhaseState::Counting(Box::new(PhaseTotal::new(index, self.archive.take())));
         }
     }
 }
@@ -95,7 +95,7 @@ impl RunBuilder {
             name: p.name.clone(),
             measured: p.measured,
             archive: archive(i as u16),
-            stage: Stage::NotBegun,
+            stage: PhaseState::NotBegun,
         };
         let phases = plan.phases.iter().enumerate().map(builder).collect();
         RunBuilder { phases, classes: Classes::of(plan), replay: plan.replay.is_some(), forgetful: true }
@@ -111,7 +111,7 @@ impl RunBuilder {
         let index = usize::from(slice.phase);
         let Some(builder) = self.phases.get_mut(index) else { return };
         builder.begin(index);
-        if let Stage::Counting(phase) = &mut builder.stage {
+        if let PhaseState::Counting(phase) = &mut builder.stage {
             phase.total.add_unclassed(slice);
             phase.classes.add(&slice.by_class);
             phase.seconds.push(Second::of(slice));
@@ -125,8 +125,8 @@ impl RunBuilder {
     pub fn end_phase(&mut self, index: usize, duration_us: u64, peak: u64) {
         let Some(phase) = self.phases.get_mut(index) else { return };
         phase.begin(index);
-        let mut total = match std::mem::replace(&mut phase.stage, Stage::NotBegun) {
-            Stage::Counting(total) => total,
+        let mut total = match std::mem::replace(&mut phase.stage, PhaseState::NotBegun) {
+            PhaseState::Counting(total) => total,
             other => {
                 phase.stage = other;
                 return;
@@ -135,16 +135,16 @@ impl RunBuilder {
         (total.duration_us, total.peak) = (Some(duration_us), peak);
         let counts = total.total.counts;
         let report = report_phase(&phase.name, phase.measured, *total, &self.classes, self.replay);
-        phase.stage = Stage::Over(Box::new((report, counts)));
+        phase.stage = PhaseState::Over(Box::new((report, counts)));
     }
 
     /// Counts so far of a phase.
     #[must_use]
     pub fn counts(&self, index: usize) -> Counts {
         match self.phases.get(index).map(|p| &p.stage) {
-            None | Some(Stage::NotBegun) => Counts::default(),
-            Some(Stage::Counting(phase)) => phase.total.counts,
-            Some(Stage::Over(over)) => over.1,
+            None | Some(PhaseState::NotBegun) => Counts::default(),
+            Some(PhaseState::Counting(phase)) => phase.total.counts,
+            Some(PhaseState::Over(over)) => over.1,
         }
     }
 
@@ -152,9 +152,9 @@ impl RunBuilder {
     #[must_use]
     pub fn classes(&self, index: usize) -> Vec<ClassReport> {
         match self.phases.get(index).map(|p| &p.stage) {
-            Some(Stage::Counting(phase)) => phase.classes.several(&self.classes, phase.duration_s(), self.replay),
-            Some(Stage::Over(over)) => over.0.classes.clone(),
-            None | Some(Stage::NotBegun) => Vec::new(),
+            Some(PhaseState::Counting(phase)) => phase.classes.several(&self.classes, phase.duration_s(), self.replay),
+            Some(PhaseState::Over(over)) => over.0.classes.clone(),
+            None | Some(PhaseState::NotBegun) => Vec::new(),
         }
     }
 
@@ -163,9 +163,9 @@ impl RunBuilder {
     pub fn into_reports(self) -> Vec<PhaseReport> {
         let (classes, replay) = (&self.classes, self.replay);
         let report = |phase: PhaseBuilder| match phase.stage {
-            Stage::NotBegun => None,
-            Stage::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total, classes, replay)),
-            Stage::Over(over) => Some(over.0),
+            PhaseState::NotBegun => None,
+            PhaseState::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total, classes, replay)),
+            PhaseState::Over(over) => Some(over.0),
         };
         self.phases.into_iter().filter_map(report).collect()
     }
@@ -188,7 +188,7 @@ fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes
             handshakes_full: c.handshakes_full,
             handshakes_resumed: c.handshakes_resumed,
         },
-        followed: Followed {
+        followed: FollowUpCounts {
             redirects: c.redirected,
             challenges: c.challenged,
             elsewhere: c.elsewhere,

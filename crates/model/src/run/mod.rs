@@ -21,14 +21,14 @@ pub use generator::{Generator, OtherProgram, Shortage, with_question};
 pub use joined_log::JoinedLog;
 pub use mark::Mark;
 pub use phase::{
-    Bytes, ClassReport, Connections, Expectations, Followed, Mismatch, Pages, PhaseReport, Rate, Requests, Results,
-    Second, ServerCpu,
+    Bytes, ClassReport, Connections, Expectations, FollowUpCounts, Mismatch, Pages, PhaseReport, Rate, Requests,
+    Results, Second, ServerCpu,
 };
 
 use crate::kept_plan::KeptPlan;
-use crate::look::Observed;
-use crate::objective::Judged;
-use crate::plan::Played;
+use crate::objective::ObjectiveResult;
+use crate::plan::ReplaySummary;
+use crate::sample::ServerTimeline;
 use crate::timeline::Timeline;
 use crate::validity::Validity;
 
@@ -81,11 +81,11 @@ pub struct Run {
     pub pool: Option<Pool>,
     /// The server second by second, where it runs on this machine and can be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<Observed>,
+    pub server: Option<ServerTimeline>,
     pub validity: Validity,
     /// What came of the log, where one was played.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replay: Option<Played>,
+    pub replay: Option<ReplaySummary>,
     /// What came of the server's log, where the server's time was taken from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_log: Option<JoinedLog>,
@@ -97,7 +97,7 @@ pub struct Run {
     pub marks: Vec<Mark>,
     /// What the plan wanted to be reached, judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub objectives: Vec<Judged>,
+    pub objectives: Vec<ObjectiveResult>,
 }
 
 impl Run {
@@ -123,7 +123,7 @@ impl Run {
             phases: self.phases.iter().map(brief).collect(),
             generator: self.generator.clone(),
             pool: self.pool.clone(),
-            server: self.server.as_ref().map(|server| Observed { looks: Timeline::default(), ..server.clone() }),
+            server: self.server.as_ref().map(|server| ServerTimeline { looks: Timeline::default(), ..server.clone() }),
             validity: self.validity.clone(),
             replay: self.replay.clone(),
             joined_log: self.joined_log.clone(),

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::summary::summarise;
-use crate::counts::Failed;
+use crate::counts::FailureCounts;
 use crate::histogram::Kind;
 use crate::slice::Slice;
-use crate::timeline::{Entry, Timeline};
+use crate::timeline::{Timeline, TimelineEntry};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Requests {
@@ -18,7 +18,7 @@ pub struct Requests {
     pub unsent: u64,
     pub sent: u64,
     pub answered: u64,
-    pub failed: Failed,
+    pub failed: FailureCounts,
     pub timed_out: u64,
     pub censored: u64,
 }
@@ -49,7 +49,7 @@ pub struct Bytes {
 /// Requests that follow from answers; each is due, sent and ended like any other.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Followed {
+pub struct FollowUpCounts {
     pub redirects: u64,
     pub challenges: u64,
     /// What a redirect or a page led to and was not asked for: on a host that the plan does not name.
@@ -112,7 +112,7 @@ pub struct Second {
     pub parts_us: Map<String, Value>,
 }
 
-impl Entry for Second {
+impl TimelineEntry for Second {
     fn key(&self) -> u64 {
         u64::from(self.t)
     }
@@ -178,7 +178,7 @@ pub struct PhaseReport {
     pub results: Results,
     pub connections: Connections,
     #[serde(default)]
-    pub followed: Followed,
+    pub followed: FollowUpCounts,
     #[serde(default)]
     pub pages: Pages,
     /// Of the measured phase, where the server is on this machine and its processes may be seen.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{Look, WorkerLook};
+use lastdrop_model::{Sample, WorkerSample};
 
 pub use self::files::{count_fds, fds_limit};
 use crate::memory::ProcessMemory;
@@ -137,7 +137,7 @@ impl Group {
     }
 
     /// Takes a sample. With `all_memory`, reads the memory of every process now, whatever that takes.
-    pub fn look(&mut self, all_memory: bool, look: &mut Look) {
+    pub fn look(&mut self, all_memory: bool, look: &mut Sample) {
         let now = Instant::now();
         let span = self.looked.map(|t| (now - t).as_secs_f64()).filter(|s| *s > 0.0);
         self.looked = Some(now);
@@ -199,7 +199,7 @@ impl Group {
         })
     }
 
-    fn sum_up(&mut self, now: Instant, look: &mut Look) {
+    fn sum_up(&mut self, now: Instant, look: &mut Sample) {
         let workers = self.workers();
         look.worker_count = workers.len() as u64;
         look.states.clear();
@@ -234,7 +234,7 @@ impl Group {
 
     /// Returns the workers as of the last sample.
     #[must_use]
-    pub fn worker_looks(&self) -> Vec<WorkerLook> {
+    pub fn worker_looks(&self) -> Vec<WorkerSample> {
         let (uptime, ticks) = (uptime(), ticks_per_second());
         let page = page_bytes();
         self.workers()
@@ -242,7 +242,7 @@ impl Group {
             .map(|pid| {
                 let m = &self.members[pid];
                 let memory = m.memory.map(|(memory, _)| memory);
-                WorkerLook {
+                WorkerSample {
                     pid: *pid,
                     state: m.stat.state.to_string(),
                     rss_bytes: Some(memory.map_or(m.stat.rss_pages * page, |m| m.rss)),
@@ -305,7 +305,7 @@ mod tests {
         let mut shell = shell(5);
         let mut group = found(&shell, 6);
         group.read_memory(Instant::now() - Duration::from_secs(1), false);
-        let mut look = Look::default();
+        let mut look = Sample::default();
         group.sum_up(Instant::now(), &mut look);
         assert!(group.memory().len() == 6 && look.real_memory_bytes.is_some_and(|n| n > 0), "{look:?}");
         assert_eq!(group.unread_memory(), None);
@@ -316,7 +316,7 @@ mod tests {
     fn one_that_ends_during_a_look_is_not_missing_and_one_that_was_not_read_is() {
         let mut shell = shell(2);
         let mut group = found(&shell, 3);
-        let mut look = Look::default();
+        let mut look = Sample::default();
         group.sum_up(Instant::now(), &mut look);
         assert!(look.real_memory_bytes.is_none());
         assert!(group.unread_memory().is_some_and(|why| why.contains("1 of 1 looks: up to 3")), "{group:?}");
@@ -339,7 +339,7 @@ mod tests {
             .spawn()
             .expect("a shell");
         let mut group = Group::new(shell.id() as i32, true, &[]);
-        let mut look = Look::default();
+        let mut look = Sample::default();
         let deadline = Instant::now() + Duration::from_secs(20);
         while look.worker_count != 2 || group.pids().len() != 3 {
             assert!(Instant::now() < deadline, "{:?}", group.pids());

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use lastdrop_model::{Event, Kind, Look, Slice};
+use lastdrop_model::{Event, Kind, Sample, Slice};
 
 use super::phases::Phases;
 use super::{Exporter, Form, Pieces, Runs};
@@ -100,7 +100,7 @@ impl Form for Lines {
         self.phases.see(event);
         match event {
             Event::Second { slice } => self.waiting.push_back(self.second(slice)),
-            Event::Look { look } => {
+            Event::Sample { look } => {
                 self.looks.push_back((look.t_s, fields(look)));
                 if self.looks.len() > LOOKS {
                     self.looks.pop_front();
@@ -113,7 +113,7 @@ impl Form for Lines {
     }
 }
 
-fn fields(look: &Look) -> String {
+fn fields(look: &Sample) -> String {
     let whole = |n: Option<u64>| n.map_or(String::new(), |n| n.to_string());
     let cores = |c: Option<f64>| c.map_or(String::new(), |c| format!("{c:.3}"));
     let host = (!look.host.cores.is_empty()).then(|| look.host.cores.iter().sum());
@@ -150,9 +150,9 @@ mod tests {
         let mut events = events_of(1, 5, 1);
         let whole = text(&mut Lines::default(), &events);
         // All samples first: seconds come late if they wait for the server's log.
-        events[1..].sort_by_key(|e| !matches!(e, Event::Look { .. }));
+        events[1..].sort_by_key(|e| !matches!(e, Event::Sample { .. }));
         assert_eq!(text(&mut Lines::default(), &events), whole);
-        events.retain(|e| !matches!(e, Event::Look { look } if look.t_s < 3.0));
+        events.retain(|e| !matches!(e, Event::Sample { look } if look.t_s < 3.0));
         let text = text(&mut Lines::default(), &events);
         let seen: Vec<bool> = text.lines().skip(1).map(|l| l.contains(",8,")).collect();
         assert_eq!(seen, [false, false, true, true, true], "{text}");

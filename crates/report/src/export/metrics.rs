@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use lastdrop_model::counts::Failed;
+use lastdrop_model::counts::FailureCounts;
 use lastdrop_model::histogram::PERCENTILES;
-use lastdrop_model::{Counts, Histogram, Kind, Look};
+use lastdrop_model::{Counts, Histogram, Kind, Sample};
 
 use super::totals::{PhaseTotal, Totals};
 use crate::server::shown_queue;
@@ -106,7 +106,7 @@ fn gauge(name: &'static str, about: &'static str, points: for<'a> fn(&'a Totals)
 }
 
 /// Returns one number of the latest sample, if the sample has it.
-fn seen(totals: &Totals, of: impl Fn(&Look) -> Option<Value<'static>>) -> Vec<Point<'_>> {
+fn seen(totals: &Totals, of: impl Fn(&Sample) -> Option<Value<'static>>) -> Vec<Point<'_>> {
     let value = totals.look.as_ref().and_then(of);
     value.map(|value| Point { labels: Vec::new(), value }).into_iter().collect()
 }
@@ -125,7 +125,7 @@ fn latencies(totals: &Totals) -> impl Iterator<Item = (Vec<(&'static str, Cow<'_
 fn failures(totals: &Totals) -> Vec<Point<'_>> {
     let mut points = Vec::new();
     for phase in &totals.of_phases {
-        let Failed { connect, reset, closed, protocol } = phase.slice.counts.failed;
+        let FailureCounts { connect, reset, closed, protocol } = phase.slice.counts.failed;
         for (why, n) in [("connect", connect), ("reset", reset), ("closed", closed), ("protocol", protocol)] {
             let labels = vec![("phase", Cow::from(&phase.name)), ("kind", why.into())];
             points.push(Point { labels, value: Value::Whole(n) });

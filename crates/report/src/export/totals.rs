@@ -1,6 +1,6 @@
 //! Cumulative totals of a run so far, for formats that export counters.
 
-use lastdrop_model::{Event, Look, Slice};
+use lastdrop_model::{Event, Sample, Slice};
 
 use super::Runs;
 use super::phases::Phases;
@@ -30,7 +30,7 @@ pub(super) struct Totals {
     pub at_s: f64,
     pub running: bool,
     pub of_phases: Vec<PhaseTotal>,
-    pub look: Option<Look>,
+    pub look: Option<Sample>,
 }
 
 impl Totals {
@@ -74,7 +74,7 @@ impl Totals {
                     }
                 }
             }
-            Event::Look { look } => self.look = Some(Look::clone(look)),
+            Event::Sample { look } => self.look = Some(Sample::clone(look)),
             Event::Ended { .. } | Event::Failed { .. } => self.running = false,
             _ => {}
         }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{CapacityDocument, CompareDocument, Compared, DoctorDocument, Severity, SweepDocument};
+use lastdrop_model::documents::{
+    CapacityDocument, CompareDocument, DoctorDocument, MetricVerdict, Severity, SweepDocument,
+};
 use lastdrop_model::documents::{TuneDocument, TuneVerdict};
 use lastdrop_model::printable::xml;
 use lastdrop_model::{Run, Verdict};
@@ -85,9 +87,9 @@ fn of_compare(d: &CompareDocument) -> Suite {
     let case = |(name, m): (String, &lastdrop_model::documents::MetricComparison)| {
         let ratio = format!("B / A is {:.3} ({:.3} to {:.3})", m.ratio, m.interval[0], m.interval[1]);
         let came = match m.verdict {
-            Compared::Better | Compared::NoDifference => Came::Passed,
-            Compared::Worse => Came::Failed(format!("{name} is worse: {ratio}"), d.because.clone()),
-            Compared::Inconclusive => Came::Skipped("the measurement cannot tell".into()),
+            MetricVerdict::Better | MetricVerdict::NoDifference => Came::Passed,
+            MetricVerdict::Worse => Came::Failed(format!("{name} is worse: {ratio}"), d.because.clone()),
+            MetricVerdict::Inconclusive => Came::Skipped("the measurement cannot tell".into()),
         };
         (name, came)
     };
@@ -196,19 +198,19 @@ fn written(suites: &[Suite]) -> String {
 #[cfg(test)]
 mod tests {
     use lastdrop_model::documents::Finding;
-    use lastdrop_model::examination::{Examination, Step};
+    use lastdrop_model::examination::{Examination, ExaminationStep};
 
     use super::*;
 
     #[test]
     fn what_was_not_measured_has_not_passed_and_a_rate_limit_is_no_fault() {
-        let came = |steps: Vec<Step>, findings: Vec<Finding>| -> Vec<Came> {
+        let came = |steps: Vec<ExaminationStep>, findings: Vec<Finding>| -> Vec<Came> {
             let examination = Examination { steps, ..Examination::default() };
             let suite = of_doctor(&DoctorDocument { findings, examination, ..DoctorDocument::default() });
             suite.cases.into_iter().map(|(_, came)| came).collect()
         };
         assert_eq!(came(Vec::new(), Vec::new()), [Came::Error("nothing was measured".into())]);
-        let main = || vec![Step::default()];
+        let main = || vec![ExaminationStep::default()];
         assert_eq!(came(main(), Vec::new()), [Came::Passed]);
         let risk =
             |id: &str| Finding { id: id.into(), severity: Severity::Risk, title: "so".into(), ..Finding::default() };

@@ -53,7 +53,7 @@ pub fn formatted(shown: &[Shown], format: Format) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::{Judged, Objective};
+    use lastdrop_model::{Objective, ObjectiveResult};
 
     use super::*;
     use crate::html::fixtures::run_of;
@@ -63,7 +63,7 @@ mod tests {
         run.phases[0].name = "a|b, \"c\"".into();
         let judged = |text: &str, met| {
             let objective: Objective = text.parse().expect("valid");
-            Judged { objective, value: Some(0.5), seen: "5 ms".into(), met }
+            ObjectiveResult { objective, value: Some(0.5), seen: "5 ms".into(), met }
         };
         run.objectives = vec![judged("p99<1ms", false), judged("errors<1%", true)];
         vec![Shown::Run(Box::new(run))]

@@ -217,7 +217,7 @@ fn latency_by_users(d: &CapacityDocument) -> Markup {
         chart.mark("c2", knee.users, "knee");
     }
     for (colour, shape, name, of) in [
-        ("c1", Shape::Dot, "half within", (|s| s.p50_us) as fn(&lastdrop_model::documents::Stair) -> f64),
+        ("c1", Shape::Dot, "half within", (|s| s.p50_us) as fn(&lastdrop_model::documents::StaircaseStep) -> f64),
         ("c5", Shape::Square, "99 of 100 within", |s| s.p99_us),
     ] {
         chart.line(colour, "thin", &d.stairs.iter().map(|s| (f64::from(s.users), of(s))).collect::<Vec<_>>());

@@ -1,7 +1,7 @@
 //! The section of a comparison: what got better or worse, how certain that is, then both runs in the same
 //! plots.
 
-use lastdrop_model::documents::{CompareDocument, CompareKind, CompareVerdict, Compared, MetricComparison};
+use lastdrop_model::documents::{CompareDocument, CompareKind, CompareVerdict, MetricComparison, MetricVerdict};
 use lastdrop_model::{Histogram, Kind, Run};
 use maud::{Markup, html};
 
@@ -64,21 +64,21 @@ fn unit_of(metric: &str) -> Unit {
     }
 }
 
-fn word(c: Compared) -> &'static str {
+fn word(c: MetricVerdict) -> &'static str {
     match c {
-        Compared::Better => "better",
-        Compared::Worse => "worse",
-        Compared::NoDifference => "no difference",
-        Compared::Inconclusive => "cannot be told",
+        MetricVerdict::Better => "better",
+        MetricVerdict::Worse => "worse",
+        MetricVerdict::NoDifference => "no difference",
+        MetricVerdict::Inconclusive => "cannot be told",
     }
 }
 
-fn colour(c: Compared) -> (Colour, Shape) {
+fn colour(c: MetricVerdict) -> (Colour, Shape) {
     match c {
-        Compared::Better => ("c3", Shape::Dot),
-        Compared::Worse => ("c2", Shape::Square),
-        Compared::NoDifference => ("c4", Shape::Ring),
-        Compared::Inconclusive => ("c4", Shape::Cross),
+        MetricVerdict::Better => ("c3", Shape::Dot),
+        MetricVerdict::Worse => ("c2", Shape::Square),
+        MetricVerdict::NoDifference => ("c4", Shape::Ring),
+        MetricVerdict::Inconclusive => ("c4", Shape::Cross),
     }
 }
 
@@ -167,10 +167,10 @@ fn intervals(d: &CompareDocument) -> Markup {
         ]);
     }
     for (c, form) in [
-        (Compared::Better, "dot"),
-        (Compared::Worse, "square"),
-        (Compared::NoDifference, "ring"),
-        (Compared::Inconclusive, "cross"),
+        (MetricVerdict::Better, "dot"),
+        (MetricVerdict::Worse, "square"),
+        (MetricVerdict::NoDifference, "ring"),
+        (MetricVerdict::Inconclusive, "cross"),
     ] {
         if drawn.iter().any(|(_, m)| m.verdict == c) {
             chart.legend(colour(c).0, form, word(c));

@@ -2,7 +2,7 @@
 //! experiments behind it.
 
 use lastdrop_model::documents::{DoctorDocument, Evidence, Finding, Severity};
-use lastdrop_model::examination::{Step, StepKind};
+use lastdrop_model::examination::{ExaminationStep, StepKind};
 use lastdrop_model::units::show_us;
 use maud::{Markup, html};
 
@@ -125,7 +125,7 @@ fn found(f: &Finding) -> Markup {
     }
 }
 
-fn load_of(s: &Step) -> String {
+fn load_of(s: &ExaminationStep) -> String {
     match s.kind {
         StepKind::Observed => "traffic of others".into(),
         _ if s.users == 0 => format!("{} asked for", Unit::Rate.show(s.rate_rps)),
@@ -134,17 +134,17 @@ fn load_of(s: &Step) -> String {
 }
 
 /// The experiments: throughput and latency at each step of load.
-fn steps(all: &[Step]) -> Markup {
-    let shown: Vec<&Step> = all.iter().filter(|s| s.kind != StepKind::Inside && s.answered > 0).collect();
+fn steps(all: &[ExaminationStep]) -> Markup {
+    let shown: Vec<&ExaminationStep> = all.iter().filter(|s| s.kind != StepKind::Inside && s.answered > 0).collect();
     if shown.is_empty() {
         return Markup::default();
     }
     let heading =
         ["load", "keep-alive", "answered", "mean", "99 of 100 within", "unanswered", "processors busy", NOTES];
     let mut table = Table::new("experiments", 2, &heading);
-    let x_of = |s: &Step| if s.users > 0 { f64::from(s.users) } else { s.rate_rps };
+    let x_of = |s: &ExaminationStep| if s.users > 0 { f64::from(s.users) } else { s.rate_rps };
     let users = shown.iter().any(|s| s.users > 0);
-    let charted: Vec<&&Step> = shown.iter().filter(|s| (s.users > 0) == users && x_of(s) > 0.0).collect();
+    let charted: Vec<&&ExaminationStep> = shown.iter().filter(|s| (s.users > 0) == users && x_of(s) > 0.0).collect();
     let axis = || {
         let (title, unit) = if users { ("users", Unit::Count) } else { ("requests a second", Unit::Rate) };
         Axis::from_zero(title, unit, charted.iter().map(|s| x_of(s)))

@@ -1,7 +1,7 @@
 //! A run in progress: how far it is, its latest numbers and its plots, which the page's script extends.
 
 use lastdrop_model::units::show_us;
-use lastdrop_model::{KeptPlan, Look};
+use lastdrop_model::{KeptPlan, Sample};
 use maud::{Markup, html};
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub struct Sight {
 
 impl Sight {
     #[must_use]
-    pub fn of(look: &Look) -> Sight {
+    pub fn of(look: &Sample) -> Sight {
         let cores = &look.host.cores;
         Sight {
             at_s: middle(look),
@@ -54,7 +54,7 @@ impl Sight {
 }
 
 /// Returns the middle of the time that a sample covers, which is at most its last second.
-pub(super) fn middle(look: &Look) -> f64 {
+pub(super) fn middle(look: &Sample) -> f64 {
     look.t_s - look.span_s.min(1.0) / 2.0
 }
 
@@ -261,7 +261,7 @@ mod tests {
             p99: Some(300),
             max: Some(400),
         };
-        let look = Look { t_s: 1.0, span_s: 1.0, worker_count: 4, ..Look::default() };
+        let look = Sample { t_s: 1.0, span_s: 1.0, worker_count: 4, ..Sample::default() };
         for (moments, sights) in [(vec![], vec![]), (vec![moment(0), moment(1)], vec![Sight::of(&look)])] {
             let hidden = sights.is_empty();
             let (answered, failed) = (9 * moments.len() as u64, moments.len() as u64);

@@ -210,7 +210,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use lastdrop_model::documents::{Evidence, Finding, Severity};
-    use lastdrop_model::{HostLook, ListenQueue, Look, Observed, Timeline};
+    use lastdrop_model::{HostSample, ListenQueue, Sample, ServerTimeline, Timeline};
     use serde_json::json;
 
     use super::fixtures::run_of;
@@ -219,8 +219,8 @@ mod tests {
     const EVIL: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m\u{2028}\0";
 
     /// A server with a hostile name, sampled every second.
-    fn observed(seconds: u32) -> Observed {
-        let look = |t: u32| Look {
+    fn observed(seconds: u32) -> ServerTimeline {
+        let look = |t: u32| Sample {
             t_s: f64::from(t) + 1.0,
             span_s: 1.0,
             worker_count: 8,
@@ -236,15 +236,15 @@ mod tests {
             }],
             sockets: BTreeMap::from([("established".into(), u64::from(t)), ("time_wait".into(), 7)]),
             kernel: BTreeMap::from([("ListenOverflows".into(), u64::from(t.is_multiple_of(3)))]),
-            host: HostLook { cores: vec![0.5, 0.25], steal: Some(0.01), ..HostLook::default() },
+            host: HostSample { cores: vec![0.5, 0.25], steal: Some(0.01), ..HostSample::default() },
             log: vec![EVIL.into()],
-            ..Look::default()
+            ..Sample::default()
         };
-        Observed {
+        ServerTimeline {
             name: EVIL.into(),
-            looks: (0..seconds).map(look).collect::<Timeline<Look>>(),
+            looks: (0..seconds).map(look).collect::<Timeline<Sample>>(),
             unread: vec![EVIL.into()],
-            ..Observed::default()
+            ..ServerTimeline::default()
         }
     }
 

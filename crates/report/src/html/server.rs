@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::{Look, Observed};
+use lastdrop_model::{Sample, ServerTimeline};
 use maud::{Markup, html};
 
 use super::bins::Bins;
@@ -51,7 +51,7 @@ impl Mean {
 }
 
 impl Seen {
-    fn add(&mut self, look: &Look) {
+    fn add(&mut self, look: &Sample) {
         self.looks += 1;
         self.server_cores.add(look.cpu_cores);
         let cores = &look.host.cores;
@@ -72,7 +72,7 @@ impl Seen {
 }
 
 /// Returns the plots, and the values that are not plotted.
-pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
+pub(super) fn server(observed: &ServerTimeline, bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
     let mut all: Vec<Seen> = vec![Seen::default(); bins.bins.len()];
     let (mut limit, mut first_seen) = (0, BTreeMap::<String, (f64, u64)>::new());
     let mut processors = 0;
@@ -206,7 +206,7 @@ fn table(all: &[Seen], bins: &Bins) -> Table {
     table
 }
 
-fn workers_table(observed: &Observed) -> Option<Table> {
+fn workers_table(observed: &ServerTimeline) -> Option<Table> {
     if observed.workers.is_empty() {
         return None;
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use lastdrop_model::event::{Lead, Stage, Suspicion, TrialBegan};
 use lastdrop_model::printable::line;
 use lastdrop_model::settings::describe;
-use lastdrop_model::{Counts, Event, Histogram, KeptPlan, Kind, Look, Slice};
+use lastdrop_model::{Counts, Event, Histogram, KeptPlan, Kind, Sample, Slice};
 
 pub use self::panes::Pane;
 pub use self::screen::{Manner, draw};
@@ -47,7 +47,7 @@ pub struct Live {
     run: RunSoFar,
     /// Number of runs that have begun.
     runs: u64,
-    look: Option<Look>,
+    look: Option<Sample>,
     trials: Trials,
     /// The current activity, in words.
     doing: String,
@@ -147,7 +147,7 @@ impl Live {
         match event {
             Event::Began { plan, .. } => self.began(plan),
             Event::Second { slice } => self.second(slice),
-            Event::Look { look } => self.looked(look),
+            Event::Sample { look } => self.looked(look),
             Event::PhaseEnd { phase, duration_us, .. } => {
                 let start = self.run.phases.get(*phase).and_then(|p| p.start).unwrap_or(0.0);
                 let end = start + *duration_us as f64 / 1e6;
@@ -305,7 +305,7 @@ impl Live {
         self.run.phase = self.run.phase.max(place);
     }
 
-    fn looked(&mut self, look: &Look) {
+    fn looked(&mut self, look: &Sample) {
         // A sample describes the time before it.
         let second = (self.run.base_s + (look.t_s - look.span_s / 2.0).max(0.0)) as usize;
         self.timeline.look(second, look);

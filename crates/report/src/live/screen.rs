@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lastdrop_model::printable::line;
 use lastdrop_model::units::{show_bytes, show_us};
-use lastdrop_model::{ListenQueue, Look};
+use lastdrop_model::{ListenQueue, Sample};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -339,7 +339,7 @@ impl Screen<'_> {
         }
     }
 
-    fn server_strips(&mut self, mut area: Rect, grid: &Grid, look: &Look) {
+    fn server_strips(&mut self, mut area: Rect, grid: &Grid, look: &Sample) {
         let dash = || "-".to_string();
         let row = take(&mut area, 1);
         let busy = look.busy_mean.or(look.busy.map(|n| n as f64));
@@ -435,7 +435,7 @@ fn bad_of(phase: &PhaseSoFar) -> u64 {
 }
 
 /// The latest sample in words.
-fn server_lines(look: &Look) -> Vec<(&'static str, String)> {
+fn server_lines(look: &Sample) -> Vec<(&'static str, String)> {
     let dash = || "-".to_string();
     let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);
     let busy = look.busy.map_or(String::new(), |n| format!(", {n} busy"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lastdrop_model::documents::{CapacityStep, Trial};
 use lastdrop_model::event::{Lead, Outcome, Stage, Suspect, Suspicion, TrialBegan};
 use lastdrop_model::run::Mark;
-use lastdrop_model::{Event, KeptPlan, Kind, ListenQueue, Look, Plan, Setting, Settings, Slice};
+use lastdrop_model::{Event, KeptPlan, Kind, ListenQueue, Plan, Sample, Setting, Settings, Slice};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -55,7 +55,7 @@ fn second(live: &mut Live, n: u32) {
 }
 
 fn look(live: &mut Live, n: u32) {
-    let look = Look {
+    let look = Sample {
         t_s: f64::from(n) + 1.0,
         span_s: 1.0,
         worker_count: 8,
@@ -63,10 +63,10 @@ fn look(live: &mut Live, n: u32) {
         cpu_cores: Some(1.25),
         real_memory_bytes: Some(64 << 20),
         listen: vec![ListenQueue { address: "10.0.0.1:80".into(), queue: 3, limit: 511, ..ListenQueue::default() }],
-        host: lastdrop_model::HostLook { cores: vec![0.9, 0.8], ..lastdrop_model::HostLook::default() },
-        ..Look::default()
+        host: lastdrop_model::HostSample { cores: vec![0.9, 0.8], ..lastdrop_model::HostSample::default() },
+        ..Sample::default()
     };
-    live.see(&Event::Look { look: Cow::Owned(look) });
+    live.see(&Event::Sample { look: Cow::Owned(look) });
 }
 
 fn some_run() -> Live {

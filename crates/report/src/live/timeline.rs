@@ -3,7 +3,7 @@
 //! The picture grows from the left; when it is full, every two columns merge into one. A scrolling picture
 //! would change every cell every second, which is too much for a slow connection.
 
-use lastdrop_model::{Kind, Look, Slice};
+use lastdrop_model::{Kind, Sample, Slice};
 
 /// Latencies are counted in tenths of a decade, from 10 µs to 100 s.
 pub(super) const BINS: usize = 70;
@@ -165,7 +165,7 @@ impl Timeline {
         }
     }
 
-    pub fn look(&mut self, second: usize, look: &Look) {
+    pub fn look(&mut self, second: usize, look: &Sample) {
         // Samples come about once per second: now and then one second gets none and the next gets two.
         let before = second.saturating_sub(1);
         let missing = self.at(before).cpu.count == 0 && self.at(before).queue.is_none();

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass, Role};
 
 use super::proxy;
@@ -16,7 +16,7 @@ const fn knob(
     constraint: &'static str,
     effect: &'static str,
 ) -> Knob {
-    Knob::new(name, Takes::Count(least, most), default, needs, constraint, effect).with_role(role)
+    Knob::new(name, KnobValues::Count(least, most), default, needs, constraint, effect).with_role(role)
 }
 
 const WORKERS: &str = "how many requests are served at once; more wait in the listen queue";
@@ -27,7 +27,7 @@ const SPARE_MAX: &str = "idle workers beyond this are ended";
 
 const KEEPALIVE: Knob = Knob::new(
     "KeepAlive",
-    Takes::Switch { on: "On", off: "Off" },
+    KnobValues::Switch { on: "On", off: "Off" },
     "On",
     ReloadClass::Reload,
     "a VirtualHost may set its own",
@@ -197,7 +197,7 @@ static THREADED: &[Knob] = &[
 /// Additional knob of worker and event.
 const THREAD_LIMIT: Knob = Knob::new(
     "ThreadLimit",
-    Takes::Count(1, 20_000),
+    KnobValues::Count(1, 20_000),
     "64",
     ReloadClass::Restart,
     "cannot change over a reload",
@@ -207,7 +207,7 @@ const THREAD_LIMIT: Knob = Knob::new(
 /// Knob of event only.
 const ASYNC_FACTOR: Knob = Knob::new(
     "AsyncRequestWorkerFactor",
-    Takes::Count(1, 1000),
+    KnobValues::Count(1, 1000),
     "2",
     ReloadClass::Reload,
     "(it + 1) × MaxRequestWorkers connections at the most",
@@ -243,7 +243,7 @@ const PERL: [Knob; 5] = [
 ];
 
 const fn perl(name: &'static str, default: &'static str, constraint: &'static str, effect: &'static str) -> Knob {
-    Knob::by_reload(name, Takes::Count(1, 1_000_000), default, constraint, effect)
+    Knob::by_reload(name, KnobValues::Count(1, 1_000_000), default, constraint, effect)
 }
 
 /// Knobs of a running server, by its MPM, whether it has mod_perl and whether it proxies.

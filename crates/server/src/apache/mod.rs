@@ -14,7 +14,7 @@ use std::time::Duration;
 use config::{Conditions, Scan};
 use found::{Configuration, ask, code, locate, not_found, started_on, status_url};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
-use lastdrop_model::settings::Spares;
+use lastdrop_model::settings::SpareWorkers;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
@@ -271,7 +271,7 @@ impl Adapter for Apache {
         s
     }
 
-    fn spare_settings(&self, spares: Spares, effective: &Settings) -> Settings {
+    fn spare_settings(&self, spares: SpareWorkers, effective: &Settings) -> Settings {
         // StartServers counts processes; spares of threaded MPMs count threads.
         let threads = match self.value(Role::ThreadsPerWorker, effective) {
             Some(threads) => threads.count().unwrap_or(1).max(1) as u64,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
-use lastdrop_model::examination::{ModuleSize, ModulesTried};
+use lastdrop_model::examination::{ModuleSize, ModuleTrial};
 use lastdrop_probe::{ProbeError, memory, status};
 
 use super::Apache;
@@ -69,12 +69,12 @@ const PLAIN: &[&str] = &[
 ///
 /// # Errors
 /// If it cannot be tried, with the reason.
-pub fn unused_modules(server: &ServerRef, url: &Url) -> Result<ModulesTried, ServerError> {
+pub fn unused_modules(server: &ServerRef, url: &Url) -> Result<ModuleTrial, ServerError> {
     Apache::discover(server)?.try_without_modules(url)
 }
 
 impl Apache {
-    fn try_without_modules(&self, url: &Url) -> Result<ModulesTried, ServerError> {
+    fn try_without_modules(&self, url: &Url) -> Result<ModuleTrial, ServerError> {
         let no = |why: &str| Err(ServerError::Setting(why.to_string()));
         let birth = &self.facts.birth;
         let euid = nix::unistd::geteuid();
@@ -113,12 +113,12 @@ impl Apache {
             .collect();
         drop(reader);
         if candidates.is_empty() {
-            return Ok(ModulesTried::default());
+            return Ok(ModuleTrial::default());
         }
         let ground = InstanceTemplate::new(birth, url, self.threaded(), |file| self.argv_with(file))?;
         let until = Instant::now() + MOST_TIME;
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
-        let mut tried = ModulesTried::default();
+        let mut tried = ModuleTrial::default();
         let (answer, sizes) = {
             let all = ground.start(&flat, &[], url, until).map_err(refuse)?;
             let answer = Apache::stable_answer(&all, url, until)?;

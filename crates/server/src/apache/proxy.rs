@@ -2,7 +2,7 @@
 //! create the workers. A virtual host has its own worker with all its parameters, so no section elsewhere could change
 //! one parameter and keep the others.
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, Setting, Settings};
 
 use super::config::{DirectiveLine, Scan, split_words};
@@ -12,7 +12,7 @@ use crate::edits::{ConfigWord, Edits};
 const PREFIX: &str = "proxy.";
 pub const MAX: &str = "proxy.max";
 pub const PROXY_TIMEOUT: &str = "ProxyTimeout";
-const SWITCH: Takes = Takes::Switch { on: "On", off: "Off" };
+const SWITCH: KnobValues = KnobValues::Switch { on: "On", off: "Off" };
 const REUSE: &str = "proxy.enablereuse";
 
 /// A time in seconds, or in milliseconds if no unit is given.
@@ -30,7 +30,7 @@ pub const KNOBS: [Knob; 6] = [
     .worth_trying_for(&["upstream-connect-per-request", "port-exhaustion"]),
     Knob::by_reload(
         "proxy.ttl",
-        Takes::Count(0, 86_400),
+        KnobValues::Count(0, 86_400),
         "0",
         "seconds; 0 is for ever; less than the server behind keeps idle connections",
         "an idle connection to a server behind is used no more after this long: avoids those that it is just closing",
@@ -38,14 +38,14 @@ pub const KNOBS: [Knob; 6] = [
     .only_with(REUSE, &["On"]),
     Knob::by_reload(
         "proxy.timeout",
-        Takes::Count(0, 86_400),
+        KnobValues::Count(0, 86_400),
         "0",
         "seconds; 0 is ProxyTimeout",
         "how long a silent server behind is waited for; then the visitor gets 504",
     ),
     Knob::by_reload(
         "proxy.connectiontimeout",
-        Takes::Count(0, 86_400),
+        KnobValues::Count(0, 86_400),
         "0",
         "seconds; 0 is proxy.timeout",
         "how long a connect to a server behind may take; then the visitor gets 503",
@@ -60,7 +60,7 @@ pub const KNOBS: [Knob; 6] = [
     .only_with(REUSE, &["On"]),
     Knob::by_reload(
         PROXY_TIMEOUT,
-        Takes::Count(1, 86_400),
+        KnobValues::Count(1, 86_400),
         "60",
         "seconds; Timeout where nothing is said; a VirtualHost may set its own, proxy.timeout goes before it",
         "how long a silent server behind is waited for",
@@ -71,7 +71,7 @@ pub const KNOBS: [Knob; 6] = [
 pub const OF_THREADS: [Knob; 2] = [
     Knob::by_reload(
         MAX,
-        Takes::Count(0, 20_000),
+        KnobValues::Count(0, 20_000),
         "0",
         "at most ThreadsPerChild, which 0 is; of each process",
         "connections at once to a server behind; further requests wait for one",
@@ -79,7 +79,7 @@ pub const OF_THREADS: [Knob; 2] = [
     .worth_trying_for(&["upstream-backlog-overflow"]),
     Knob::by_reload(
         MILLISECONDS,
-        Takes::Count(0, 3_600_000),
+        KnobValues::Count(0, 3_600_000),
         "0",
         "milliseconds; 0 is for as long as it takes",
         "how long a request waits for a connection beyond proxy.max; then the visitor gets 503",

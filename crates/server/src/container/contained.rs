@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 
-use lastdrop_model::settings::Spares;
+use lastdrop_model::settings::SpareWorkers;
 use lastdrop_model::{Knob, ReloadClass, Settings};
 use lastdrop_probe::process::Birth;
 use nix::sys::signal::Signal;
@@ -150,7 +150,7 @@ impl Adapter for ContainedServer {
         self.settings(Inquiry::Pool { size, effective: Cow::Borrowed(effective) }).unwrap_or_default()
     }
 
-    fn spare_settings(&self, spares: Spares, effective: &Settings) -> Settings {
+    fn spare_settings(&self, spares: SpareWorkers, effective: &Settings) -> Settings {
         let spares = [spares.start, spares.min_spare, spares.max_spare];
         self.settings(Inquiry::Spares { spares, effective: Cow::Borrowed(effective) }).unwrap_or_default()
     }

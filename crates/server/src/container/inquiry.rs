@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use lastdrop_model::settings::Spares;
+use lastdrop_model::settings::SpareWorkers;
 use lastdrop_model::{Knob, ReloadClass, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ pub fn answer(server: &ServerRef, inquiry: &Inquiry<'_>) -> Result<Reply, String
         Inquiry::Plan(change) => Reply::Plan(super::contained::plan(adapter.as_ref(), change).map_err(text)?),
         Inquiry::Pool { size, effective } => Reply::Settings(adapter.pool_settings(*size, effective)),
         Inquiry::Spares { spares: [start, min_spare, max_spare], effective } => {
-            let spares = Spares { start: *start, min_spare: *min_spare, max_spare: *max_spare };
+            let spares = SpareWorkers { start: *start, min_spare: *min_spare, max_spare: *max_spare };
             Reply::Settings(adapter.spare_settings(spares, effective))
         }
         Inquiry::Complete { settings, effective } => Reply::Settings(adapter.complete(settings, effective)),

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use lastdrop_model::Executed;
+use lastdrop_model::ExecutedProgram;
 use lastdrop_probe::identity::Identity;
 use lastdrop_probe::process::{self, Seen};
 use lastdrop_probe::tool;
@@ -28,7 +28,7 @@ use crate::execution::{self, Rights};
 /// Longest question.
 const MOST_BYTES: u64 = 16 << 20;
 
-type VisitResult = (Result<Reply, String>, Vec<Executed>);
+type VisitResult = (Result<Reply, String>, Vec<ExecutedProgram>);
 
 /// Reads a question from standard input, prints the answer on standard output, and exits.
 pub fn serve() -> ! {

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::Executed;
+use lastdrop_model::ExecutedProgram;
 use lastdrop_probe::tool;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -50,14 +50,14 @@ pub(super) fn within(pid: i32, server: &ServerRef, inquiry: Inquiry<'_>) -> Resu
     if let Some(Err(e)) = written {
         return Err(format!("the question could not be asked: {e}"));
     }
-    let (reply, executed): (Result<Reply, String>, Vec<Executed>) =
+    let (reply, executed): (Result<Reply, String>, Vec<ExecutedProgram>) =
         serde_json::from_slice(&bytes?).map_err(|_| "it ended before it had answered".to_string())?;
     log(pid, executed);
     reply
 }
 
 /// Logs what was executed in the container, under the user id on this machine.
-fn log(pid: i32, executed: Vec<Executed>) {
+fn log(pid: i32, executed: Vec<ExecutedProgram>) {
     let maps = Maps::of_users(pid).unwrap_or_default();
     for one in executed {
         let uid = maps.outside(one.uid).unwrap_or(one.uid);

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_files::input;
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::ProbeError;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
@@ -329,7 +329,7 @@ impl DescribedServer {
                     "the server would have to be started again, and it shows a title ('{title}') instead of how it was started"
                 ));
             }
-            let is_switch = matches!(knob.takes, Takes::Switch { .. });
+            let is_switch = matches!(knob.takes, KnobValues::Switch { .. });
             match self.way {
                 ChosenMethod::CommandLine if spelled.option.is_none() => {
                     return refuse("it has no option, and the server is started with options".into());
@@ -462,7 +462,7 @@ fn with_included(file: &Path) -> Vec<PathBuf> {
 fn as_setting(knob: &Knob, text: &str) -> Setting {
     let value = Setting::read(text.trim_matches(['\'', '"']));
     match knob.takes {
-        Takes::Switch { .. } => knob.switched(value.is_on()),
+        KnobValues::Switch { .. } => knob.switched(value.is_on()),
         _ => value,
     }
 }

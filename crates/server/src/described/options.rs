@@ -1,7 +1,7 @@
 //! Reads and sets options of a command line.
 
 use lastdrop_model::Knob;
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 
 use crate::change_method::Spelling;
 
@@ -34,7 +34,7 @@ fn read_any<'a>(word: &'a str, spelled: &Spelling) -> WordRole<'a> {
 
 /// The value that the last option for a knob gives it.
 pub fn value(argv: &[String], knob: &Knob, spelled: &Spelling) -> Option<String> {
-    let is_switch = matches!(knob.takes, Takes::Switch { .. });
+    let is_switch = matches!(knob.takes, KnobValues::Switch { .. });
     let mut found = None;
     let mut words = argv.iter().skip(1).map(String::as_str);
     while let Some(word) = words.next() {
@@ -58,7 +58,7 @@ pub fn value(argv: &[String], knob: &Knob, spelled: &Spelling) -> Option<String>
 /// options that set the same knob.
 pub fn set(argv: &mut Vec<String>, knob: &Knob, spelled: &Spelling, value: &str, before: Option<&str>) {
     let Some(option) = spelled.option else { return };
-    let is_switch = matches!(knob.takes, Takes::Switch { .. });
+    let is_switch = matches!(knob.takes, KnobValues::Switch { .. });
     let new: Vec<String> = match (is_switch, lastdrop_model::Setting::read(value).is_on()) {
         (true, true) => vec![option.into()],
         (true, false) => spelled.option_off.iter().map(ToString::to_string).collect(),
@@ -98,13 +98,13 @@ mod tests {
         text.split(' ').map(str::to_string).collect()
     }
 
-    fn knob(takes: Takes) -> Knob {
+    fn knob(takes: KnobValues) -> Knob {
         Knob::new("workers", takes, "1", ReloadClass::Restart, "", "")
     }
 
     #[test]
     fn every_spelling_is_read_and_replaced() {
-        let count = knob(Takes::Count(1, 99));
+        let count = knob(KnobValues::Count(1, 99));
         for (before, is, after) in [
             ("g app -w 4 --bind x", Some("4"), "g app --workers 7 --bind x"),
             ("g -w4 app", Some("4"), "g --workers 7 app"),
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_switch_is_on_by_its_presence() {
-        let switch = knob(Takes::Switch { on: "True", off: "False" });
+        let switch = knob(KnobValues::Switch { on: "True", off: "False" });
         let spelled = Spelling { option: Some("--preload"), also: &[], option_off: Some("--no-preload"), ..SPELLED };
         let mut words = argv("g --preload app");
         assert_eq!(value(&words, &switch, &spelled).as_deref(), Some("True"));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
-use lastdrop_model::examination::{ModuleSize, ModulesTried};
+use lastdrop_model::examination::{ModuleSize, ModuleTrial};
 use lastdrop_probe::{ProbeError, memory};
 
 use super::Fpm;
@@ -62,12 +62,12 @@ struct RemovableExtensions {
 ///
 /// # Errors
 /// If it cannot be tried, with the reason.
-pub fn unused_extensions(server: &ServerRef, url: &Url, sites: &[PathBuf]) -> Result<ModulesTried, ServerError> {
+pub fn unused_extensions(server: &ServerRef, url: &Url, sites: &[PathBuf]) -> Result<ModuleTrial, ServerError> {
     Fpm::discover(server)?.try_without_extensions(url, sites)
 }
 
 impl Fpm {
-    fn try_without_extensions(&self, url: &Url, sites: &[PathBuf]) -> Result<ModulesTried, ServerError> {
+    fn try_without_extensions(&self, url: &Url, sites: &[PathBuf]) -> Result<ModuleTrial, ServerError> {
         let refuse = ServerError::Setting;
         let no = |why: &str| Err(refuse(why.to_string()));
         let birth = &self.facts().birth;
@@ -89,7 +89,7 @@ impl Fpm {
         };
         let loads = ini.loads();
         if loads.is_empty() {
-            return Ok(ModulesTried::default());
+            return Ok(ModuleTrial::default());
         }
         if self.pools.len() > 1 && sites.is_empty() {
             return no("it has several pools, and which sites they serve is not known");
@@ -115,7 +115,7 @@ impl Fpm {
         let left = possible.into_iter().filter(|(_, names)| !references.has(names));
         let candidates: Vec<String> = left.map(|(name, _)| name).collect();
         if candidates.is_empty() {
-            return Ok(ModulesTried::default());
+            return Ok(ModuleTrial::default());
         }
         self.tried(&ground, &told, url, &loads, &candidates)
     }
@@ -155,11 +155,11 @@ impl Fpm {
         url: &Url,
         loads: &[ExtensionLine],
         candidates: &[String],
-    ) -> Result<ModulesTried, ServerError> {
+    ) -> Result<ModuleTrial, ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
         let variables = told.served.variables(url, &told.served.script);
         let until = Instant::now() + MOST_TIME;
-        let mut tried = ModulesTried::default();
+        let mut tried = ModuleTrial::default();
         let (answer, sizes, all_objects, folders, complaints) = {
             let all = ground.start(InstanceVariant::Without(&[]), &variables, until).map_err(refuse)?;
             let ask = || all.ask(&variables, until).map_err(|e| e.to_string());

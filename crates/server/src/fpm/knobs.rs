@@ -1,7 +1,7 @@
 //! The knobs of pools: a single pool's by their own names, those of several as POOL.NAME. Defaults: `fpm_conf.c` of
 //! 8.2.
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass, Role};
 
 use crate::intern;
@@ -15,17 +15,17 @@ pub const RECYCLE: &str = "pm.max_requests";
 pub const IDLE: &str = "pm.process_idle_timeout";
 pub const BACKLOG: &str = "listen.backlog";
 
-const COUNT: Takes = Takes::Count(1, 100_000);
+const COUNT: KnobValues = KnobValues::Count(1, 100_000);
 const DYNAMIC: &str = "at least 1, at most pm.max_children";
 
 /// A PHP switch, which a pool sets by `php_admin_value`.
-pub const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
+pub const SWITCH: KnobValues = KnobValues::Switch { on: "on", off: "off" };
 
 /// All knobs of a pool; those of opcache come last.
 pub static KNOBS: &[Knob] = &[
     Knob::by_reload(
         PM,
-        Takes::Choice(&["static", "dynamic", "ondemand"]),
+        KnobValues::Choice(&["static", "dynamic", "ondemand"]),
         "static",
         "dynamic needs spare servers that fit pm.max_children",
         "static keeps pm.max_children workers, dynamic some spare ones, ondemand starts each when it is asked for",
@@ -59,19 +59,25 @@ pub static KNOBS: &[Knob] = &[
         .worth_trying_for(&["process-churn"]),
     Knob::by_reload(
         RECYCLE,
-        Takes::Count(0, 1_000_000_000),
+        KnobValues::Count(0, 1_000_000_000),
         "0",
         "0 is never",
         "a worker that has served so many leaves and another is forked: bounds what leaks, costs a start",
     )
     .with_role(Role::Recycle)
     .worth_trying_for(&["memory-leak", "process-churn"]),
-    Knob::by_reload(IDLE, Takes::Count(1, 86_400), "10", "seconds", "a worker that has been idle for so long is ended")
-        .only_with(PM, &["ondemand"])
-        .worth_trying_for(&["process-churn"]),
+    Knob::by_reload(
+        IDLE,
+        KnobValues::Count(1, 86_400),
+        "10",
+        "seconds",
+        "a worker that has been idle for so long is ended",
+    )
+    .only_with(PM, &["ondemand"])
+    .worth_trying_for(&["process-churn"]),
     Knob::new(
         BACKLOG,
-        Takes::Count(-1, 65_535),
+        KnobValues::Count(-1, 65_535),
         "-1",
         ReloadClass::Restart,
         "at most net.core.somaxconn, which -1 is; a listening socket survives a reload",
@@ -93,7 +99,7 @@ pub static KNOBS: &[Knob] = &[
     .only_by_name("a deployment would have to reload PHP-FPM to be seen"),
     Knob::by_reload(
         "opcache.revalidate_freq",
-        Takes::Count(0, 86_400),
+        KnobValues::Count(0, 86_400),
         "2",
         "seconds; 0 is at each request",
         "how long a file that was looked at is taken to be unchanged",

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_files::input;
-use lastdrop_model::settings::Spares;
+use lastdrop_model::settings::SpareWorkers;
 use lastdrop_model::{Knob, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::{self, Birth};
@@ -422,7 +422,7 @@ impl Adapter for Fpm {
         shares.flat_map(|(pool, size)| self.sized(pool, size, effective)).collect()
     }
 
-    fn spare_settings(&self, spares: Spares, effective: &Settings) -> Settings {
+    fn spare_settings(&self, spares: SpareWorkers, effective: &Settings) -> Settings {
         let dynamic = |pool: &&String| self.is_of_kind(effective, pool, "dynamic");
         let share = |n: u64, pool: &str| {
             let shares = self.shares(n, effective);

@@ -4,7 +4,7 @@
 //! defaults, `defaults/NAME.X` to named ones, `PROXY.X` to a frontend, backend or listen section,
 //! `BACKEND/SERVER.maxconn` to a server. Defaults and rules: configuration.txt and `cfgparse.c` of 2.6.
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass, Setting, Settings};
 
 use super::config::{Config, ConfigLine};
@@ -100,7 +100,7 @@ pub fn table(entries: &[ConfigKnob], processors: usize, has_master: bool) -> &'s
 }
 
 fn knob(entry: &ConfigKnob, threads: usize, needs: ReloadClass) -> Knob {
-    let connections = Takes::Count(0, MOST_CONNECTIONS);
+    let connections = KnobValues::Count(0, MOST_CONNECTIONS);
     let (takes, default, constraint, effect) = match (entry.keyword, entry.place) {
         (MAXCONN, KnobLocation::Global) => (
             connections,
@@ -112,16 +112,21 @@ fn knob(entry: &ConfigKnob, threads: usize, needs: ReloadClass) -> Knob {
             let most = (2 * threads).min(MOST_THREADS) as i64;
             let default = intern::text(&threads.to_string());
             let constraint = "the default is the processors that it may use; a bind or cpu-map may name threads";
-            (Takes::Count(1, most), default, constraint, "threads that serve, each of them many connections at once")
+            (
+                KnobValues::Count(1, most),
+                default,
+                constraint,
+                "threads that serve, each of them many connections at once",
+            )
         }
         (REUSE, _) => (
-            Takes::Choice(&["never", "safe", "aggressive", "always"]),
+            KnobValues::Choice(&["never", "safe", "aggressive", "always"]),
             "safe",
             "only with mode http",
             "idle connections to a server go over to other clients: fewer connects, or none with never",
         ),
         (BALANCE, _) => (
-            Takes::Choice(&["roundrobin", "static-rr", "leastconn", "first", "source", "random", "uri"]),
+            KnobValues::Choice(&["roundrobin", "static-rr", "leastconn", "first", "source", "random", "uri"]),
             "roundrobin",
             "first needs a maxconn of each server",
             "which server gets a request: in turn, the least loaded, always the same for a client",
@@ -329,7 +334,7 @@ mod tests {
         }
         let knobs = table(&entries, 2, true);
         assert!(std::ptr::eq(knobs, table(&entries, 2, true)) && !std::ptr::eq(knobs, table(&entries, 2, false)));
-        assert_eq!((knobs[1].default, knobs[1].takes), ("2", Takes::Count(1, 4)));
+        assert_eq!((knobs[1].default, knobs[1].takes), ("2", KnobValues::Count(1, 4)));
         assert!(knobs.iter().all(|knob| knob.check(&Setting::read(knob.default)).is_ok()));
     }
 

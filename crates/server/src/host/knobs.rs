@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass};
 
 /// Who shares a setting.
@@ -54,7 +54,13 @@ pub fn named(name: &str) -> Option<&'static HostKnob> {
     KNOBS.iter().find(|k| k.knob.name == name)
 }
 
-const fn row(scope: Scope, name: &'static str, file: &'static str, takes: Takes, default: &'static str) -> HostKnob {
+const fn row(
+    scope: Scope,
+    name: &'static str,
+    file: &'static str,
+    takes: KnobValues,
+    default: &'static str,
+) -> HostKnob {
     let knob = Knob::new(name, takes, default, ReloadClass::Sysctl, "", "");
     HostKnob { knob, scope, file, refused: None }
 }
@@ -89,7 +95,7 @@ pub static KNOBS: &[HostKnob] = &[
         Scope::Namespace,
         SOMAXCONN,
         "/proc/sys/net/core/somaxconn",
-        Takes::Count(1, 65_535),
+        KnobValues::Count(1, 65_535),
         "4096",
     )
     .for_findings(&["accept-queue-overflow", "upstream-backlog-overflow"]).does("the largest accept queue that a listener may ask for, unix sockets included")
@@ -98,7 +104,7 @@ pub static KNOBS: &[HostKnob] = &[
         Scope::Namespace,
         "net.ipv4.tcp_max_syn_backlog",
         "/proc/sys/net/ipv4/tcp_max_syn_backlog",
-        Takes::Count(1, 1_048_576),
+        KnobValues::Count(1, 1_048_576),
         "by memory",
     )
     .for_findings(&["accept-queue-overflow"]).does("handshakes of all clients that may be under way at a listener before new ones are dropped")
@@ -107,15 +113,15 @@ pub static KNOBS: &[HostKnob] = &[
         Scope::Namespace,
         "net.ipv4.ip_local_port_range",
         "/proc/sys/net/ipv4/ip_local_port_range",
-        Takes::Range(1024, 65_535),
+        KnobValues::Range(1024, 65_535),
         "32768 60999",
     )
     .for_findings(&["port-exhaustion"]).does("ports for outgoing connections, as a proxy needs them: so many to one destination at once")
     .but("listeners inside the range need net.ipv4.ip_local_reserved_ports"),
-    row(Scope::Namespace, "net.ipv4.tcp_tw_reuse", "/proc/sys/net/ipv4/tcp_tw_reuse", Takes::Count(0, 2), "2")
+    row(Scope::Namespace, "net.ipv4.tcp_tw_reuse", "/proc/sys/net/ipv4/tcp_tw_reuse", KnobValues::Count(0, 2), "2")
         .for_findings(&["port-exhaustion"]).does("a port in TIME_WAIT may be taken again after a second for an outgoing connection: 0 never, 1 always, 2 on loopback")
         .but("helps only who connects, such as a proxy; needs TCP timestamps"),
-    row(Scope::Namespace, "net.ipv4.tcp_fin_timeout", "/proc/sys/net/ipv4/tcp_fin_timeout", Takes::Choice(&[]), "60")
+    row(Scope::Namespace, "net.ipv4.tcp_fin_timeout", "/proc/sys/net/ipv4/tcp_fin_timeout", KnobValues::Choice(&[]), "60")
         .does("seconds that a connection which its program has closed waits in FIN_WAIT_2 for the other end")
         .but("not changed by lastdrop: useless for TIME_WAIT, which is always 60 s")
         .refused(
@@ -127,7 +133,7 @@ pub static KNOBS: &[HostKnob] = &[
         Scope::Namespace,
         "net.netfilter.nf_conntrack_tcp_timeout_established",
         "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established",
-        Takes::Count(1, LONGEST_S),
+        KnobValues::Count(1, LONGEST_S),
         "432000",
     )
     .for_findings(&["conntrack-full"]).does("seconds for which an idle connection keeps its place in the connection table")
@@ -136,7 +142,7 @@ pub static KNOBS: &[HostKnob] = &[
         Scope::Namespace,
         "net.netfilter.nf_conntrack_tcp_timeout_time_wait",
         "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait",
-        Takes::Count(1, LONGEST_S),
+        KnobValues::Count(1, LONGEST_S),
         "120",
     )
     .for_findings(&["conntrack-full"]).does("seconds for which a closed connection keeps its place in the connection table")
@@ -145,19 +151,19 @@ pub static KNOBS: &[HostKnob] = &[
         Scope::Namespace,
         "net.netfilter.nf_conntrack_tcp_timeout_close_wait",
         "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait",
-        Takes::Count(1, LONGEST_S),
+        KnobValues::Count(1, LONGEST_S),
         "60",
     )
     .does("seconds for which a connection that one end has closed keeps its place in the connection table")
     .but("only where rules track connections"),
-    row(Scope::Processes, NOFILE, "", Takes::Count(64, 1_073_741_816), "1024")
+    row(Scope::Processes, NOFILE, "", KnobValues::Count(64, 1_073_741_816), "1024")
         .does("files and connections that a process may have open (soft limit): beyond it accept fails with EMFILE")
         .but("of the processes that run: not above their hard limit, and gone when they are started anew"),
     row(
         Scope::Machine,
         "net.netfilter.nf_conntrack_max",
         "/proc/sys/net/netfilter/nf_conntrack_max",
-        Takes::Count(1024, 268_435_456),
+        KnobValues::Count(1024, 268_435_456),
         "by memory",
     )
     .for_findings(&["conntrack-full"]).does("places of the connection table; when it is full, packets of new connections are dropped")
@@ -166,22 +172,22 @@ pub static KNOBS: &[HostKnob] = &[
         Scope::Machine,
         "net.core.default_qdisc",
         "/proc/sys/net/core/default_qdisc",
-        Takes::Choice(&["pfifo_fast", "fq", "fq_codel", "cake", "sfq", "pfifo"]),
+        KnobValues::Choice(&["pfifo_fast", "fq", "fq_codel", "cake", "sfq", "pfifo"]),
         "pfifo_fast",
     )
     .does("queueing discipline of network devices that come up from now on; fq paces what BBR sends")
     .but("--host-wide; devices that are up keep theirs, and loopback has none"),
-    row(Scope::Machine, "fs.file-max", "/proc/sys/fs/file-max", Takes::Count(8192, i64::MAX), "by memory")
+    row(Scope::Machine, "fs.file-max", "/proc/sys/fs/file-max", KnobValues::Count(8192, i64::MAX), "by memory")
         .for_findings(&["fd-limit"]).does("files that all processes together may have open: beyond it everybody fails with ENFILE")
         .but("--host-wide; almost never the limit"),
-    row(Scope::Machine, "vm.swappiness", "/proc/sys/vm/swappiness", Takes::Count(0, 200), "60")
+    row(Scope::Machine, "vm.swappiness", "/proc/sys/vm/swappiness", KnobValues::Count(0, 200), "60")
         .for_findings(&["memory-pressure"]).does("how readily memory of programs is swapped out instead of dropping cached files")
         .but("--host-wide; without swap nothing"),
     row(
         Scope::Machine,
         "transparent_hugepage",
         "/sys/kernel/mm/transparent_hugepage/enabled",
-        Takes::Choice(&["always", "madvise", "never"]),
+        KnobValues::Choice(&["always", "madvise", "never"]),
         "madvise",
     )
     .does("whether memory comes in pages of 2 MiB: fewer misses, but a forked worker that writes copies all of such a page")

@@ -6,13 +6,13 @@
 
 use std::sync::OnceLock;
 
-use lastdrop_model::settings::Takes;
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, Role};
 
 use super::config::Config;
 use super::places::SERVER;
 
-const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
+const SWITCH: KnobValues = KnobValues::Switch { on: "on", off: "off" };
 const OWN: &str = "a server or location may set its own";
 
 /// All knobs; the last two are for TLS and for upstreams only.
@@ -20,7 +20,7 @@ pub static KNOBS: &[Knob] = &[
     // Not a pool size: each worker serves many requests at once.
     Knob::by_reload(
         "worker_processes",
-        Takes::CountOr(1, 1024, "auto"),
+        KnobValues::CountOr(1, 1024, "auto"),
         "1",
         "auto is one for each CPU",
         "processes that serve, each of them many requests at once",
@@ -28,7 +28,7 @@ pub static KNOBS: &[Knob] = &[
     .worth_trying_for(&["single-worker-cpu", "single-process"]),
     Knob::by_reload(
         "worker_connections",
-        Takes::Count(1, 10_000_000),
+        KnobValues::Count(1, 10_000_000),
         "512",
         "of each worker, those to upstreams included; at most its limit of open files",
         "how many connections a worker has at most; further ones are closed at once",
@@ -36,7 +36,7 @@ pub static KNOBS: &[Knob] = &[
     .worth_trying_for(&["nginx-connections-exhausted"]),
     Knob::by_reload(
         "worker_rlimit_nofile",
-        Takes::Count(1, 10_000_000),
+        KnobValues::Count(1, 10_000_000),
         "0",
         "0 is the limit of the master; a connection that is passed on takes two",
         "how many files and connections a worker may have open",
@@ -45,7 +45,7 @@ pub static KNOBS: &[Knob] = &[
     // It is its own switch: 0 is off, any other time is on.
     Knob::by_reload(
         "keepalive_timeout",
-        Takes::Count(0, 86_400),
+        KnobValues::Count(0, 86_400),
         "75",
         "seconds; 0 is off; a server or location may set its own",
         "how long an idle connection stays open for another request",
@@ -54,7 +54,7 @@ pub static KNOBS: &[Knob] = &[
     .with_role(Role::KeepAlive),
     Knob::by_reload(
         "keepalive_requests",
-        Takes::Count(1, 1_000_000_000),
+        KnobValues::Count(1, 1_000_000_000),
         "1000",
         OWN,
         "a connection that has had so many requests is closed",
@@ -80,13 +80,13 @@ pub static KNOBS: &[Knob] = &[
     )
     .worth_trying_for(&["cpu-saturated"])
     .only_by_name("what is sent to clients with slow links changes its size, which this load does not show"),
-    Knob::by_reload("gzip_comp_level", Takes::Count(1, 9), "1", "only with gzip", "how hard it compresses")
+    Knob::by_reload("gzip_comp_level", KnobValues::Count(1, 9), "1", "only with gzip", "how hard it compresses")
         .only_with("gzip", &["on"])
         .worth_trying_for(&["cpu-saturated", "compression-bound"])
         .usually(&[1, 2, 4, 6]),
     Knob::by_reload(
         "open_file_cache",
-        Takes::Count(0, 10_000_000),
+        KnobValues::Count(0, 10_000_000),
         "0",
         "files; 0 is off",
         "open files are remembered: fewer calls for each, and changes of them are seen later",
@@ -95,7 +95,7 @@ pub static KNOBS: &[Knob] = &[
     .usually(&[10_000, 1000]),
     Knob::by_reload(
         "backlog",
-        Takes::Count(1, 65_535),
+        KnobValues::Count(1, 65_535),
         "511",
         "of listen; at most net.core.somaxconn",
         "connections that wait for a worker before the kernel turns them away",
@@ -112,7 +112,7 @@ pub static KNOBS: &[Knob] = &[
     .worth_trying_for(&["single-worker-cpu"]),
     Knob::by_reload(
         "access_log_buffer",
-        Takes::Count(0, 1_000_000),
+        KnobValues::Count(0, 1_000_000),
         "0",
         "KiB, of access_log; 0 is a write for each request; what is in it comes late to the log",
         "lines of the access log are written together, when so much has come",
@@ -121,7 +121,7 @@ pub static KNOBS: &[Knob] = &[
     .usually(&[64, 16]),
     Knob::by_reload(
         "ssl_session_cache",
-        Takes::Count(0, 100_000),
+        KnobValues::Count(0, 100_000),
         "0",
         "MiB shared by the workers, about 4000 sessions each; 0 is off; session tickets resume without it",
         "a client that comes again is spared the whole handshake",
@@ -130,7 +130,7 @@ pub static KNOBS: &[Knob] = &[
     .usually(&[10, 1]),
     Knob::by_reload(
         "keepalive",
-        Takes::Count(0, 1_000_000),
+        KnobValues::Count(0, 1_000_000),
         "0",
         "of upstream; before 1.29.7 only with proxy_http_version 1.1 and an empty Connection header",
         "idle connections to the upstream that each worker keeps for the next request",

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use lastdrop_model::plan_file;
-use lastdrop_model::request::{Body, Place};
+use lastdrop_model::request::{Body, ExtractSource};
 use serde_json::{Value, json};
 
 use super::*;
@@ -115,8 +115,8 @@ fn a_path_through_a_shop_is_a_plan_that_is_short_and_true() {
     assert_eq!(plan.requests[0].think.map(|t| t.mean().as_millis()), Some(4_900));
     assert!(plan.http.redirects >= 1 && plan.http.cookies && plan.page.is_some());
     assert!(recorded.notes.iter().any(|n| n.contains("ads.test")), "{:?}", recorded.notes);
-    assert!(plan.requests[0].extract.iter().any(|e| matches!(&e.from, Place::Regex(r) if r.contains("csrf"))));
-    assert_eq!(plan.requests[4].extract[0].from, Place::Json("/order/id".into()));
+    assert!(plan.requests[0].extract.iter().any(|e| matches!(&e.from, ExtractSource::Regex(r) if r.contains("csrf"))));
+    assert_eq!(plan.requests[4].extract[0].from, ExtractSource::Json("/order/id".into()));
     assert_eq!(plan.requests[4].headers, [("X-Token".to_string(), "{{x_token}}".to_string())]);
     assert_eq!(plan.requests[4].body, Body::Text("{\"item\":4712,\"note\":\"{{{{x}}\"}".into()));
     assert!(recorded.plan.lines().count() < 60, "{}", recorded.plan);
@@ -425,7 +425,7 @@ fn a_number_that_a_redirect_or_a_hidden_field_gave_is_taken_there() {
     let recorded = planned(read_har(&text).expect("a HAR file"));
     let plan = read(&recorded);
     assert_eq!(plan.requests.len(), 3);
-    assert_eq!(plan.requests[1].extract[0].from, Place::Url(r"thing\.php\?id=([^/?&\#]+)".into()));
+    assert_eq!(plan.requests[1].extract[0].from, ExtractSource::Url(r"thing\.php\?id=([^/?&\#]+)".into()));
     assert_eq!(plan.requests[2].url.path, "/thing.php?id={{id}}");
     assert!(matches!(&plan.requests[1].body, Body::Form(f) if f[0] == ("draft".to_string(), "{{draft}}".to_string())));
 }
@@ -572,7 +572,7 @@ fn an_uploaded_file_keeps_its_name_its_type_and_what_is_in_it() {
         let recorded = planned(read_har(&text).expect("a HAR file"));
         let Body::Multipart(parts) = read(&recorded).requests[0].body.clone() else { panic!("{}", recorded.plan) };
         let text =
-            |p: &lastdrop_model::request::Part| format!("{:?} {:?} {:?}", p.content, p.file_name, p.content_type);
+            |p: &lastdrop_model::request::FormPart| format!("{:?} {:?} {:?}", p.content, p.file_name, p.content_type);
         (parts.iter().map(text).collect::<Vec<_>>(), recorded.notes)
     };
     let (parts, notes) = har(json!({"mimeType": "multipart/form-data; boundary=b", "text": body}));

@@ -1,7 +1,7 @@
 //! The memory that the best was expected to need before it was raced, beside what it needed then.
 
 use lastdrop_analyze::memory_model::fit_pool;
-use lastdrop_model::documents::{MemoryForetold, SizeDocument, Trial};
+use lastdrop_model::documents::{MemoryPrediction, SizeDocument, Trial};
 use lastdrop_model::{Role, Setting, Settings};
 
 use super::Tuning;
@@ -44,7 +44,7 @@ impl Tuning<'_, '_> {
         if let (Some(winner), false) = (&mut self.document.winner, used.is_empty()) {
             let used_bytes = used.iter().sum::<u64>() / used.len() as u64;
             let Foretold { workers, bytes } = foretold;
-            winner.memory = Some(MemoryForetold { workers, predicted_bytes: bytes, used_bytes });
+            winner.memory = Some(MemoryPrediction { workers, predicted_bytes: bytes, used_bytes });
         }
     }
 }

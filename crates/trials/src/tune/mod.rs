@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::workers::capped;
 use lastdrop_looks::visitors::Visitors;
 use lastdrop_model::documents::{
-    Clue, Goal, LimitAfter, Planned, Proposal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict,
+    Clue, Goal, Proposal, RemainingLimit, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneEstimate, TuneVerdict,
     WorkersAdvice,
 };
-use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
+use lastdrop_model::event::{Document, ExperimentDecision, Outcome, Stage, TrialBegan};
 use lastdrop_model::objective::Metric;
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_duration};
@@ -94,7 +94,7 @@ pub struct FirstLook {
 pub type Before<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<FirstLook, LabError>;
 
 /// Says what holds servers back.
-pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<LimitAfter, LabError>;
+pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<RemainingLimit, LabError>;
 
 /// Requests without an answer up to this share do not spoil a trial, or as many more than the baseline's.
 const MOST_UNANSWERED: f64 = 0.01;
@@ -425,7 +425,7 @@ impl Tuning<'_, '_> {
     }
 
     /// What a search takes at most, with its finals and the race.
-    fn plan_search(&self, space: &Space) -> Planned {
+    fn plan_search(&self, space: &Space) -> TuneEstimate {
         let most = self.order.trials as usize;
         let trials = match space.all(most) {
             // The server as it is is measured again now and then.
@@ -439,18 +439,18 @@ impl Tuning<'_, '_> {
         let search = each * trials as u32;
         let search = self.order.time.map_or(search, |time| search.min(time + each));
         let race = each * 2 * self.order.max_pairs;
-        Planned { trials: trials as u64, seconds: if trials == 0 { 0 } else { (search + race).as_secs() } }
+        TuneEstimate { trials: trials as u64, seconds: if trials == 0 { 0 } else { (search + race).as_secs() } }
     }
 
     /// What steps beside visitors take at most.
-    fn plan_steps(&self) -> Planned {
+    fn plan_steps(&self) -> TuneEstimate {
         let step = self.block() * 2 * self.order.max_pairs;
         let steps = step * self.order.trials;
         let steps = self.order.time.map_or(steps, |time| steps.min(time + step));
-        Planned { trials: u64::from(self.order.trials), seconds: (steps + step).as_secs() }
+        TuneEstimate { trials: u64::from(self.order.trials), seconds: (steps + step).as_secs() }
     }
 
-    fn planned_words(&self, planned: Planned, space: &Space) -> String {
+    fn planned_words(&self, planned: TuneEstimate, space: &Space) -> String {
         if planned.trials == 0 {
             return NOTHING_TO_TRY.into();
         }
@@ -654,7 +654,7 @@ impl Tuning<'_, '_> {
     }
 
     /// Something is done otherwise than expected: told now, and in the document.
-    fn decided(&mut self, what: Decided, because: String) {
+    fn decided(&mut self, what: ExperimentDecision, because: String) {
         self.lab.tell(&Event::Decided { what, because: because.as_str().into() });
         self.document.notes.push(because);
     }

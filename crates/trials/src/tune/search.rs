@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::documents::{Baseline, Goal, SettingEffect, Trial};
-use lastdrop_model::event::{Decided, Lead, Stage};
+use lastdrop_model::event::{ExperimentDecision, Lead, Stage};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
@@ -237,7 +237,7 @@ impl Tuning<'_, '_> {
             let note = format!(
                 "a block of {short} has {answers} answers: blocks are {long} long, for at least {LEAST_ANSWERS}"
             );
-            self.decided(Decided::LongerBlocks, note);
+            self.decided(ExperimentDecision::LongerBlocks, note);
             if let Some(trial) = self.document.trials.last_mut() {
                 (trial.valid, trial.why) = (false, format!("{answers} answers in {short} are too few"));
             }

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use lastdrop_model::documents::{Clue, Goal, Proposal, Searched, SizeDocument};
-use lastdrop_model::settings::Takes;
+use lastdrop_model::documents::{Clue, Goal, Proposal, SearchedSetting, SizeDocument};
+use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{KeepAlive, Knob, Plan, ReloadClass, Role, Setting, Settings};
 use lastdrop_server::{Server, ServerError, Stack};
 use lastdrop_tune::{Limit, Parameter, Point, Space};
@@ -95,7 +95,7 @@ pub(super) const ROOM: u64 = 4;
 pub(super) struct Prepared {
     pub space: Space,
     pub moves: Vec<Point>,
-    pub searched: Vec<Searched>,
+    pub searched: Vec<SearchedSetting>,
 }
 
 /// What is known of the stack that is tuned.
@@ -291,18 +291,20 @@ impl Facts<'_> {
         let is_of_processes = OF_PROCESSES.iter().any(|finding| knob.findings.contains(finding));
         let cores = place.and_then(|place| self.stack.server(place)).map_or(1, Server::cores);
         match (knob.takes, self.wishes.range(name), count) {
-            (Takes::Count(..) | Takes::CountOr(..), Some((low, high)), Some(n)) => {
+            (KnobValues::Count(..) | KnobValues::CountOr(..), Some((low, high)), Some(n)) => {
                 let p = Parameter::sizes(name, low, high, granule, n);
                 Ok(if low == 0 && n != 0 { with_kind(&p, Setting::Count(0)) } else { p })
             }
-            (Takes::Count(..), None, Some(n)) if knob.role == Some(Role::PoolSize) => Ok(self.pool(name, n, place)),
-            (Takes::Count(..), None, Some(n)) if !usual.is_empty() => Ok(numbers(name, &usual, n)),
+            (KnobValues::Count(..), None, Some(n)) if knob.role == Some(Role::PoolSize) => {
+                Ok(self.pool(name, n, place))
+            }
+            (KnobValues::Count(..), None, Some(n)) if !usual.is_empty() => Ok(numbers(name, &usual, n)),
             // More of them than processors only take turns.
-            (Takes::Count(least, most), None, Some(n)) if is_of_processes => {
+            (KnobValues::Count(least, most), None, Some(n)) if is_of_processes => {
                 let (least, most) = (least.max(1) as u64, most.max(1) as u64);
                 Ok(Parameter::sizes(name, least, (2 * cores).max(n).clamp(least, most), 1, n))
             }
-            (Takes::Count(least, most), None, Some(n)) => {
+            (KnobValues::Count(least, most), None, Some(n)) => {
                 let (least, most) = (least.max(0) as u64, most.max(0) as u64);
                 let low = (n / AROUND).max(least);
                 let high = (n.max(1) * AROUND).min(most);
@@ -314,12 +316,12 @@ impl Facts<'_> {
                     None => p,
                 })
             }
-            (Takes::Switch { .. }, None, _) => {
+            (KnobValues::Switch { .. }, None, _) => {
                 let other = knob.switched(!present.is_on());
                 Ok(Parameter::kinds(name, vec![present, other], 0))
             }
-            (Takes::Choice(words), None, _) => Ok(kinds(name, words.iter().map(|w| Setting::read(w)), present)),
-            (Takes::CountOr(.., word), None, _) => {
+            (KnobValues::Choice(words), None, _) => Ok(kinds(name, words.iter().map(|w| Setting::read(w)), present)),
+            (KnobValues::CountOr(.., word), None, _) => {
                 let around = count.map_or_else(Vec::new, |n| vec![(n / 2).max(1), n, n * 2]);
                 let numbers = if is_of_processes { vec![1, cores.div_ceil(2), cores] } else { around };
                 let numbers = numbers.into_iter().map(Setting::from).filter(|n| knob.check(n).is_ok());
@@ -404,7 +406,7 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
             }
             Err(because) => (Vec::new(), because),
         };
-        searched.push(Searched { name, values, because });
+        searched.push(SearchedSetting { name, values, because });
     }
     for (place, size) in facts.sizes {
         let is_pool = |c: &Chosen| c.role == Some(Role::PoolSize) && c.place == Some(*place);
@@ -573,15 +575,15 @@ mod tests {
 
     #[test]
     fn what_usually_helps_is_tried_first() {
-        let level = Knob::by_reload("level", Takes::Count(1, 9), "1", "", "").usually(&[1, 4]);
+        let level = Knob::by_reload("level", KnobValues::Count(1, 9), "1", "", "").usually(&[1, 4]);
         let p = numbers("level", &[1, 4], 9);
         assert_eq!(p.levels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["1", "4", "9"]);
         assert_eq!(favoured(&p, &level, None), Some(0));
         // It stands there already: the next one.
         assert_eq!(favoured(&numbers("level", &[1, 4], 1), &level, None), Some(1));
-        let switch = Knob::by_reload("cache", Takes::Switch { on: "on", off: "off" }, "off", "", "");
+        let switch = Knob::by_reload("cache", KnobValues::Switch { on: "on", off: "off" }, "off", "", "");
         assert_eq!(favoured(&Parameter::kinds("cache", vec!["off".into(), "on".into()], 0), &switch, None), Some(1));
-        let plain = Knob::by_reload("n", Takes::Count(1, 100), "9", "", "");
+        let plain = Knob::by_reload("n", KnobValues::Count(1, 100), "9", "", "");
         assert_eq!(favoured(&Parameter::sizes("n", 1, 100, 1, 9), &plain, None), None);
     }
 }

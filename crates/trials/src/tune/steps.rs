@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_lab::LabError;
 use lastdrop_looks::visitors::Visitors;
-use lastdrop_model::documents::{Baseline, Goal, Pair, Step, Trial, TuneVerdict, Visited, Winner};
-use lastdrop_model::event::{Decided, Outcome, Stage, TrialBegan};
+use lastdrop_model::documents::{Baseline, Goal, LiveTuning, Pair, Trial, TuneStep, TuneVerdict, Winner};
+use lastdrop_model::event::{ExperimentDecision, Outcome, Stage, TrialBegan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::{Event, Experience, ReloadClass, Role, Setting, Settings};
 use lastdrop_server::ServerError;
@@ -152,7 +152,7 @@ impl Steps<'_, '_, '_> {
             p99_us: seen.latency.quantile(0.99) as f64,
             run: String::new(),
         });
-        document.visited = Some(Visited { by, compared: name.into(), before: seen.seen(), steps: Vec::new() });
+        document.visited = Some(LiveTuning { by, compared: name.into(), before: seen.seen(), steps: Vec::new() });
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl Steps<'_, '_, '_> {
         settings.extend(change.clone());
         let settings = self.tuning.stack.complete(&settings)?;
         let current = self.current.clone();
-        let mut step = Step { name: name.into(), from: from.into(), to: to.into(), ..Step::default() };
+        let mut step = TuneStep { name: name.into(), from: from.into(), to: to.into(), ..TuneStep::default() };
         match self.compare(&current, &settings, "step") {
             Ok(compared) => {
                 (step.ratio, step.pairs) = (compared.ratio.map(|r| r.ratio), compared.pairs.len());
@@ -406,7 +406,7 @@ impl Steps<'_, '_, '_> {
         let us = enough.then(|| seen.latency.quantile(self.quantile) as f64).filter(|us| *us > 0.0);
         if let Some(worse) = &worse {
             let because = format!("{}: {worse}", describe(settings)).into();
-            self.tuning.lab.tell(&Event::Decided { what: Decided::GoBack, because });
+            self.tuning.lab.tell(&Event::Decided { what: ExperimentDecision::GoBack, because });
         }
         let trial = Trial {
             settings: settings.clone(),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
-use lastdrop_model::documents::{TuneDocument, Watch};
-use lastdrop_model::event::{Decided, Stage};
+use lastdrop_model::documents::{TuneDocument, WatchPeriod};
+use lastdrop_model::event::{ExperimentDecision, Stage};
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Arrival, Event, Experience, Load, Plan, Settings};
 use lastdrop_server::{PersistedIn, Server, Stack};
@@ -94,7 +94,7 @@ pub(super) fn keep_if_good(
         None => "nothing got worse than chance makes it".into(),
     };
     document.interrupted |= stopped;
-    document.watch = Some(Watch {
+    document.watch = Some(WatchPeriod {
         watched,
         asked_s: time.as_secs_f64(),
         before: Experience::sum(&before).seen(),
@@ -103,7 +103,7 @@ pub(super) fn keep_if_good(
         because: because.clone(),
     });
     if looked.worse.is_some() {
-        lab.tell(&Event::Decided { what: Decided::GoBack, because: because.into() });
+        lab.tell(&Event::Decided { what: ExperimentDecision::GoBack, because: because.into() });
         return Ok(None);
     }
     Ok(Some(stack.commit(staying)?))

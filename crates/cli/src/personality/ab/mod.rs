@@ -7,7 +7,7 @@ mod tally;
 
 use std::net::ToSocketAddrs;
 
-use lastdrop_model::{Exchange, Failure, Fate, Micros, Wish, printable};
+use lastdrop_model::{CaptureLevel, Exchange, Failure, Micros, RequestOutcome, printable};
 
 use self::flags::{read, read_url, usage};
 use self::plan::plan_of;
@@ -64,7 +64,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let mut tally = Tally::default();
     let mut gave_up = None;
     let half = plan.timeout.as_micros() as Micros / 2;
-    let wish = if o.verbosity >= 2 { Wish::Answers } else { Wish::Exchanges };
+    let wish = if o.verbosity >= 2 { CaptureLevel::Answers } else { CaptureLevel::Exchanges };
     let mut show = |some: &[Exchange]| {
         for e in some {
             if gave_up.is_some() {
@@ -75,9 +75,9 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             }
             // ab ends at the first of these, without a report.
             match e.fate {
-                Fate::Failed(Failure::Connect | Failure::Reset) if !o.go_on => gave_up = Some(e.fate),
-                Fate::TimedOut if tally.last_end <= e.sent.unwrap_or(e.due) + half => gave_up = Some(e.fate),
-                Fate::Failed(Failure::Reset) if o.verbosity >= 1 => note!("{}", recv_error(RESET)),
+                RequestOutcome::Failed(Failure::Connect | Failure::Reset) if !o.go_on => gave_up = Some(e.fate),
+                RequestOutcome::TimedOut if tally.last_end <= e.sent.unwrap_or(e.due) + half => gave_up = Some(e.fate),
+                RequestOutcome::Failed(Failure::Reset) if o.verbosity >= 1 => note!("{}", recv_error(RESET)),
                 _ => {}
             }
             if gave_up.is_none() {
@@ -91,8 +91,8 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             out(format!("Total of {} requests completed\n", tally.done));
         }
         let text = match fate {
-            Fate::TimedOut => return refuse(NO_ANSWER, EXPIRED),
-            Fate::Failed(Failure::Reset) => RESET.to_string(),
+            RequestOutcome::TimedOut => return refuse(NO_ANSWER, EXPIRED),
+            RequestOutcome::Failed(Failure::Reset) => RESET.to_string(),
             _ => first_error(&carried.run).unwrap_or_else(|| "Connection refused".into()),
         };
         return refuse(errno_of(&text), recv_error(&text));

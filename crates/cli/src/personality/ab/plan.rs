@@ -4,7 +4,7 @@ use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use lastdrop_model::bounds::TIMEOUT;
-use lastdrop_model::plan::{GiveUp, Proxy};
+use lastdrop_model::plan::{GiveUpRule, Proxy};
 use lastdrop_model::request::{Body, RequestSpec};
 use lastdrop_model::{Failure, KeepAlive, Load, Plan, Url};
 
@@ -53,11 +53,11 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
     // Below 0 poll(2) waits for good.
     let timeout_s = if o.timeout_s < 0 { TIMEOUT.most } else { o.timeout_s.max(1) as f64 };
     plan.timeout = Duration::from_secs_f64(timeout_s);
-    plan.abandon.run = Some(GiveUp {
+    plan.abandon.run = Some(GiveUpRule {
         after: 1,
         failures: if o.go_on { Vec::new() } else { vec![Failure::Connect, Failure::Reset] },
         silence: true,
-        ..GiveUp::default()
+        ..GiveUpRule::default()
     });
     // What is in flight when the time is up is let go of, as ab does.
     plan.drain = Duration::ZERO;

@@ -1,7 +1,7 @@
 //! What ab counts of each request, and how it counts times.
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_model::{Exchange, Failure, Fate, Micros};
+use lastdrop_model::{Exchange, Failure, Micros, RequestOutcome};
 
 use super::flags::Order;
 use crate::stdio::note;
@@ -45,23 +45,27 @@ impl Tally {
 
     pub fn take(&mut self, e: &Exchange, o: &Order) {
         match e.fate {
-            Fate::Censored | Fate::Unsent => return,
+            RequestOutcome::Censored | RequestOutcome::Unsent => return,
             // A server that closes without an answer has answered nothing: ab counts that as done, with no length.
-            Fate::Answered | Fate::Failed(Failure::Closed) => {}
-            Fate::Failed(Failure::Protocol) => self.exceptions += 1,
-            Fate::Failed(Failure::Connect | Failure::Reset) | Fate::TimedOut => self.failed_receive += 1,
+            RequestOutcome::Answered | RequestOutcome::Failed(Failure::Closed) => {}
+            RequestOutcome::Failed(Failure::Protocol) => self.exceptions += 1,
+            RequestOutcome::Failed(Failure::Connect | Failure::Reset) | RequestOutcome::TimedOut => {
+                self.failed_receive += 1
+            }
         }
         self.done += 1;
         self.last_end = self.last_end.max(e.done.unwrap_or_default());
         self.read += e.bytes_received;
         self.body += e.body_bytes;
         self.sent += e.bytes_sent;
-        if e.fate == Fate::Answered {
+        if e.fate == RequestOutcome::Answered {
             self.bad_status += u64::from(!(200..300).contains(&e.status));
             self.kept += u64::from(o.keep_alive && e.kept);
         }
         let expected = *self.length.get_or_insert(e.body_bytes);
-        if expected != e.body_bytes && !o.any_length && matches!(e.fate, Fate::Answered | Fate::Failed(Failure::Closed))
+        if expected != e.body_bytes
+            && !o.any_length
+            && matches!(e.fate, RequestOutcome::Answered | RequestOutcome::Failed(Failure::Closed))
         {
             self.failed_length += 1;
         }

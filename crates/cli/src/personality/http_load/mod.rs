@@ -5,7 +5,7 @@ mod plan;
 mod report;
 mod tally;
 
-use lastdrop_model::{Exchange, Wish};
+use lastdrop_model::{CaptureLevel, Exchange};
 
 use self::flags::read;
 use self::plan::plan_of;
@@ -21,7 +21,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let mut tally = Tally::default();
     let mut show = |some: &[Exchange]| some.iter().for_each(|e| tally.take(e, &o, &plan));
     // What is the same and what is not is told by the answers themselves.
-    let wish = if o.checksum { Wish::Answers } else { Wish::Exchanges };
+    let wish = if o.checksum { CaptureLevel::Answers } else { CaptureLevel::Exchanges };
     let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("http_load", e))?;
     let phase = &carried.run.phases[0];
     out(report(&o, &tally, phase.duration_s, phase.connections.peak));

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use lastdrop_analyze::samples::Samples;
 use lastdrop_load::answer_parts;
-use lastdrop_model::{Exchange, Failure, Fate, Micros, Plan};
+use lastdrop_model::{Exchange, Failure, Micros, Plan, RequestOutcome};
 
 use super::flags::Order;
 use crate::personality::number::g;
@@ -50,12 +50,12 @@ impl Tally {
             }
         }
         match e.fate {
-            Fate::TimedOut => {
+            RequestOutcome::TimedOut => {
                 self.timeouts += 1;
                 note!("{}: timed out", url());
             }
-            Fate::Answered => *self.status.entry(e.status).or_default() += 1,
-            Fate::Failed(Failure::Connect) => {
+            RequestOutcome::Answered => *self.status.entry(e.status).or_default() += 1,
+            RequestOutcome::Failed(Failure::Connect) => {
                 note!("{}: {}", url(), e.error.as_deref().unwrap_or("Connection failed"));
             }
             _ => {}

@@ -8,7 +8,7 @@ mod tally;
 
 use std::net::ToSocketAddrs;
 
-use lastdrop_model::{Exchange, Fate, Url, Wish};
+use lastdrop_model::{CaptureLevel, Exchange, RequestOutcome, Url};
 
 use self::flags::{Begin, Work, port, read};
 use self::plan::plan_of;
@@ -65,7 +65,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
                 }
                 if let Some(raw) = e.raw.as_ref().filter(|_| index == e.request as usize) {
                     match e.fate {
-                        Fate::Answered => out(marked('R', serial, raw, o.print_reply.as_deref())),
+                        RequestOutcome::Answered => out(marked('R', serial, raw, o.print_reply.as_deref())),
                         // As far as it came.
                         _ => out(begun_head(serial, raw, o.print_reply.as_deref())),
                     }
@@ -76,7 +76,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             }
         }
     };
-    let wish = if o.print_reply.is_some() { Wish::Answers } else { Wish::Exchanges };
+    let wish = if o.print_reply.is_some() { CaptureLevel::Answers } else { CaptureLevel::Exchanges };
     let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("httperf", e))?;
     tally.finish();
     let after_setup = usage_s();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lastdrop_load::files;
-use lastdrop_model::request::{Body, Pick, RequestSpec, Think};
+use lastdrop_model::request::{Body, Pick, RequestSpec, ThinkTime};
 use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url, raw, session_file};
 
 use super::flags::{Begin, Order, Uris, Work, seconds, usage};
@@ -81,11 +81,11 @@ fn session_log(o: &Order, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec
             if let Some(before) = session.last_mut().filter(|_| !call.indented) {
                 // A new burst: the pause comes before it.
                 if before.think.is_none() {
-                    before.think = Some(Think::Fixed(Duration::from_secs_f64(think_s.max(0.0))));
+                    before.think = Some(ThinkTime::Fixed(Duration::from_secs_f64(think_s.max(0.0))));
                 }
             }
             if let Some(t) = think {
-                request.think = Some(Think::Fixed(Duration::from_secs_f64(t.max(0.0))));
+                request.think = Some(ThinkTime::Fixed(Duration::from_secs_f64(t.max(0.0))));
             } else if call.indented
                 && let Some(before) = session.last_mut()
             {
@@ -145,7 +145,7 @@ fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusa
         let mut spec = spec(o, url, path, None, None);
         // Thinking comes after each burst.
         let ends = (index as u64 + 1).is_multiple_of(o.burst.max(1));
-        spec.think = think.filter(|_| ends).map(|s| Think::Fixed(Duration::from_secs_f64(s.max(0.0))));
+        spec.think = think.filter(|_| ends).map(|s| ThinkTime::Fixed(Duration::from_secs_f64(s.max(0.0))));
         spec
     };
     if !wrap {
@@ -226,7 +226,7 @@ mod tests {
             (paths(&sessions[0]), paths(&sessions[1])),
             (vec!["/a".into(), "/b".into(), "/c".into()], vec!["/d".into()])
         );
-        let pause = |s: f64| Some(Think::Fixed(Duration::from_secs_f64(s)));
+        let pause = |s: f64| Some(ThinkTime::Fixed(Duration::from_secs_f64(s)));
         assert_eq!((sessions[0][0].think, sessions[0][1].think), (None, pause(0.2)));
         assert_eq!((sessions[1][0].method.as_str(), &sessions[1][0].body), ("POST", &Body::Text("x y".into())));
         assert_eq!(unescape("a\\nb\\101\\a\\\\é"), "a\r\nbA\n\\é");

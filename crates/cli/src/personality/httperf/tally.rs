@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_model::{Exchange, Failure, Fate, Micros, Plan};
+use lastdrop_model::{Exchange, Failure, Micros, Plan, RequestOutcome};
 
 use super::flags::{Order, Work};
 use crate::stdio::out;
@@ -104,7 +104,7 @@ impl Sessions {
 
 /// Is the answer one at which a session fails?
 fn is_failure(e: &Exchange, o: &Order) -> bool {
-    e.fate == Fate::Answered && o.failure_status == Some(u64::from(e.status))
+    e.fate == RequestOutcome::Answered && o.failure_status == Some(u64::from(e.status))
 }
 
 impl Tally {
@@ -114,13 +114,13 @@ impl Tally {
         let sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
         let session_failed = sessions && is_failure(e, o);
         let was_last = e.kept || plan.requests[e.request as usize].last || session_failed;
-        e.fate == Fate::Answered && !was_last
+        e.fate == RequestOutcome::Answered && !was_last
     }
 
     /// Is it a call of a session that goes again, since its connection had served others?
     pub fn is_sent_again(e: &Exchange, o: &Order) -> bool {
         matches!(o.work, Work::Sessions(..) | Work::SessionLog(..))
-            && matches!(e.fate, Fate::Failed(Failure::Reset | Failure::Closed))
+            && matches!(e.fate, RequestOutcome::Failed(Failure::Reset | Failure::Closed))
             && !e.first
             && e.first_byte.is_none()
     }
@@ -143,7 +143,7 @@ impl Tally {
             self.request_bytes += e.bytes_sent;
         }
         match e.fate {
-            Fate::Answered => {
+            RequestOutcome::Answered => {
                 self.replies += 1;
                 self.status[usize::from(e.status / 100).clamp(1, 5) - 1] += 1;
                 let first = e.first_byte.unwrap_or(done);
@@ -162,9 +162,9 @@ impl Tally {
                     self.printed += 1;
                 }
             }
-            Fate::TimedOut => self.client_timeouts += 1,
+            RequestOutcome::TimedOut => self.client_timeouts += 1,
             // For httperf a connection that ends before its calls do was reset.
-            Fate::Failed(Failure::Reset | Failure::Closed | Failure::Protocol) => self.resets += 1,
+            RequestOutcome::Failed(Failure::Reset | Failure::Closed | Failure::Protocol) => self.resets += 1,
             _ => {}
         }
         if Tally::is_cut_short(e, o, plan) {
@@ -177,7 +177,7 @@ impl Tally {
             let session = self.sessions.under_way.entry(e.unit).or_insert_with(new);
             session.end = done;
             session.connections += u64::from(e.first);
-            let answered = e.fate == Fate::Answered;
+            let answered = e.fate == RequestOutcome::Answered;
             session.replies += u64::from(answered);
             let good = answered && !is_failure(e, o);
             // A call without an answer, or with the wrong one, ends its session, unless its connection had served others.
@@ -190,7 +190,7 @@ impl Tally {
         }
         if let Some(life) = self.lives.get_mut(&e.connection) {
             life.end = done;
-            life.replies += u64::from(e.fate == Fate::Answered);
+            life.replies += u64::from(e.fate == RequestOutcome::Answered);
             if !e.kept
                 && let Some(life) = self.lives.remove(&e.connection)
             {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_model::{Exchange, Fate};
+use lastdrop_model::{Exchange, RequestOutcome};
 
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -19,13 +19,13 @@ impl Tally {
         }
         let error = match e.fate {
             // What a redirect leads to is the answer.
-            Fate::Answered if (300..400).contains(&e.status) => return,
-            Fate::Answered if e.status < 400 => {
+            RequestOutcome::Answered if (300..400).contains(&e.status) => return,
+            RequestOutcome::Answered if e.status < 400 => {
                 self.good += 1;
                 None
             }
-            Fate::Answered => Some(e.status.to_string()),
-            Fate::TimedOut => Some("timeout".into()),
+            RequestOutcome::Answered => Some(e.status.to_string()),
+            RequestOutcome::TimedOut => Some("timeout".into()),
             fate => Some(fate.name().to_string()),
         };
         if let Some(error) = error {

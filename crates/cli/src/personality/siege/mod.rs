@@ -9,7 +9,7 @@ mod tally;
 
 use lastdrop_lab::LabError;
 use lastdrop_load::LoadError;
-use lastdrop_model::{Exchange, Failure, Fate, Wish, printable};
+use lastdrop_model::{CaptureLevel, Exchange, Failure, RequestOutcome, printable};
 
 use self::flags::read;
 use self::plan::{WITH_BODY, plan_of};
@@ -62,7 +62,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let mut show = |some: &[Exchange]| {
         for e in some {
             tally.take(e);
-            let is_line = matches!(e.fate, Fate::Answered | Fate::Failed(Failure::Protocol));
+            let is_line = matches!(e.fate, RequestOutcome::Answered | RequestOutcome::Failed(Failure::Protocol));
             if let Some(wire) = wires.get(e.request as usize) {
                 let wire = printable::lossless(wire);
                 // siege shows what has a body even where it is told to be quiet.
@@ -76,11 +76,11 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
                 out(hit_line(e, &o, &plan));
             }
             let why = match e.fate {
-                Fate::Failed(Failure::Connect) => {
+                RequestOutcome::Failed(Failure::Connect) => {
                     let why = printable::line(e.error.as_deref().unwrap_or("Connection failed"));
                     format!("socket: unable to connect sock.c:282: {why}\n")
                 }
-                Fate::Failed(Failure::Reset) => READ_ERROR.to_string(),
+                RequestOutcome::Failed(Failure::Reset) => READ_ERROR.to_string(),
                 _ => continue,
             };
             if std::mem::take(&mut line_open) {
@@ -89,7 +89,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             err(tagged(YELLOW, "error", &why));
         }
     };
-    let wish = if o.shows_one() { Wish::Answers } else { Wish::Exchanges };
+    let wish = if o.shows_one() { CaptureLevel::Answers } else { CaptureLevel::Exchanges };
     let carried = match carry_out(&plan, wish, &stop, &mut show) {
         Err(LabError::Load(LoadError::Resolve { .. })) => {
             // siege asks for the address again for each request; one failure says as much.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lastdrop_load::{describe, files};
 use lastdrop_model::bounds::{DURATION, REQUESTS};
-use lastdrop_model::plan::{GiveUp, Proxy};
-use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, Think};
+use lastdrop_model::plan::{GiveUpRule, Proxy};
+use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, ThinkTime};
 use lastdrop_model::{Failure, KeepAlive, Load, Plan, raw, url_file};
 
 use super::flags::usage;
@@ -97,7 +97,7 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
     plan.tls.certificate.clone_from(&o.certificate);
     plan.tls.key.clone_from(&o.key);
     if !o.benchmark && o.delay_s > 0.0 && !o.shows_one() {
-        plan.think = Some(Think::Uniform(Duration::ZERO, Duration::from_secs_f64(o.delay_s)));
+        plan.think = Some(ThinkTime::Uniform(Duration::ZERO, Duration::from_secs_f64(o.delay_s)));
     }
     plan.network.proxy = o.proxy_host.clone().map(|host| Proxy {
         host,
@@ -105,7 +105,7 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
         credentials: o.proxy_login.as_ref().map(|l| l.split(':').take(2).collect::<Vec<_>>().join(":")),
         tunnel: false,
     });
-    plan.abandon.run = (o.failures > 0).then(|| GiveUp {
+    plan.abandon.run = (o.failures > 0).then(|| GiveUpRule {
         after: o.failures,
         failures: vec![Failure::Connect, Failure::Reset, Failure::Closed, Failure::Protocol],
         timeouts: true,

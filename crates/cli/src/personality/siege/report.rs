@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_load::describe;
-use lastdrop_model::{Exchange, Fate, Plan, Printable, printable, secrets};
+use lastdrop_model::{Exchange, Plan, Printable, RequestOutcome, printable, secrets};
 
 use super::settings::{Order, Reps};
 use super::tally::Tally;
@@ -85,7 +85,7 @@ pub fn config(o: &Order) -> String {
 /// One line for a hit.
 pub fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> Printable {
     // What is not HTTP is a teapot for siege, without a body.
-    let (status, bytes) = if e.fate == Fate::Answered { (e.status, e.body_bytes) } else { (418, 0) };
+    let (status, bytes) = if e.fate == RequestOutcome::Answered { (e.status, e.body_bytes) } else { (418, 0) };
     let spec = &plan.requests[e.request as usize];
     let (method, path) = e
         .detour

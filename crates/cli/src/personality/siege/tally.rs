@@ -1,7 +1,7 @@
 //! What siege counts of each request.
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_model::{Exchange, Failure, Fate};
+use lastdrop_model::{Exchange, Failure, RequestOutcome};
 
 /// Answers that are failures for siege.
 pub const FAILURES: [u16; 11] = [408, 500, 501, 502, 503, 504, 505, 506, 507, 508, 509];
@@ -21,16 +21,16 @@ pub struct Tally {
 impl Tally {
     pub fn take(&mut self, e: &Exchange) {
         match e.fate {
-            Fate::Censored | Fate::Unsent => return,
-            Fate::Answered if FAILURES.contains(&e.status) => self.failed += 1,
-            Fate::Answered => {
+            RequestOutcome::Censored | RequestOutcome::Unsent => return,
+            RequestOutcome::Answered if FAILURES.contains(&e.status) => self.failed += 1,
+            RequestOutcome::Answered => {
                 self.hits += 1;
                 self.ok += u64::from(e.status < 400 || matches!(e.status, 401 | 407));
                 self.ok200 += u64::from(e.status == 200);
             }
-            Fate::Failed(_) | Fate::TimedOut => {
+            RequestOutcome::Failed(_) | RequestOutcome::TimedOut => {
                 self.failed += 1;
-                self.garbage += u64::from(e.fate == Fate::Failed(Failure::Protocol));
+                self.garbage += u64::from(e.fate == RequestOutcome::Failed(Failure::Protocol));
                 return;
             }
         }

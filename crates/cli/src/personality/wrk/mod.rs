@@ -10,7 +10,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use lastdrop_load::describe;
-use lastdrop_model::{Exchange, Url, Wish, secrets};
+use lastdrop_model::{CaptureLevel, Exchange, Url, secrets};
 
 use self::flags::{Program, read, usage};
 use self::plan::plan_of;
@@ -75,7 +75,7 @@ fn run(program: Program, args: &[String], manner: Manner) -> Result<u8, Refusal>
     let mut tally = Tally::default();
     let open = o.rate.is_some();
     let mut show = |some: &[Exchange]| some.iter().for_each(|e| tally.take(e, open));
-    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show).map_err(|e| failed("wrk", e))?;
+    let carried = carry_out(&plan, CaptureLevel::Exchanges, &stop, &mut show).map_err(|e| failed("wrk", e))?;
     let run_s = carried.run.phases[0].duration_s.max(1e-6);
     out(report(&o, &tally, run_s, manner));
     let what = if open {

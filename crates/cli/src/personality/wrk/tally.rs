@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_model::{Exchange, Failure, Fate, Micros};
+use lastdrop_model::{Exchange, Failure, Micros, RequestOutcome};
 
 /// Rates of a thread are those of so long.
 const RATE_INTERVAL_US: Micros = 100_000;
@@ -27,7 +27,7 @@ impl Tally {
     pub fn take(&mut self, e: &Exchange, open: bool) {
         self.bytes += e.bytes_received;
         match e.fate {
-            Fate::Answered => {
+            RequestOutcome::Answered => {
                 self.complete += 1;
                 self.status += u64::from(e.status > 399);
                 let done = e.done.unwrap_or(e.due);
@@ -37,10 +37,10 @@ impl Tally {
                 self.latency.record(done.saturating_sub(if open { e.due } else { sent }));
                 *self.rates.entry((e.connection >> 56, done / RATE_INTERVAL_US)).or_default() += 1;
             }
-            Fate::Failed(Failure::Connect) => self.connect += 1,
-            Fate::Failed(_) => self.read += 1,
-            Fate::TimedOut => self.timeout += 1,
-            Fate::Censored | Fate::Unsent => {}
+            RequestOutcome::Failed(Failure::Connect) => self.connect += 1,
+            RequestOutcome::Failed(_) => self.read += 1,
+            RequestOutcome::TimedOut => self.timeout += 1,
+            RequestOutcome::Censored | RequestOutcome::Unsent => {}
         }
     }
 

@@ -1,18 +1,18 @@
 //! Where the parts of a plan file stand, for the line and column of a mistake.
 
-use super::format::{Placed, PlanFile};
-use crate::plan::Trouble;
+use super::format::{PlanFile, WithSpan};
+use crate::plan::PlanPart;
 
 /// Where the lines of a text begin: a file of 100,000 requests is asked for the place of each.
-pub(super) struct Lines<'a> {
+pub(super) struct LineIndex<'a> {
     text: &'a str,
     starts: Vec<usize>,
 }
 
-impl Lines<'_> {
-    pub(super) fn of(text: &str) -> Lines<'_> {
+impl LineIndex<'_> {
+    pub(super) fn of(text: &str) -> LineIndex<'_> {
         let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Lines { text, starts }
+        LineIndex { text, starts }
     }
 
     /// Line and column, from 1.
@@ -28,7 +28,7 @@ impl Lines<'_> {
 
 /// Where the parts of a plan stand in its file: line and column, from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct PartPositions {
     phases: Vec<(usize, usize)>,
     requests: Vec<(usize, usize)>,
     http: (usize, usize),
@@ -40,12 +40,12 @@ pub struct Places {
 /// What is about the whole file is about its beginning.
 const BEGINNING: (usize, usize) = (1, 1);
 
-impl Places {
-    pub(super) fn of(file: &PlanFile, lines: &Lines<'_>) -> Places {
-        fn start<T>(part: Option<&Placed<T>>, lines: &Lines<'_>) -> (usize, usize) {
+impl PartPositions {
+    pub(super) fn of(file: &PlanFile, lines: &LineIndex<'_>) -> PartPositions {
+        fn start<T>(part: Option<&WithSpan<T>>, lines: &LineIndex<'_>) -> (usize, usize) {
             part.map_or(BEGINNING, |p| lines.place(p.0.span().start))
         }
-        Places {
+        PartPositions {
             phases: file.phase.iter().map(|p| lines.place(p.0.span().start)).collect(),
             requests: file.request.iter().map(|r| lines.place(r.0.span().start)).collect(),
             http: start(file.http.as_ref(), lines),
@@ -57,15 +57,15 @@ impl Places {
 
     /// Where a part is. None: it is not in the file (a request of a file of URLs, a phase of the command line).
     #[must_use]
-    pub fn of_part(&self, part: Trouble) -> Option<(usize, usize)> {
+    pub fn of_part(&self, part: PlanPart) -> Option<(usize, usize)> {
         match part {
-            Trouble::Phase(i) => self.phases.get(i).copied(),
-            Trouble::Request(i) => self.requests.get(i).copied(),
-            Trouble::Http => Some(self.http),
-            Trouble::Page => Some(self.page),
-            Trouble::Network => Some(self.network),
-            Trouble::Tls => Some(self.tls),
-            Trouble::Whole => Some(BEGINNING),
+            PlanPart::Phase(i) => self.phases.get(i).copied(),
+            PlanPart::Request(i) => self.requests.get(i).copied(),
+            PlanPart::Http => Some(self.http),
+            PlanPart::Page => Some(self.page),
+            PlanPart::Network => Some(self.network),
+            PlanPart::Tls => Some(self.tls),
+            PlanPart::Whole => Some(BEGINNING),
         }
     }
 }

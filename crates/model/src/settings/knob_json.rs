@@ -3,14 +3,14 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Knob, ReloadClass, Role, Takes};
+use super::{Knob, KnobValues, ReloadClass, Role};
 
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct KnobJson {
     name: String,
     short: Option<String>,
     role: Option<Role>,
-    takes: Values,
+    takes: KnobValuesJson,
     default: String,
     needs: ReloadClass,
     constraint: String,
@@ -24,7 +24,7 @@ struct Told {
 }
 
 #[derive(Serialize, Deserialize)]
-enum Values {
+enum KnobValuesJson {
     Count(i64, i64),
     CountOr(i64, i64, String),
     Range(i64, i64),
@@ -46,28 +46,28 @@ fn all_kept(words: Vec<String>) -> &'static [&'static str] {
 
 impl Serialize for Knob {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        Told::from(*self).serialize(to)
+        KnobJson::from(*self).serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for Knob {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Knob, D::Error> {
-        Told::deserialize(from).map(Knob::from)
+        KnobJson::deserialize(from).map(Knob::from)
     }
 }
 
-impl From<Knob> for Told {
-    fn from(knob: Knob) -> Told {
-        Told {
+impl From<Knob> for KnobJson {
+    fn from(knob: Knob) -> KnobJson {
+        KnobJson {
             name: knob.name.into(),
             short: knob.short.map(Into::into),
             role: knob.role,
             takes: match knob.takes {
-                Takes::Count(least, most) => Values::Count(least, most),
-                Takes::CountOr(least, most, word) => Values::CountOr(least, most, word.into()),
-                Takes::Range(least, most) => Values::Range(least, most),
-                Takes::Switch { on, off } => Values::Switch { on: on.into(), off: off.into() },
-                Takes::Choice(words) => Values::Choice(owned(words)),
+                KnobValues::Count(least, most) => KnobValuesJson::Count(least, most),
+                KnobValues::CountOr(least, most, word) => KnobValuesJson::CountOr(least, most, word.into()),
+                KnobValues::Range(least, most) => KnobValuesJson::Range(least, most),
+                KnobValues::Switch { on, off } => KnobValuesJson::Switch { on: on.into(), off: off.into() },
+                KnobValues::Choice(words) => KnobValuesJson::Choice(owned(words)),
             },
             default: knob.default.into(),
             needs: knob.needs,
@@ -81,18 +81,18 @@ impl From<Knob> for Told {
     }
 }
 
-impl From<Told> for Knob {
-    fn from(told: Told) -> Knob {
+impl From<KnobJson> for Knob {
+    fn from(told: KnobJson) -> Knob {
         Knob {
             name: kept(told.name),
             short: told.short.map(kept),
             role: told.role,
             takes: match told.takes {
-                Values::Count(least, most) => Takes::Count(least, most),
-                Values::CountOr(least, most, word) => Takes::CountOr(least, most, kept(word)),
-                Values::Range(least, most) => Takes::Range(least, most),
-                Values::Switch { on, off } => Takes::Switch { on: kept(on), off: kept(off) },
-                Values::Choice(words) => Takes::Choice(all_kept(words)),
+                KnobValuesJson::Count(least, most) => KnobValues::Count(least, most),
+                KnobValuesJson::CountOr(least, most, word) => KnobValues::CountOr(least, most, kept(word)),
+                KnobValuesJson::Range(least, most) => KnobValues::Range(least, most),
+                KnobValuesJson::Switch { on, off } => KnobValues::Switch { on: kept(on), off: kept(off) },
+                KnobValuesJson::Choice(words) => KnobValues::Choice(all_kept(words)),
             },
             default: kept(told.default),
             needs: told.needs,
@@ -112,13 +112,13 @@ mod tests {
 
     #[test]
     fn a_knob_is_the_same_when_it_has_been_told() {
-        let plain = Knob::new("a", Takes::Count(1, 9), "1", ReloadClass::Restart, "c", "e");
+        let plain = Knob::new("a", KnobValues::Count(1, 9), "1", ReloadClass::Restart, "c", "e");
         let all = [
             plain.with_role(Role::Backlog).called("q").only_with("pm", &["static", "dynamic"]),
-            Knob { takes: Takes::CountOr(1, 2, "auto"), ..plain }.worth_trying_for(&["x", "y"]).usually(&[2, 1]),
-            Knob { takes: Takes::Range(1, 2), ..plain }.only_by_name("w"),
-            Knob { takes: Takes::Switch { on: "yes", off: "no" }, ..plain },
-            Knob { takes: Takes::Choice(&["a", "b"]), ..plain },
+            Knob { takes: KnobValues::CountOr(1, 2, "auto"), ..plain }.worth_trying_for(&["x", "y"]).usually(&[2, 1]),
+            Knob { takes: KnobValues::Range(1, 2), ..plain }.only_by_name("w"),
+            Knob { takes: KnobValues::Switch { on: "yes", off: "no" }, ..plain },
+            Knob { takes: KnobValues::Choice(&["a", "b"]), ..plain },
         ];
         let text = serde_json::to_string(&all).expect("text");
         assert_eq!(serde_json::from_str::<Vec<Knob>>(&text).expect("knobs"), all);

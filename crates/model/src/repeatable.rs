@@ -9,7 +9,7 @@ use crate::secrets::MARK;
 
 /// What a kept plan has not got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotAgain {
+pub enum NotRepeatable {
     /// Marks stand in place of passwords, tokens, forms or bodies.
     Secrets,
     /// It reads files, which may not be what they were.
@@ -18,34 +18,34 @@ pub enum NotAgain {
     Replay,
 }
 
-impl fmt::Display for NotAgain {
+impl fmt::Display for NotRepeatable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NotAgain::Secrets => "its passwords, forms or bodies were not kept (--keep-secrets keeps them)",
-            NotAgain::Files => "it needs files, which may not be what they were",
-            NotAgain::Replay => "it played a log, which is not in its plan",
+            NotRepeatable::Secrets => "its passwords, forms or bodies were not kept (--keep-secrets keeps them)",
+            NotRepeatable::Files => "it needs files, which may not be what they were",
+            NotRepeatable::Replay => "it played a log, which is not in its plan",
         })
     }
 }
 
-impl std::error::Error for NotAgain {}
+impl std::error::Error for NotRepeatable {}
 
 impl KeptPlan {
     /// The plan as it was carried out; its requests have to be in it.
     ///
     /// # Errors
     /// Why it is not whole.
-    pub fn again(&self) -> Result<Plan, NotAgain> {
+    pub fn again(&self) -> Result<Plan, NotRepeatable> {
         if self.replay.is_some() {
-            return Err(NotAgain::Replay);
+            return Err(NotRepeatable::Replay);
         }
         if reads_files(self) {
-            return Err(NotAgain::Files);
+            return Err(NotRepeatable::Files);
         }
         // A text of the user's own that looks like a mark is refused with them.
         let text = serde_json::to_string(self).unwrap_or_else(|_| MARK.into());
         if !self.keep_secrets && text.contains(MARK) {
-            return Err(NotAgain::Secrets);
+            return Err(NotRepeatable::Secrets);
         }
         Ok(Plan::clone(self))
     }
@@ -67,7 +67,7 @@ fn reads_files(plan: &Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Data, Part, Per};
+    use crate::request::{Data, FormPart, RowScope};
 
     fn plan() -> Plan {
         Plan::new("http://127.0.0.1/a?b=c".parse().expect("valid"), 7)
@@ -87,18 +87,21 @@ mod tests {
             change(&mut plan);
             KeptPlan::from(plan).again().expect_err("not whole")
         };
-        assert_eq!(with(|p| p.requests[0].headers.push(("Cookie".into(), "a=b".into()))), NotAgain::Secrets);
-        assert_eq!(with(|p| p.requests[0].body = Body::Text("{}".into())), NotAgain::Secrets);
-        assert_eq!(with(|p| p.requests[0].body = Body::File("f".into())), NotAgain::Files);
+        assert_eq!(with(|p| p.requests[0].headers.push(("Cookie".into(), "a=b".into()))), NotRepeatable::Secrets);
+        assert_eq!(with(|p| p.requests[0].body = Body::Text("{}".into())), NotRepeatable::Secrets);
+        assert_eq!(with(|p| p.requests[0].body = Body::File("f".into())), NotRepeatable::Files);
         let part = |p: &mut Plan| {
-            p.requests[0].body = Body::Multipart(vec![Part::new("a", PartContent::File("f".into()))]);
+            p.requests[0].body = Body::Multipart(vec![FormPart::new("a", PartContent::File("f".into()))]);
         };
-        assert_eq!(with(part), NotAgain::Files);
-        assert_eq!(with(|p| p.tls.ca = Some("ca.pem".into())), NotAgain::Files);
-        assert_eq!(with(|p| p.network.unix_socket = Some("s".into())), NotAgain::Files);
-        assert_eq!(with(|p| p.data = Some(Data { file: "d".into(), per: Per::User, random: false })), NotAgain::Files);
+        assert_eq!(with(part), NotRepeatable::Files);
+        assert_eq!(with(|p| p.tls.ca = Some("ca.pem".into())), NotRepeatable::Files);
+        assert_eq!(with(|p| p.network.unix_socket = Some("s".into())), NotRepeatable::Files);
+        assert_eq!(
+            with(|p| p.data = Some(Data { file: "d".into(), per: RowScope::User, random: false })),
+            NotRepeatable::Files
+        );
         let log = |p: &mut Plan| p.server_time = Some(ServerTimeFrom::Log { file: "l".into(), format: None });
-        assert_eq!(with(log), NotAgain::Files);
+        assert_eq!(with(log), NotRepeatable::Files);
         let kept = |p: &mut Plan| {
             p.keep_secrets = true;
             p.requests[0].body = Body::Text("***".into());

@@ -1,18 +1,18 @@
 //! What a look at a server and its machine finds: one a second beside the load, or on its own in `watch`.
 //!
 //! Counters are differences since the look before, never totals since boot. A number that could not be read is absent,
-//! and [`Observed::unread`] says why; zero means zero.
+//! and [`ServerTimeline::unread`] says why; zero means zero.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::timeline::{Entry, Timeline};
+use crate::timeline::{Timeline, TimelineEntry};
 
 /// One worker process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WorkerLook {
+pub struct WorkerSample {
     pub pid: i32,
     /// The letter of the server's scoreboard where it has one that names processes, else the kernel's: R running,
     /// S asleep, D waiting for a disk.
@@ -59,7 +59,7 @@ pub struct ListenQueue {
 
 /// A destination to which connections hold local ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortsHeld {
+pub struct PortsInUse {
     /// Address and port.
     pub to: String,
     /// Closed connections (TIME_WAIT) to it from one local address: each keeps its port for a minute.
@@ -69,7 +69,7 @@ pub struct PortsHeld {
 /// A control group on the path from the server's own to the root. Counters are differences since the look before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CgroupLook {
+pub struct CgroupSample {
     pub path: String,
     /// `v2`, or the controller of v1.
     pub controller: String,
@@ -107,7 +107,7 @@ pub struct CgroupLook {
     /// Times that a process or thread was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids_refused: Option<u64>,
-    /// Share of the time in which something in it waited, by resource: see [`Look::pressure`].
+    /// Share of the time in which something in it waited, by resource: see [`Sample::pressure`].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pressure: BTreeMap<String, f64>,
 }
@@ -115,7 +115,7 @@ pub struct CgroupLook {
 /// The machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct HostLook {
+pub struct HostSample {
     /// Share of each processor that was busy, 0 to 1.
     pub cores: Vec<f64>,
     /// Share of all processor time that the hypervisor gave to others.
@@ -138,7 +138,7 @@ pub struct HostLook {
 /// One look; differences cover the `span_s` before `t_s`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Look {
+pub struct Sample {
     /// Seconds since the run began; in `watch` since it began.
     pub t_s: f64,
     pub span_s: f64,
@@ -187,19 +187,19 @@ pub struct Look {
     pub local_ports: Option<u64>,
     /// The destination with the most closed connections; only looked for where there are enough of them for a shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ports_held: Option<PortsHeld>,
+    pub ports_held: Option<PortsInUse>,
     pub conntrack: Option<u64>,
     pub conntrack_limit: Option<u64>,
-    pub cgroups: Vec<CgroupLook>,
+    pub cgroups: Vec<CgroupSample>,
     /// Share of the time in which tasks of the machine waited: `cpu_some`, `memory_some`, `memory_full`, `io_some`,
     /// `io_full` (pressure stall information).
     pub pressure: BTreeMap<String, f64>,
-    pub host: HostLook,
+    pub host: HostSample,
     /// Lines of the kernel log that matter.
     pub log: Vec<String>,
 }
 
-impl Entry for Look {
+impl TimelineEntry for Sample {
     /// Milliseconds since the run began.
     fn key(&self) -> u64 {
         (self.t_s * 1e3) as u64
@@ -209,13 +209,13 @@ impl Entry for Look {
 /// What was seen of the server during a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Observed {
+pub struct ServerTimeline {
     /// As it is named on the command line, where its kind is known: `apache:/etc/apache2/apache2.conf`.
     pub name: String,
     pub master: i32,
     /// Workers as they were at the last look of the measured phase.
-    pub workers: Vec<WorkerLook>,
-    pub looks: Timeline<Look>,
+    pub workers: Vec<WorkerSample>,
+    pub looks: Timeline<Sample>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
     /// Processors that looking took.
@@ -245,7 +245,7 @@ mod tests {
     fn a_look_of_an_older_version_still_opens() {
         let old = r#"{"t_s":1.0,"span_s":0.95,"worker_count":5,"busy":1,"cpu_cores":0.5,"states":{"S":5},
             "listen":[{"address":"127.0.0.1:80","queue":3,"limit":511}],"sockets":{"time_wait":7},"local_ports":28232}"#;
-        let look: Look = serde_json::from_str(old).expect("opens");
+        let look: Sample = serde_json::from_str(old).expect("opens");
         let queue = &look.listen[0];
         assert_eq!((queue.queue, queue.limit, queue.queue_mean, queue.of_url), (3, 511, None, false));
         assert_eq!((look.busy, look.readings, look.sockets["time_wait"]), (Some(1), 0, 7));
