@@ -1,8 +1,8 @@
-//! What a number may be, wherever it is said: by an option, in a plan file, by a flag of another program.
+//! Bounds of every number that a user can give: by an option, in a plan file, or by a flag of a personality.
 //!
-//! One table. An option, a key of a plan and [`crate::Plan::check`] read the same row, so that none of them lets through
-//! what another refuses. The most of a row is what a run can do (or what arithmetic on it is sure to hold), not what makes
-//! sense. `docs/bounds.md` has the table; a test keeps it the same.
+//! An option, a key of a plan and [`crate::Plan::check`] read the same row of one table, so that none of them accepts
+//! what another refuses. The upper bound of a row is what a run can do, or what its arithmetic can hold, not what is
+//! sensible. `docs/bounds.md` shows the table; a test keeps the two equal.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::units::{parse_bytes, parse_duration};
 
-/// What the number counts, and how it is written.
+/// Unit of a bounded number, and how it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A whole number.
@@ -26,10 +26,10 @@ pub enum Unit {
     Size,
 }
 
-/// The smallest and the largest value of something; both are allowed. Below 2^53, so that `f64` holds them exactly.
+/// The smallest and the largest allowed value of a number. Both are below 2^53, so that `f64` holds them exactly.
 #[derive(Debug, PartialEq)]
 pub struct Bound {
-    /// As a message begins: "users", "the rate".
+    /// The name that begins a message: "users", "the rate".
     pub name: &'static str,
     pub unit: Unit,
     pub least: f64,
@@ -37,11 +37,11 @@ pub struct Bound {
     pub what: &'static str,
 }
 
-/// A number that is none, or is outside its bounds.
+/// The error for a value that is not a number, or is out of bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BoundError {
     pub bound: &'static Bound,
-    /// As it was written.
+    /// The value as the user wrote it.
     pub value: String,
 }
 
@@ -64,15 +64,15 @@ impl Bound {
     /// Reads a value as people write it.
     ///
     /// # Errors
-    /// When it is no number, or outside the bounds.
+    /// When it is not a number, or out of bounds.
     pub fn read<T: Bounded>(&'static self, text: &str) -> Result<T, BoundError> {
         T::read(text.trim(), self).ok_or_else(|| self.error(text.trim()))
     }
 
-    /// Is this number inside? Seconds of a time, bytes of a size.
+    /// Checks a number: seconds of a time, bytes of a size.
     ///
     /// # Errors
-    /// When it is outside, or no number.
+    /// When it is out of bounds, or not a number.
     pub fn check(&'static self, value: f64) -> Result<(), BoundError> {
         if self.holds(value) { Ok(()) } else { Err(self.error(&self.show(value))) }
     }
@@ -87,7 +87,7 @@ impl Bound {
         BoundError { bound: self, value: value.chars().take(60).collect() }
     }
 
-    /// What may stand for it in a file.
+    /// Returns the JSON schema of the value in a plan file.
     #[must_use]
     pub fn schema(&self) -> schemars::Schema {
         let (least, most) = (self.least, self.most);
@@ -100,10 +100,10 @@ impl Bound {
         }
     }
 
-    /// A value as it would be written.
+    /// Formats a value as a user would write it.
     #[must_use]
     pub fn show(&self, value: f64) -> String {
-        // The largest unit in which nothing is behind the point.
+        // Use the largest unit in which the value is a whole number.
         let scaled = |units: &[(f64, &str)]| {
             let whole = |size: f64| value >= size && (value / size).fract() == 0.0;
             units.iter().find(|(size, _)| whole(*size)).map(|(size, unit)| format!("{}{unit}", value / size))
@@ -123,9 +123,9 @@ impl Bound {
     }
 }
 
-/// What a bounded number can be kept in.
+/// A type that can hold a bounded number.
 pub trait Bounded: Copy {
-    /// None when it is no such number, or outside the bounds.
+    /// Returns `None` if the text is not such a number, or is out of bounds.
     fn read(text: &str, bound: &Bound) -> Option<Self>;
 }
 
@@ -167,13 +167,13 @@ impl Bounded for Duration {
     }
 }
 
-/// A row of the table, as a type: what a key of a file is read by.
+/// A row of the table as a type, by which a key of a file is read.
 pub trait BoundRow {
     type Value: Bounded;
     const BOUND: &'static Bound;
 }
 
-/// A value of a file, inside its bounds.
+/// A value from a file that is within the bounds of its row.
 pub struct BoundedValue<R: BoundRow>(pub R::Value, PhantomData<R>);
 
 impl<R: BoundRow> Clone for BoundedValue<R> {
@@ -196,10 +196,10 @@ impl<'de, R: BoundRow> Deserialize<'de> for BoundedValue<R> {
     }
 }
 
-/// Reads a value of a file by its row.
+/// Reads a value from a file and checks its bounds.
 ///
 /// # Errors
-/// When it is no number, or outside the bounds.
+/// When it is not a number, or out of bounds.
 pub fn read_within<'de, T: Bounded, D: serde::Deserializer<'de>>(
     bound: &'static Bound,
     deserializer: D,
@@ -249,7 +249,7 @@ macro_rules! table {
             }
         )*
 
-        /// The rows as types.
+        /// The rows of the table as types.
         pub mod row {
             $(
                 #[derive(Debug, Clone, Copy)]
@@ -262,7 +262,7 @@ macro_rules! table {
     };
 }
 
-/// A year and a day, in seconds: beyond it sums of times would no longer be sure to fit.
+/// A leap year in seconds. Sums of times up to this bound cannot overflow.
 const YEAR: u64 = 366 * 86_400;
 const GIB: u64 = 1 << 30;
 

@@ -1,45 +1,45 @@
-//! Which requests of a plan belong together: a run counts and times each class of them by itself.
+//! Classes of a plan's requests: a run counts and times each class separately.
 //!
-//! A request that has a name is of the class of that name. Others are of the class of their pattern: method and path with
-//! numbers and ids folded (`GET /item/{n}`), and the names of the query's fields without their values. Steps of a session
-//! are classes of their own, also where two of them ask for the same. A plan may have any number of patterns; what is
-//! beyond [`MOST`] classes is together in one, so that a run's memory has a bound.
+//! A named request belongs to the class of that name. Other requests belong to the class of their pattern: method and
+//! path with numbers and ids folded (`GET /item/{n}`), and the names of the query's fields without their values. Each
+//! step of a session is a class of its own, even if two steps request the same URL. A plan may have any number of
+//! patterns; those beyond [`MOST`] classes share one class, so that a run's memory is bounded.
 
 use std::collections::HashMap;
 
 use crate::plan::Plan;
 use crate::request::{Pick, RequestSpec};
 
-/// Classes of a plan at most, that of the rest included.
+/// Most classes of a plan, including the class for the rest.
 pub const MOST: usize = 101;
-/// The class of what is beyond the bound.
+/// Name of the class for patterns beyond the bound.
 pub const OTHERS: &str = "(other)";
-/// The class of what pages embed.
+/// Name of the class for the embedded parts of pages.
 pub const PARTS: &str = "(parts of pages)";
 
 /// The classes of a plan's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
     pub names: Vec<String>,
-    /// Of each request of the plan, an index into the names.
+    /// Index into `names` for each request of the plan.
     pub of_request: Vec<u16>,
-    /// Of what pages embed; without page mode that of the first request.
+    /// Class of the embedded parts of pages; without page mode, the class of the first request.
     pub parts: u16,
-    /// Names and patterns that are together in [`OTHERS`].
+    /// Number of names and patterns that share [`OTHERS`].
     pub together: usize,
 }
 
-/// What is known of a name while the plan is gone through.
+/// What is known about a class name while the plan is read.
 #[derive(Default)]
 struct NameUse {
-    /// The user has given it, or asks for it.
+    /// The user gave the name, or an objective uses it.
     wanted: bool,
     weight: f64,
     class: u16,
 }
 
 impl Classes {
-    /// The classes of a plan. The same plan has the same classes, also as it is kept.
+    /// Returns the classes of a plan. A plan and its stored form have the same classes.
     #[must_use]
     pub fn of(plan: &Plan) -> Classes {
         let whole = [RequestSpec::get(plan.url.clone())];
@@ -76,7 +76,7 @@ impl Classes {
         Classes { names: list, of_request, parts, together }
     }
 
-    /// The requests of a class, as indices into those of the plan.
+    /// Returns the requests of a class, as indices into the plan's requests.
     pub fn requests<'a>(&'a self, name: &str) -> impl Iterator<Item = usize> + 'a {
         let class = self.names.iter().position(|n| n == name).map(|at| at as u16);
         self.of_request.iter().enumerate().filter(move |(_, of)| Some(**of) == class).map(|(at, _)| at)
@@ -99,13 +99,13 @@ fn names_of(requests: &[RequestSpec], steps: bool) -> Vec<String> {
     requests.iter().map(name).collect()
 }
 
-/// The class of a request by its method and target: `GET /item/{n}`.
+/// Returns the class of a request by its method and target: `GET /item/{n}`.
 #[must_use]
 pub fn pattern(method: &str, target: &str) -> String {
     format!("{method} {}", fold(target))
 }
 
-/// A path with numbers and ids folded, and the names of the query's fields: `/item/{n}?colour&size`.
+/// Returns the path with numbers and ids folded, and the names of the query's fields: `/item/{n}?colour&size`.
 #[must_use]
 pub fn fold(target: &str) -> String {
     let mut out = String::with_capacity(target.len());
@@ -113,7 +113,7 @@ pub fn fold(target: &str) -> String {
     out
 }
 
-/// [`fold`], added to a string that is there already.
+/// Appends [`fold`] of a target to a string.
 pub fn fold_into(target: &str, out: &mut String) {
     let target = target.split('#').next().unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -136,7 +136,8 @@ pub fn fold_into(target: &str, out: &mut String) {
     }
 }
 
-/// Returns whether a target is one that `pattern` means: both are folded, and a segment `*` of the pattern is any one segment.
+/// Returns true if the target matches the pattern. Both are folded first; a segment `*` of the pattern matches any one
+/// segment.
 #[must_use]
 pub fn leads_to(pattern: &str, target: &str) -> bool {
     let (pattern, target) = (fold(pattern), fold(target));
@@ -149,18 +150,18 @@ pub fn leads_to(pattern: &str, target: &str) -> bool {
     wanted.len() == path.len() && wanted_query == query && wanted.iter().zip(&path).all(same)
 }
 
-/// Fields of a query that are told apart.
+/// Most fields of a query that a pattern keeps.
 const MOST_FIELDS: usize = 16;
-/// Shorter words of hexadecimal digits are words.
+/// Shorter words of hexadecimal digits are taken for ordinary words.
 const SHORTEST_HEX: usize = 8;
-/// Words of letters and digits that are as long as this were not thought of by a person.
+/// A word of letters and digits that is at least this long is taken for a generated id.
 const SHORTEST_ID: usize = 16;
-/// Digits behind letters that number something; fewer may be a version: `v2`, `utf8`.
+/// At least this many digits after letters are a number; fewer may be a version: `v2`, `utf8`.
 const SHORTEST_NUMBER: usize = 3;
 
 fn fold_segment(segment: &str, out: &mut String) {
     if segment.contains("{{") {
-        // A template: what will stand there has a name.
+        // A template: its variable's name stands for the value.
         return out.push_str(&segment.replace("{{", "{").replace("}}", "}"));
     }
     let mut rest = segment;
@@ -205,7 +206,7 @@ fn fold_word(word: &str, out: &mut String) {
     }
 }
 
-/// What comes after a UUID at the beginning of a text.
+/// Returns the text after a leading UUID.
 fn after_uuid(text: &str) -> Option<&str> {
     const LENGTH: usize = 36;
     let uuid = text.as_bytes().get(..LENGTH)?;

@@ -1,7 +1,7 @@
-//! What a look at a database finds: who is connected, who waits for whom, which statements take the time.
+//! Samples of a database: who is connected, which session waits for which, and which statements take the time.
 //!
-//! Counters are differences since the look before, sessions and statements were seen in samples of the same window. A number
-//! that could not be read is absent, and `unread` says why.
+//! Counters are differences since the previous sample; sessions and statements come from readings within the same
+//! window. A number that could not be read is absent, and `unread` says why.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,28 +42,28 @@ impl fmt::Display for DatabaseService {
     }
 }
 
-/// What a session is doing.
+/// State of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SessionState {
     /// A statement runs.
     Active,
-    /// A statement runs, and waits for a lock that another session has.
+    /// A statement runs and waits for a lock that another session holds.
     LockWait,
     Idle,
-    /// No statement runs, and locks may be held.
+    /// No statement runs, but the session may hold locks.
     IdleInTransaction,
     Other,
 }
 
 impl SessionState {
-    /// Is somebody waiting for it?
+    /// Returns true if a client waits for this session's statement.
     #[must_use]
     pub fn is_at_work(self) -> bool {
         matches!(self, SessionState::Active | SessionState::LockWait)
     }
 
-    /// In a sentence.
+    /// Returns the words for it in a sentence.
     #[must_use]
     pub fn in_words(self) -> &'static str {
         match self {
@@ -76,125 +76,125 @@ impl SessionState {
     }
 }
 
-/// Why a database could not be looked at.
+/// Why a database could not be sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TroubleKind {
-    /// Nobody listens, or the connection broke.
+    /// Nothing listens, or the connection broke.
     Unreachable,
-    /// It takes connections and does not answer.
+    /// The database accepts connections but does not answer.
     Silent,
-    /// It does not let us in.
+    /// The database refuses the login.
     Denied,
-    /// All of its connections are taken.
+    /// All its connections are in use.
     Full,
-    /// It answers, and not as expected.
+    /// The database answers, but not as expected.
     Other,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatabaseTrouble {
     pub kind: TroubleKind,
-    /// In its own words, with what to do.
+    /// The database's own message, and what to do.
     pub what: String,
 }
 
-/// A session that waits for another. A session that waits for several is in the list once for each.
+/// A session that waits for another. A session that waits for several is listed once per blocker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LockWait {
-    /// Session ids as the database has them.
+    /// Session id of the database, like `blocker`.
     pub waiter: u64,
-    /// Statements have marks in place of their literals.
+    /// Statement text with its literals replaced.
     pub statement: Option<String>,
     pub waited_s: Option<f64>,
-    /// The table, where it is known; else the sort of lock.
+    /// The table if it is known, otherwise the kind of lock.
     pub on: Option<String>,
-    /// None: the database does not tell.
+    /// `None` if the database does not say.
     pub blocker: Option<u64>,
-    /// What the blocker runs, or ran last.
+    /// The statement that the blocker runs, or ran last.
     pub blocker_statement: Option<String>,
     pub blocker_state: Option<SessionState>,
-    /// How long its transaction is open.
+    /// Age of the blocker's transaction.
     pub blocker_transaction_s: Option<f64>,
 }
 
-/// A statement, its literals folded, as the samples of the window saw it.
+/// One statement, its literals folded, as seen in the readings of the window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatementSample {
     pub statement: String,
-    /// Sessions that ran it at once, at most.
+    /// Most sessions that ran it at once.
     pub sessions: u64,
-    /// Time that all sessions together spent in it within the window.
+    /// Total time of all sessions in this statement within the window.
     pub seconds: f64,
-    /// Its part of the time of all statements, 0 to 1.
+    /// Its share of the time of all statements, 0 to 1.
     pub share: f64,
-    /// The part of its own time in which it waited for locks, 0 to 1.
+    /// The share of its own time that it waited for locks, 0 to 1.
     pub lock_share: f64,
-    /// The longest that one of them had been running.
+    /// The longest time that one execution had been running.
     pub longest_s: f64,
-    /// Rows that one execution had read, at most; where the database tells.
+    /// Most rows that one execution had read, if the database says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows_read: Option<u64>,
 }
 
-/// A table that was read from end to end.
+/// Full scans of one table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableScan {
     pub table: String,
     pub scans: u64,
     /// Rows that these scans read.
     pub rows: u64,
-    /// Look-ups by an index of the same table.
+    /// Index scans of the same table.
     pub index_scans: u64,
 }
 
-/// One look at a database; differences cover `span_s`.
+/// One sample of a database; differences cover `span_s`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatabaseSample {
-    /// What it is called, where it is one of the servers that are watched.
+    /// Its name if it is one of the watched servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// `mysql` or `postgresql`.
     pub service: String,
     /// `MariaDB 10.11.6`
     pub software: String,
-    /// Where it was asked, and as whom: `mysql://user@localhost/?socket=/run/mysqld/mysqld.sock`.
+    /// Address and user of our connection: `mysql://user@localhost/?socket=/run/mysqld/mysqld.sock`.
     pub at: String,
     pub span_s: f64,
-    /// How often sessions were read in that time.
+    /// Readings of the sessions in that time.
     pub samples: u32,
-    /// Then there is nothing else.
+    /// Why the database could not be sampled; all other fields are then empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<DatabaseTrouble>,
-    /// How long it took to answer: the longest of the samples.
+    /// The longest time that the database took to answer a reading.
     pub answer_us: Option<u64>,
-    /// Those that are open, ours among them: the most in a sample.
+    /// Most open connections in a reading, ours included.
     pub connections: Option<u64>,
     pub max_connections: Option<u64>,
-    /// Of those, kept for administrators.
+    /// Of `max_connections`, those reserved for administrators.
     pub reserved_connections: Option<u64>,
-    /// Sessions by what they do, ours left out, at the last sample.
+    /// Sessions by state at the last reading, without ours.
     pub states: BTreeMap<SessionState, u64>,
-    /// Sessions with a statement that runs, and those of them that wait for a lock: means of the samples.
+    /// Sessions that run a statement, and those of them that wait for a lock: means of the readings.
     pub active_mean: Option<f64>,
     pub lock_wait_mean: Option<f64>,
-    /// All that were seen in the samples, the longest first.
+    /// All lock waits of the readings, the longest first.
     pub lock_waits: Vec<LockWait>,
-    /// The most time first.
+    /// The statement with the most time first.
     pub statements: Vec<StatementSample>,
-    /// The most rows first.
+    /// The table with the most rows read first.
     pub table_scans: Vec<TableScan>,
-    /// Counters of the whole database by its own names, those that are read.
+    /// Counters of the whole database under its own names, as far as lastdrop reads them.
     pub counters: BTreeMap<String, u64>,
-    /// What could not be read, and the grant that is missing.
+    /// What could not be read, with the missing grant.
     pub unread: Vec<String>,
 }
 
 impl DatabaseSample {
-    /// Connections that an application could still open. None where that is not known.
+    /// Returns the connections that an application could still open; `None` if that is unknown.
     #[must_use]
     pub fn free_connections(&self) -> Option<u64> {
         let full = self.trouble.as_ref().is_some_and(|t| t.kind == TroubleKind::Full);
@@ -202,7 +202,7 @@ impl DatabaseSample {
         Some(if full { 0 } else { for_all.saturating_sub(self.connections?) })
     }
 
-    /// Connections that were refused in this time because there were too many, where the database counts them.
+    /// Returns the connections refused in this window because the limit was reached, if the database counts them.
     #[must_use]
     pub fn refused_connections(&self) -> Option<u64> {
         self.counters.get("Connection_errors_max_connections").copied()

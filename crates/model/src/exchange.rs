@@ -1,36 +1,36 @@
-//! One request and what came of it, for those who want each: the log of requests, reports of other programs.
+//! One request and its outcome, for observers that need every request: the request log, the reports of personalities.
 
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::counts::Failure;
 use crate::{Micros, secrets};
 
-/// How much is wanted of each request.
+/// How much an observer needs to know of each request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CaptureLevel {
-    /// Only their sums.
+    /// Only the sums.
     #[default]
     Nothing,
     Exchanges,
-    /// And what came, byte by byte.
+    /// Each exchange, and the bytes of the answer.
     Answers,
 }
 
-/// The end that a request met.
+/// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestOutcome {
     Answered,
     Failed(Failure),
     TimedOut,
-    /// Still in flight when the run was over.
+    /// Still in flight when the run ended.
     Censored,
-    /// It came due and was never sent.
+    /// Came due and was never sent.
     Unsent,
 }
 
 impl RequestOutcome {
-    /// The word for it in the log of requests.
+    /// Returns the word for it in the request log.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,61 +46,61 @@ impl RequestOutcome {
     }
 }
 
-/// A request that is over. Times are microseconds since 1970 by the run's monotonic clock; None where it did not come
-/// to that.
+/// A request that has ended. Times are microseconds since 1970 by the run's monotonic clock; `None` if the request did
+/// not reach that point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     pub phase: u16,
-    /// Which request of the plan.
+    /// Index of the request in the plan.
     pub request: u32,
-    /// What was sent instead: the target of a redirect, a part of a page.
+    /// The request that was sent instead: the target of a redirect, a part of a page.
     pub detour: Option<Box<DetourRequest>>,
     pub fate: RequestOutcome,
-    /// Why no connection could be made, as the system says it; with [`Failure::Connect`] alone.
+    /// The system's message when connecting failed; only with [`Failure::Connect`].
     pub error: Option<Box<str>>,
-    /// 0 without an answer.
+    /// HTTP status; 0 if there was no answer.
     pub status: u16,
-    /// The answer was one of HTTP/1.0.
+    /// The answer was HTTP/1.0.
     pub http10: bool,
-    /// Names the connection, among those of its thread and slot in the order of their opening.
+    /// Identifies the connection; within a thread and slot, numbers rise in the order of opening.
     pub connection: u64,
-    /// Names what one user did in one go: a request with what followed from it, a session. 0 where users have nothing of
+    /// Identifies one unit of a user's work: a request with its follow-ups, or a session. 0 if users have no state of
     /// their own.
     pub unit: u64,
-    /// The first on its connection, which was opened for it.
+    /// The connection was opened for this request.
     pub first: bool,
-    /// The connection was kept for another one.
+    /// The connection stayed open for another request.
     pub kept: bool,
     pub due: Micros,
     pub sent: Option<Micros>,
-    /// connect() succeeded; only for the first on a connection.
+    /// When connect() succeeded; only for the first request on a connection.
     pub connected: Option<Micros>,
-    /// The request could be written: after connect and TLS.
+    /// When the request could be written: after connect and TLS.
     pub ready: Option<Micros>,
-    /// All of it was written.
+    /// When the whole request was written.
     pub written: Option<Micros>,
     pub first_byte: Option<Micros>,
     pub done: Option<Micros>,
-    /// Bytes of the request that were written, and of the answer: all inside TLS, and its body without its coding.
+    /// Bytes of the request and of the answer, inside TLS.
     pub bytes_sent: u64,
     pub bytes_received: u64,
-    /// Of its head; 0 where that is not complete.
+    /// Bytes of the answer's head, 0 if the head is incomplete; and of its body, without chunk framing.
     pub head_bytes: u64,
     pub body_bytes: u64,
-    /// The answer as it came, where that was asked for: its first 4 MB. Not written down: nobody knows what is secret in it.
+    /// The first 4 MB of the raw answer, if an observer asked for it. Never stored, because it may contain secrets.
     #[serde(skip)]
     pub raw: Option<Box<[u8]>>,
 }
 
 impl Exchange {
-    /// From sent to done, microseconds; 0 where it did not come to both.
+    /// Returns the microseconds from sent to done; 0 if the request did not reach both.
     #[must_use]
     pub fn service_us(&self) -> Micros {
         self.sent.zip(self.done).map_or(0, |(sent, done)| done.saturating_sub(sent))
     }
 }
 
-/// A request that the plan does not name.
+/// A request that is not in the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetourRequest {
     pub method: String,

@@ -1,8 +1,8 @@
-//! A program that lastdrop executed, as documents name it.
+//! Programs that lastdrop executed, for documents.
 
 use serde::{Deserialize, Serialize};
 
-/// Which program, with whose rights, and what for.
+/// An executed program, the user id that it ran with, and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ExecutedProgram {
     pub program: String,

@@ -1,22 +1,22 @@
-//! What those who use a server have seen in some time: how many requests, how many without a good answer, how long they took.
+//! What clients of a server experienced in some time: requests, requests without a good answer, and latencies.
 
 use crate::documents::UserMetrics;
 use crate::histogram::{Histogram, Kind};
 use crate::slice::Slice;
 
-/// Requests of some time. Times are those that are known, which need not be those of all requests.
+/// Requests of some time. Latencies may be known for only some of the requests.
 #[derive(Debug, Clone, Default)]
 pub struct Experience {
     pub seconds: f64,
     pub requests: u64,
-    /// Without a good answer: none at all, or an error of the server.
+    /// Requests without a good answer: no answer, or a server error.
     pub errors: u64,
     /// Microseconds.
     pub latency: Histogram,
 }
 
 impl Experience {
-    /// A second of a load of ours, whose good answers have the status `expected`.
+    /// One second of lastdrop's own load; a good answer has the status `expected`.
     #[must_use]
     pub fn of_load(slice: &Slice, expected: u16) -> Experience {
         let c = &slice.counts;
@@ -37,7 +37,7 @@ impl Experience {
         self.latency.add(&other.latency);
     }
 
-    /// All of them together.
+    /// Returns the sum of all.
     #[must_use]
     pub fn sum<'a>(all: impl IntoIterator<Item = &'a Experience>) -> Experience {
         let mut sum = Experience::default();
@@ -45,7 +45,7 @@ impl Experience {
         sum
     }
 
-    /// As documents have it.
+    /// Returns the numbers as documents report them.
     #[must_use]
     pub fn seen(&self) -> UserMetrics {
         let at = |q| (self.latency.count() > 0).then(|| self.latency.quantile(q) as f64);

@@ -6,17 +6,18 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
-/// What a latency measures. A request has up to seven of them, and five more where the server says its own time; a page one.
+/// What a latency measures. A request has up to seven kinds, five more if the server reports its own time; a page has
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
-    /// due → done: what a person waits.
+    /// due → done: the time that a user waits.
     Response,
-    /// sent → done: includes connect where the request needed one.
+    /// sent → done: includes the connect if the request needed one.
     Service,
     /// The part of due → sent in which no connection was free.
     Blocked,
-    /// The rest of due → sent: the generator's own fault.
+    /// The rest of due → sent: delay of the generator itself.
     Lateness,
     /// connect() → established.
     Connect,
@@ -24,15 +25,15 @@ pub enum Kind {
     Tls,
     /// sent → first byte of the answer.
     FirstByte,
-    /// A page: due → the last of what it embeds is there.
+    /// A page: due → its last embedded part is complete.
     Page,
-    /// The way there and back: the kernel's own measure of the connection (`TCP_INFO`).
+    /// Network round trip, as the kernel measures it for the connection (`TCP_INFO`).
     Link,
-    /// Written and on its way for half of that → the server began.
+    /// Request written plus half a round trip → the server began.
     Queue,
-    /// The server began → it answered, by its own word.
+    /// The server began → it answered, as the server reports.
     Server,
-    /// What of that it waited for a server behind it, by its own word.
+    /// The part of that in which it waited for an upstream, as the server reports.
     Upstream,
     /// First byte → done.
     Transfer,
@@ -41,7 +42,7 @@ pub enum Kind {
 impl Kind {
     pub const COUNT: usize = 13;
 
-    /// Where a response's time went, measured each by itself.
+    /// The kinds that split a response's time, each measured separately.
     pub const PARTS: [Kind; 5] = [Kind::Link, Kind::Queue, Kind::Server, Kind::Upstream, Kind::Transfer];
 
     pub const ALL: [Kind; Kind::COUNT] = [
@@ -60,7 +61,7 @@ impl Kind {
         Kind::Transfer,
     ];
 
-    /// The name in JSON and in the store.
+    /// Returns the name in JSON and in the store.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,12 +82,12 @@ impl Kind {
     }
 }
 
-/// The percentiles that are always reported: JSON name and quantile.
+/// The percentiles of every report: JSON name and quantile.
 pub const PERCENTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999)];
 
-/// A histogram of microseconds. Has no memory of its own until something is counted; then it grows with the largest
-/// value seen, not with the number of values.
+/// A histogram of microseconds. It allocates nothing until the first value; then it grows with the largest value, not
+/// with the number of values.
 #[derive(Clone, Default)]
 pub struct Histogram(Option<hdrhistogram::Histogram<u64>>);
 
@@ -96,12 +97,12 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// A histogram that could not be read back.
+/// The error for a stored histogram that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("a stored histogram cannot be read: {0}")]
 pub struct DecodeError(String);
 
-/// What a histogram holds at first, µs. It doubles when more is needed.
+/// Initial range of a histogram, µs. It doubles as needed.
 const FIRST_RANGE_US: u64 = 1 << 14;
 
 fn empty() -> hdrhistogram::Histogram<u64> {
@@ -121,7 +122,7 @@ impl Histogram {
     #[inline]
     pub fn record(&mut self, us: u64) {
         let inner = self.0.get_or_insert_with(empty);
-        // With auto-resizing an error means that the value is beyond any resize: count it at the top of the range.
+        // With auto-resizing, an error means that no resize can hold the value: count it at the top of the range.
         if inner.record(us).is_err() {
             inner.saturating_record(us);
         }
@@ -140,7 +141,7 @@ impl Histogram {
     pub fn add(&mut self, other: &Histogram) {
         let Some(theirs) = &other.0 else { return };
         if self.0.get_or_insert_with(empty).add(theirs).is_err() {
-            // Cannot happen with auto-resizing; never lose samples silently if it does.
+            // Cannot happen with auto-resizing; if it does, do not lose values silently.
             for v in theirs.iter_recorded() {
                 for _ in 0..v.count_at_value() {
                     self.record(v.value_iterated_to());
@@ -149,7 +150,7 @@ impl Histogram {
         }
     }
 
-    /// Forgets what was counted and keeps the memory for it.
+    /// Removes all values and keeps the memory.
     pub fn clear(&mut self) {
         if let Some(inner) = &mut self.0 {
             inner.reset();
@@ -161,7 +162,7 @@ impl Histogram {
         self.0.as_ref().map_or(0, hdrhistogram::Histogram::len)
     }
 
-    /// The histogram, if something was counted.
+    /// Returns the inner histogram if it has any value.
     fn counted(&self) -> Option<&hdrhistogram::Histogram<u64>> {
         self.0.as_ref().filter(|inner| !inner.is_empty())
     }
@@ -181,7 +182,7 @@ impl Histogram {
         self.counted().map_or(0.0, hdrhistogram::Histogram::mean)
     }
 
-    /// All values together, microseconds, each as its bucket has it.
+    /// Returns the sum of all values in microseconds, each taken as the middle of its bucket.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.counted().map_or(0.0, |inner| {
@@ -192,20 +193,20 @@ impl Histogram {
         })
     }
 
-    /// How many values are above `us`, as far as buckets tell.
+    /// Counts the values above `us`, to the precision of the buckets.
     #[must_use]
     pub fn count_above(&self, us: u64) -> u64 {
         let Some(inner) = self.counted().filter(|inner| inner.max() > us) else { return 0 };
         inner.count_between(inner.next_non_equivalent(us), inner.max())
     }
 
-    /// The value at quantile `q` (0 to 1), in microseconds; 0 when empty.
+    /// Returns the value at quantile `q` (0 to 1), in microseconds; 0 when empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         self.counted().map_or(0, |inner| inner.value_at_quantile(q).min(inner.max()))
     }
 
-    /// The histogram in the compressed HDR V2 format, which other HDR tools read.
+    /// Encodes the histogram in the compressed HDR V2 format, which other HDR tools read.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -221,12 +222,12 @@ impl Histogram {
         bytes
     }
 
-    /// The values that were counted, each the largest of its bucket (microseconds), and how often.
+    /// Returns each recorded bucket: its largest value in microseconds, and its count.
     pub fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().flat_map(|inner| inner.iter_recorded()).map(|v| (v.value_iterated_to(), v.count_at_value()))
     }
 
-    /// [`Histogram::encode`] in base64, for JSON.
+    /// Returns [`Histogram::encode`] in base64, for JSON.
     #[must_use]
     pub fn encode_base64(&self) -> String {
         BASE64.encode(self.encode())

@@ -1,4 +1,4 @@
-//! A plan as it is kept and shown: in the store, in documents, in reports. The one way for a plan to get there.
+//! The form of a plan for the store, documents and reports. A plan can reach them only in this form.
 
 use std::ops::Deref;
 
@@ -8,8 +8,8 @@ use crate::plan::Plan;
 use crate::request::{Auth, Body, PartContent, RequestSpec};
 use crate::secrets::{self, MARK};
 
-/// A plan without its secrets, which have marks in their place, unless it says that they are to be kept. It reads like
-/// the plan; to be carried out again it needs its secrets back.
+/// A plan whose secrets are replaced by marks, unless it says to keep them. It dereferences to the plan; to be run again
+/// it needs its secrets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptPlan(Plan);
 
@@ -32,13 +32,13 @@ impl From<&Plan> for KeptPlan {
 }
 
 impl KeptPlan {
-    /// The plan without its requests, which may be very many.
+    /// Returns the plan without its requests, which may be very many.
     #[must_use]
     pub fn without_requests(&self) -> KeptPlan {
         KeptPlan(self.0.without_requests())
     }
 
-    /// Gives it the requests of a plan that was kept.
+    /// Sets the requests and hides their secrets.
     pub fn put_requests(&mut self, requests: Vec<RequestSpec>) {
         self.0.requests = requests;
         if !self.0.keep_secrets {
@@ -63,7 +63,7 @@ impl Serialize for KeptPlan {
 
 impl<'de> Deserialize<'de> for KeptPlan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeptPlan, D::Error> {
-        // What an older version wrote down has its secrets.
+        // A plan that an older version stored still has its secrets; `from` hides them.
         Plan::deserialize(deserializer).map(KeptPlan::from)
     }
 }
@@ -85,7 +85,7 @@ fn hide_in_request(request: &mut RequestSpec) {
         }
     }
     if let Some(lines) = &mut request.lines {
-        // Nobody can tell which of them is one.
+        // Any of the lines may be a secret.
         *lines = MARK.into();
     }
     match &mut request.auth {
@@ -94,7 +94,7 @@ fn hide_in_request(request: &mut RequestSpec) {
         None => {}
     }
     match &mut request.body {
-        // Nobody can tell which part of a text is the password.
+        // Any part of a text may be a secret.
         Body::Text(text) => *text = MARK.into(),
         Body::Form(fields) => fields.iter_mut().for_each(|(_, value)| *value = secrets::field(value).to_string()),
         Body::Multipart(parts) => {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::request::FormPart;
 
-    /// A plan with a secret in every place that can have one; each contains `hidden`.
+    /// Returns a plan with a secret in every place that can have one; each secret contains `hidden`.
     fn full_of_secrets() -> Plan {
         let url: crate::Url = "http://h/a?token=hidden1&b=seen1".parse().expect("valid");
         let mut plan = Plan::new(url.clone(), 1);

@@ -1,6 +1,6 @@
-//! The nouns of lastdrop: plans, outcomes, histograms, runs, settings and the documents made of them.
+//! The types that all crates share: plans, outcomes, histograms, runs, settings and the documents made of them.
 //!
-//! Nothing here does I/O, reads a clock or starts a thread, so everything that judges or renders a run can be tested
+//! Nothing here does I/O, reads a clock or starts a thread. Code that judges or renders a run can therefore be tested
 //! with values alone. Times are microseconds since the start of the run (`Micros`) unless a name says otherwise.
 
 pub mod bounds;

@@ -1,5 +1,7 @@
-//! What a run has to reach: `p99<300ms`, `errors<0.1%`, `rate>500`; one class of its requests: `checkout.p99<500ms`; what it may take of
-//! the server's machine: `cpu<80%`, `cpu_per_request<2ms`.
+//! Objectives of a run: `p99<300ms`, `errors<0.1%`, `rate>500`.
+//!
+//! An objective may be about one class of requests (`checkout.p99<500ms`), or about the CPU of the server's machine
+//! (`cpu<80%`, `cpu_per_request<2ms`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,65 +13,65 @@ use crate::bounds::{DURATION, RAMP_RATE};
 use crate::histogram::{Kind, PERCENTILES};
 use crate::units::show_us;
 
-/// One thing that a run has to reach.
+/// One limit that a run has to meet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Objective {
-    /// The class of requests that it is about; None for all of them together.
+    /// The class of requests that it is about; `None` means all requests together.
     pub class: Option<String>,
     pub metric: Metric,
-    /// The limit itself is not good enough.
+    /// True if a value equal to the limit does not meet the objective (`<` and `>`, not `<=` and `>=`).
     pub strict: bool,
     /// Microseconds (of a latency, or of CPU time), a share (0 to 1), or requests per second.
     pub limit: f64,
 }
 
-/// What is looked at. Only a rate has to stay above its limit, all else below.
+/// The quantity that an objective limits. Only a rate has to stay above its limit, all others below.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Metric {
     /// A field of a latency summary, such as `p99` of `response`.
     Latency { kind: Kind, field: &'static str },
-    /// Requests due without a good answer, as a share: no answer, an error status (400 and up), or, where the plan says
-    /// what it expects, an answer that misses it.
+    /// Share of the due requests without a good answer: no answer, an error status (400 and up), or an answer that
+    /// misses an expectation of the plan.
     Errors,
-    /// Replays: answers whose status class or redirect target is another than the log's, as a share of those compared.
+    /// Replays only: share of the compared answers whose status class or redirect target differs from the log's.
     Mismatch,
     /// Answers per second before the end of the phase.
     Rate,
-    /// How busy the processors of the server's machine are, all together, as a share; with whatever else runs there.
+    /// Busy share of all processors of the server's machine, including what other programs use.
     Cpu,
-    /// CPU time of the server's processes for each answer.
+    /// CPU time of the server's processes per answer.
     CpuPerRequest,
 }
 
 impl Metric {
-    /// Is it known only where the server's processes can be looked at?
+    /// Returns true if only samples of the server's processes can tell the value.
     #[must_use]
     pub fn is_of_server(&self) -> bool {
         matches!(self, Metric::Cpu | Metric::CpuPerRequest)
     }
 }
 
-/// An objective with what was seen.
+/// An objective and the value that was measured for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObjectiveResult {
     pub objective: Objective,
     pub met: bool,
-    /// In the unit of the limit; None where nothing was measured.
+    /// The measured value in the unit of the limit; `None` if nothing was measured.
     pub value: Option<f64>,
-    /// The measurement in words.
+    /// The measured value as text.
     pub seen: String,
 }
 
 impl ObjectiveResult {
-    /// Were all of them met?
+    /// Returns true if all objectives were met.
     #[must_use]
     pub fn all_met(judged: &[ObjectiveResult]) -> bool {
         judged.iter().all(|j| j.met)
     }
 }
 
-/// Summary fields beside the percentiles.
+/// Fields of a latency summary other than the percentiles.
 const OTHER_FIELDS: [&str; 3] = ["mean", "min", "max"];
 
 impl Objective {
@@ -81,14 +83,14 @@ impl Objective {
         text.split(',').map(str::parse).collect()
     }
 
-    /// What is looked at: `p99`, `checkout.p99`.
+    /// Returns the class and metric as text: `p99`, `checkout.p99`.
     #[must_use]
     pub fn what(&self) -> String {
         let class = self.class.as_ref().map_or(String::new(), |c| format!("{c}."));
         format!("{class}{}", self.metric)
     }
 
-    /// Is this value good enough?
+    /// Returns true if this value meets the objective.
     #[must_use]
     pub fn allows(&self, value: f64) -> bool {
         match (&self.metric, self.strict) {
@@ -99,7 +101,7 @@ impl Objective {
         }
     }
 
-    /// A value of its metric, with its unit.
+    /// Returns a value of the objective's metric with its unit.
     #[must_use]
     pub fn show(&self, value: f64) -> String {
         match self.metric {
@@ -156,7 +158,8 @@ impl FromStr for Objective {
     }
 }
 
-/// Takes `checkout.p99` apart: the metric is the longest end that is one, so that names may have dots.
+/// Splits `checkout.p99` into class and metric. The metric is the longest suffix that names one, so that class names
+/// may contain dots.
 fn of_class(name: &str) -> Result<(Option<String>, Metric), String> {
     let whole = metric(name);
     if whole.is_ok() {
@@ -297,7 +300,7 @@ mod tests {
         assert_eq!(parts("checkout.p99<1s"), (Some("checkout".into()), "p99".into()));
         assert_eq!(parts("GET /a.b.p99.9<1s"), (Some("GET /a.b".into()), "p99.9".into()));
         assert_eq!(parts("a.connect.p50<1s"), (Some("a".into()), "connect.p50".into()));
-        // A kind of latency is one, whatever requests are named.
+        // The name of a latency kind always means the kind, even if a class has the same name.
         assert_eq!(parts("service.p99<1s"), (None, "service.p99".into()));
     }
 

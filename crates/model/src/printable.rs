@@ -1,15 +1,14 @@
-//! Text from elsewhere on its way to people: what would steer a terminal, or break a document, is shown instead.
+//! Escapes untrusted text before people see it: characters that would control a terminal or break a document.
 //!
-//! Names of processes, files and symbols, headers, error pages, lines of the kernel's log and files that are shown again
-//! all come from somebody else, who may have put control characters into them. A terminal takes [`Printable`] and nothing
-//! else, and a `Printable` is made of text by escaping it; only [`Printable::control`] puts a control sequence in, and it
-//! takes nothing but what stands in our own source.
+//! Names of processes, files and symbols, headers, error pages, kernel log lines and stored files may contain control
+//! characters from an attacker. The terminal output accepts only [`Printable`], and making a `Printable` escapes the
+//! text. Only [`Printable::control`] adds a control sequence, and it accepts only `'static` text from our own source.
 
 use std::fmt::{self, Write as _};
 
 use crate::raw;
 
-/// Text that may go to a terminal.
+/// Text that is safe to print on a terminal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Printable(String);
 
@@ -19,14 +18,14 @@ impl Printable {
         Printable::default()
     }
 
-    /// Adds text, escaped. Newlines and tabs stay.
+    /// Adds text and escapes it. Newlines and tabs stay.
     #[must_use]
     pub fn text(mut self, text: &str) -> Printable {
         escape_into(text, &mut self.0);
         self
     }
 
-    /// Adds a control sequence of ours.
+    /// Adds one of lastdrop's own control sequences, unescaped.
     #[must_use]
     pub fn control(mut self, sequence: &'static str) -> Printable {
         self.0.push_str(sequence);
@@ -47,7 +46,7 @@ impl<T: AsRef<str> + ?Sized> From<&T> for Printable {
 
 impl From<String> for Printable {
     fn from(text: String) -> Printable {
-        // The common case costs no copy.
+        // Text without such characters, the common case, is not copied.
         if text.chars().any(|c| c == '\r' || steers(c)) { Printable::new().text(&text) } else { Printable(text) }
     }
 }
@@ -58,20 +57,20 @@ impl fmt::Display for Printable {
     }
 }
 
-/// Does it do something to a terminal, or to the order in which text is read, instead of being seen?
+/// Returns true if the character controls a terminal or the reading direction instead of being visible.
 fn steers(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
         c if c.is_control() || raw::byte(c).is_some() => true,
-        // Marks, embeddings, overrides and isolates of direction (UAX 9), separators of lines and paragraphs, annotations
-        // and tags that nobody sees.
+        // Marks, embeddings, overrides and isolates of direction (UAX 9), line and paragraph separators, and invisible
+        // annotations and tags.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
         '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}' => true,
         _ => false,
     }
 }
 
-/// A character as it is shown: `\x1b`, `\u{9b}`.
+/// Writes a character's escaped form: `\x1b`, `\u{9b}`.
 fn show(c: char, out: &mut String) {
     let _ = match c {
         '\r' => write!(out, "\\r"),
@@ -87,7 +86,7 @@ fn escape_into(text: &str, out: &mut String) {
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
         match c {
-            // Lines of HTTP end so; alone it would write over what stands there.
+            // HTTP lines end with \r\n. A lone \r would overwrite the line on the terminal.
             '\r' if rest.peek() == Some(&'\n') => out.push(c),
             c if steers(c) => show(c, out),
             c => out.push(c),
@@ -95,7 +94,7 @@ fn escape_into(text: &str, out: &mut String) {
     }
 }
 
-/// A text in one line: newlines and tabs are shown, too. For a name or a value among others.
+/// Returns the text on one line: newlines and tabs are escaped, too. For names and values inside other text.
 #[must_use]
 pub fn line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -105,7 +104,7 @@ pub fn line(text: &str) -> String {
     out
 }
 
-/// Bytes that should be text: what is not UTF-8 is shown as `\xff`.
+/// Returns bytes as text; a byte that is not UTF-8 becomes `\xff`.
 #[must_use]
 pub fn lossless(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
@@ -118,7 +117,8 @@ pub fn lossless(bytes: &[u8]) -> String {
     out
 }
 
-/// A text in one line, for an element or a quoted attribute of XML and HTML: what XML 1.0 has no place for is shown.
+/// Returns the text on one line, for an element or a quoted attribute of XML and HTML. Characters that XML 1.0 does
+/// not allow are escaped.
 #[must_use]
 pub fn xml(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -136,11 +136,11 @@ pub fn xml(text: &str) -> String {
     out
 }
 
-/// A JSON document with such characters written as `\u009b`: the same document, and harmless on a terminal. They can only
-/// stand inside of strings, so the text can be gone through without knowing where those are.
+/// Returns the same JSON document with such characters written as `\u009b`, so that it is harmless on a terminal.
+/// In JSON they occur only inside strings, so the function need not parse the document.
 #[must_use]
 pub fn json(document: &str) -> std::borrow::Cow<'_, str> {
-    // What is below 0x20 JSON has escaped already; between its tokens there are newlines.
+    // JSON already escapes characters below 0x20 in strings; the rest are newlines between tokens.
     let unsafe_in_json = |c: char| steers(c) && !c.is_ascii() || c == '\x7f';
     if !document.chars().any(unsafe_in_json) {
         return document.into();

@@ -1,4 +1,4 @@
-//! Which kept plans can be carried out once more as they are: those that are whole.
+//! Which stored plans can be run again: those that are complete.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use crate::plan::{Plan, ServerTimeFrom};
 use crate::request::{Body, PartContent};
 use crate::secrets::MARK;
 
-/// What a kept plan has not got.
+/// Why a stored plan cannot be run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotRepeatable {
-    /// Marks stand in place of passwords, tokens, forms or bodies.
+    /// Its passwords, tokens, forms or bodies are replaced by marks.
     Secrets,
-    /// It reads files, which may not be what they were.
+    /// It reads files, which may have changed.
     Files,
-    /// It played a log, of which the plan has nothing.
+    /// It replayed a log, which the plan does not contain.
     Replay,
 }
 
@@ -31,10 +31,10 @@ impl fmt::Display for NotRepeatable {
 impl std::error::Error for NotRepeatable {}
 
 impl KeptPlan {
-    /// The plan as it was carried out; its requests have to be in it.
+    /// Returns the plan as it was run. The stored plan must include its requests.
     ///
     /// # Errors
-    /// Why it is not whole.
+    /// When the stored plan is not complete.
     pub fn again(&self) -> Result<Plan, NotRepeatable> {
         if self.replay.is_some() {
             return Err(NotRepeatable::Replay);
@@ -42,7 +42,7 @@ impl KeptPlan {
         if reads_files(self) {
             return Err(NotRepeatable::Files);
         }
-        // A text of the user's own that looks like a mark is refused with them.
+        // This also refuses a plan in which the user's own text contains the mark.
         let text = serde_json::to_string(self).unwrap_or_else(|_| MARK.into());
         if !self.keep_secrets && text.contains(MARK) {
             return Err(NotRepeatable::Secrets);

@@ -1,16 +1,16 @@
-//! What is secret in a request, and the mark that stands for it wherever something is kept or shown.
+//! Finds the secrets of a request, which are replaced by a mark wherever something is stored or shown.
 //!
-//! A name decides: that of a header, of a form's field, of a value in a query. The list errs on the side of hiding, since
-//! what is hidden needlessly is only not seen, and what is shown needlessly is known to everybody who reads a report.
-//! [`KeptPlan`](crate::KeptPlan) applies it to a whole plan.
+//! The name of a header, form field or query value decides. The list rather hides too much: a value hidden needlessly is
+//! only missing, but a secret shown is known to every reader of a report. [`KeptPlan`](crate::KeptPlan) applies it to a
+//! whole plan.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Stands for a secret.
+/// The text that replaces a secret.
 pub const MARK: &str = "***";
 
-/// A name with one of these in it is that of a secret: compared without case, `-` and `_`.
+/// A name that contains one of these is the name of a secret. Only letters and digits are compared, without case.
 const PARTS: &[&str] = &[
     "accesskey",
     "apikey",
@@ -33,58 +33,58 @@ const PARTS: &[&str] = &[
     "xauth",
     "xsrf",
 ];
-/// So is one of these.
+/// A name that equals one of these is the name of a secret, too.
 const WHOLE: &[&str] = &["auth", "key", "otp", "pass", "pin", "pw", "sid", "sig"];
 
-/// Does a header, a field or a value of a query with this name hold a secret?
+/// Returns true if a header, form field or query value of this name is secret.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     let plain: String = name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
     PARTS.iter().any(|part| plain.contains(part)) || WHOLE.contains(&plain.as_str())
 }
 
-/// The value of a header as it may be shown.
+/// Returns the value of a header, or the mark if it is secret.
 #[must_use]
 pub fn header<'a>(name: &str, value: &'a str) -> &'a str {
     if is_secret(name) && !value.is_empty() { MARK } else { value }
 }
 
-/// `user:password` as it may be shown; a login without a colon is all secret.
+/// Returns `user:password` with the password hidden; a login without a colon is hidden completely.
 #[must_use]
 pub fn login(text: &str) -> String {
     in_login(text).map_or_else(|| text.to_string(), |secret| masked(text, &[secret]).into_owned())
 }
 
-/// Where the password of a login is.
+/// Returns the position of the password in a login.
 #[must_use]
 pub fn in_login(text: &str) -> Option<Range<usize>> {
     let start = text.find(':').map_or(0, |at| at + 1);
     (start < text.len()).then_some(start..text.len())
 }
 
-/// The value of a field as it may be shown: a template is a name and not a secret.
+/// Returns the mark for the value of a form field. A template stays, because it is only a name.
 #[must_use]
 pub fn field(value: &str) -> &str {
     if value.is_empty() || is_template(value) { value } else { MARK }
 }
 
-/// Is it `{{name}}` and nothing else?
+/// Returns true if the value is exactly one `{{name}}`.
 fn is_template(value: &str) -> bool {
     value.strip_prefix("{{").and_then(|v| v.strip_suffix("}}")).is_some_and(|name| !name.contains(['{', '}']))
 }
 
-/// A URL, or its path and query, as it may be shown.
+/// Returns a URL, or its path and query, with the secrets hidden.
 #[must_use]
 pub fn url(text: &str) -> Cow<'_, str> {
     masked(text, &in_url(text))
 }
 
-/// Where the secrets of a URL are: the password before its host, and values of its query.
+/// Returns the positions of the secrets of a URL: the password before its host, and values of its query.
 #[must_use]
 pub fn in_url(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let query = text.find('?').map_or(text.len(), |at| at + 1);
-    // Not the one of another URL that is written further on.
+    // The scheme must be at the beginning: a URL inside the path or query may have a `://`, too.
     let scheme =
         text.find("://").filter(|at| text[..*at].bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)));
     let start = scheme.map_or(0, |at| at + 3);
@@ -108,7 +108,7 @@ pub fn in_url(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// A text with the mark in place of parts of it, which are in order and do not overlap.
+/// Replaces parts of a text by the mark. The parts are in order and do not overlap.
 fn masked<'a>(text: &'a str, secrets: &[Range<usize>]) -> Cow<'a, str> {
     if secrets.is_empty() {
         return Cow::Borrowed(text);

@@ -1,19 +1,19 @@
-//! Files of sessions as httperf's `--wsesslog` reads them: a line a request, those of one burst indented under its first, a blank line
-//! between two sessions, `#` before a comment.
+//! Session files as httperf's `--wsesslog` reads them: one request per line, a blank line between sessions, `#` before
+//! a comment. The further requests of a burst are indented below its first.
 //!
 //! `PATH [method=POST] [contents='a b'] [think=SECONDS]`
 
-/// A line of a session.
+/// One request of a session: one line of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Call {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
     pub path: String,
     pub method: Option<String>,
     pub contents: Option<String>,
-    /// Seconds after its burst, as they are written.
+    /// Think time after the burst in seconds, as the file writes it.
     pub think: Option<String>,
-    /// It belongs to the burst of the one before.
+    /// The line belongs to the burst of the line before.
     pub indented: bool,
 }
 
@@ -25,10 +25,10 @@ pub struct SessionFileError {
     pub what: String,
 }
 
-/// The sessions of a file, each with at least one call.
+/// Returns the sessions of a file, each with at least one call.
 ///
 /// # Errors
-/// With the first line that is not understood.
+/// With the first line that cannot be read.
 pub fn parse(text: &str) -> Result<Vec<Vec<Call>>, SessionFileError> {
     let mut sessions: Vec<Vec<Call>> = vec![Vec::new()];
     for (index, line) in text.lines().enumerate() {
@@ -63,7 +63,7 @@ pub fn parse(text: &str) -> Result<Vec<Vec<Call>>, SessionFileError> {
     Ok(sessions)
 }
 
-/// Words; quotes of either kind keep blanks together.
+/// Splits a line into words; single and double quotes keep blanks inside a word.
 fn split_quoted(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;

@@ -1,5 +1,5 @@
-//! What a run has one of for each second: its seconds, and the looks at its server. A run may last for days, so the older
-//! ones may be on disk alone; whoever goes through a timeline does not notice.
+//! Timelines of a run: its seconds, and the samples of its server. A run may last for days, so older entries may be only
+//! on disk; an iterator reads both alike.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use serde::de::Deserializer;
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-/// Entries that are kept in memory when there is an archive for the older ones.
+/// Entries to keep in memory if an archive holds the older ones.
 pub const KEPT: usize = 60;
 
-/// An entry of a timeline, in the order of its key.
+/// An entry of a timeline; the timeline is ordered by its key.
 pub trait TimelineEntry: Clone + fmt::Debug {
     fn key(&self) -> u64;
 }
 
-/// Where the older entries are.
+/// Storage of the older entries.
 pub trait Archive<T>: fmt::Debug + Send + Sync {
-    /// Some of the entries with a key from `from` on, in order; none where there are no more. What cannot be read ends the
-    /// timeline; the archive remembers that, for whoever asks whether the timeline was whole.
+    /// Returns some of the entries whose key is at least `from`, in order; none at the end. An entry that cannot be read
+    /// ends the timeline; the archive records the failure, so that a caller can ask whether the timeline was complete.
     fn page(&self, from: u64) -> Vec<T>;
 }
 
-/// Entries in order; those that are not in memory are in the archive.
+/// Entries in order: the older ones in the archive, the recent ones in memory.
 #[derive(Clone)]
 pub struct Timeline<T> {
     archive: Option<Arc<dyn Archive<T>>>,
@@ -37,7 +37,7 @@ impl<T> Default for Timeline<T> {
 }
 
 impl<T: TimelineEntry> Timeline<T> {
-    /// A timeline that is in an archive as a whole, or whose older entries will be: see [`Timeline::forget_older`].
+    /// Makes a timeline whose older entries are, or will be, in an archive: see [`Timeline::forget_older`].
     #[must_use]
     pub fn archived(archive: Arc<dyn Archive<T>>) -> Timeline<T> {
         Timeline { archive: Some(archive), recent: Vec::new() }
@@ -47,15 +47,15 @@ impl<T: TimelineEntry> Timeline<T> {
         self.recent.push(entry);
     }
 
-    /// Lets go of what the archive has; the latest [`KEPT`] stay. Without an archive everything stays.
+    /// Frees entries that the archive has; the latest [`KEPT`] stay. Without an archive all entries stay.
     pub fn forget_older(&mut self) {
-        // Not one at a time: each time all that stay are moved.
+        // Drains many at a time, because each drain moves all entries that stay.
         if self.archive.is_some() && self.recent.len() >= 2 * KEPT {
             self.recent.drain(..self.recent.len() - KEPT);
         }
     }
 
-    /// The latest, if it is in memory.
+    /// Returns the latest entry if it is in memory.
     #[must_use]
     pub fn latest(&self) -> Option<&T> {
         self.recent.last()
@@ -66,7 +66,7 @@ impl<T: TimelineEntry> Timeline<T> {
         self.iter().next().is_none()
     }
 
-    /// All entries, in order.
+    /// Returns all entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         let first_recent = self.recent.first().map_or(u64::MAX, TimelineEntry::key);
         let mut from = Some(0);
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Has the numbers below a bound, some at a time.
+    /// An archive of the numbers below a bound; a page has seven.
     #[derive(Debug)]
     struct Below(u32);
 

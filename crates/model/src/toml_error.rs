@@ -1,26 +1,26 @@
-//! What a TOML reader says about a file, with the key that it is about.
+//! Messages for errors of the TOML reader, with the key that they are about.
 
-/// The key whose value is wrong, as `request.form`. None where it is not about a value.
+/// Returns the key whose value is wrong, such as `request.form`; `None` if the error is not about a value.
 fn key(error: &toml::de::Error) -> Option<String> {
     let mut error = error.clone();
-    // The keys are in its text only where the place is not.
+    // The error's text names the key only if it has no position.
     error.set_input(None);
     let text = error.to_string();
     let key = text.lines().last()?.strip_prefix("in `")?.strip_suffix('`')?;
     (!key.is_empty()).then(|| key.to_string())
 }
 
-/// Does a message say by itself what it is about? What is out of bounds is told with its name.
+/// Returns true if the message already names the key. Messages about bounds begin with the name.
 fn names_it(message: &str, key: &str) -> bool {
     let last = key.rsplit('.').next().unwrap_or(key);
     [last, "unknown field", "missing field"].iter().any(|start| message.starts_with(start))
 }
 
-/// The first line of what is wrong; with the key in front, where the message does not name it.
+/// Returns the first line of the error, after the key if the message does not name it.
 #[must_use]
 pub fn what(error: &toml::de::Error) -> String {
     let message = error.message().lines().next().unwrap_or("it is not TOML");
-    // What serde says of untagged enumerations and of maps is about our types, not about the file.
+    // serde's messages for untagged enums and maps are about our types, not about the file.
     let message = match message {
         m if m.starts_with("data did not match any variant") => "a value of that kind cannot stand here",
         "invalid type: sequence, expected a map" => {

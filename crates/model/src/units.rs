@@ -37,7 +37,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes with one decimal and a unit, powers of 1024.
+/// Formats bytes with one decimal and a unit, in powers of 1024.
 #[must_use]
 pub fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
@@ -50,7 +50,7 @@ pub fn show_bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// A latency in the unit that a person would choose: `840 µs`, `12.3 ms`, `1.05 s`.
+/// Formats a latency in a fitting unit: `840 µs`, `12.3 ms`, `1.05 s`.
 #[must_use]
 pub fn show_us(us: f64) -> String {
     if us < 1_000.0 {
@@ -64,7 +64,7 @@ pub fn show_us(us: f64) -> String {
     }
 }
 
-/// A duration as it would be typed on the command line.
+/// Formats a duration as the command line accepts it.
 #[must_use]
 pub fn show_duration(d: Duration) -> String {
     humantime::format_duration(Duration::from_micros(d.as_micros() as u64)).to_string()
@@ -85,7 +85,7 @@ pub mod serde_seconds {
     }
 }
 
-/// The same for an optional duration.
+/// (De)serialises an optional `Duration` as seconds.
 pub mod serde_seconds_option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::time::Duration;

@@ -1,4 +1,4 @@
-//! URLs that can be loaded.
+//! URLs that lastdrop can send requests to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::secrets;
 
-/// Where requests go: an absolute http or https URL, taken apart. As text it is for people, with marks in place of the
-/// secrets of its query; whoever needs all of it takes [`Url::in_full`].
+/// The parts of an absolute http or https URL. Its text form is for people and hides the secrets of the query;
+/// [`Url::in_full`] returns the whole URL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Url {
-    /// https.
+    /// True for https.
     pub tls: bool,
     /// Host without brackets: a name, an IPv4 or an IPv6 address.
     pub host: String,
@@ -87,11 +87,11 @@ impl Url {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority())
     }
 
-    /// The URL that `reference` means on a page at this one (RFC 3986 section 5): a redirect's Location, a link. Bytes that
-    /// may not stand in a URL are percent-encoded, as browsers do (WHATWG URL).
+    /// Resolves a reference, such as a redirect's Location or a link, against this URL (RFC 3986 section 5). Bytes that
+    /// a URL may not contain are percent-encoded, as browsers do (WHATWG URL).
     ///
     /// # Errors
-    /// When that is not a URL that can be loaded.
+    /// When the result is not an http or https URL.
     pub fn join(&self, reference: impl AsRef<[u8]>) -> Result<Url, UrlError> {
         let plain = cleaned(reference.as_ref());
         let wrong = |why: &str| UrlError { url: shown(reference.as_ref()), why: why.into() };
@@ -123,13 +123,13 @@ impl Url {
         Ok(self.with_path(&path))
     }
 
-    /// With the secrets of its query.
+    /// Returns the URL with the secrets of its query.
     #[must_use]
     pub fn in_full(&self) -> String {
         format!("{}{}", self.origin(), self.path)
     }
 
-    /// The same server, another path.
+    /// Returns a URL of the same server with another path and query.
     #[must_use]
     pub fn with_path(&self, path: &str) -> Url {
         Url { path: path.to_string(), ..self.clone() }
@@ -156,7 +156,7 @@ impl From<Url> for String {
     }
 }
 
-/// The first sign of a text that may not stand in a URL, its place, and what to write for it.
+/// Describes the first character that a URL may not contain: which it is, where, and how to write it.
 fn bad_sign(text: &str) -> Option<String> {
     let is_blank = |c: char| c.is_whitespace() || c.is_control();
     let first = |is_bad: &dyn Fn(char) -> bool| text.chars().enumerate().find(|(_, c)| is_bad(*c));
@@ -177,9 +177,9 @@ fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 
-/// A reference without its fragment and without what browsers drop (blanks around it, line ends and tabs inside), its
-/// path and query percent-encoded where a byte may not stand there. The sets are those of the WHATWG URL standard for
-/// http; `%` stays, whatever follows it.
+/// Cleans a reference as browsers do. Removes the fragment, blanks around it, and line ends and tabs inside it.
+/// Percent-encodes bytes that path and query may not contain, by the sets of the WHATWG URL standard for http. A `%`
+/// stays, whatever follows it.
 fn cleaned(reference: &[u8]) -> String {
     let blank = |b: &u8| *b <= b' ';
     let start = reference.iter().position(|b| !blank(b)).unwrap_or(reference.len());
@@ -211,7 +211,7 @@ fn percent(b: u8, out: &mut String) {
     out.push(char::from(DIGITS[usize::from(b & 15)]));
 }
 
-/// The scheme that a reference begins with.
+/// Returns the scheme that a reference begins with.
 fn scheme_of(reference: &[u8]) -> Option<&[u8]> {
     let end = reference.iter().position(|b| !(b.is_ascii_alphanumeric() || b"+-.".contains(b)))?;
     (end > 0 && reference[end] == b':').then(|| &reference[..end])
@@ -221,13 +221,13 @@ fn is_http(scheme: &[u8]) -> bool {
     scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")
 }
 
-/// Does a reference name what no web server is asked for: `data:…`, `javascript:…`, `mailto:…`?
+/// Returns true if the reference has a scheme other than http and https: `data:…`, `javascript:…`, `mailto:…`.
 #[must_use]
 pub fn is_of_other_scheme(reference: &[u8]) -> bool {
     scheme_of(reference.trim_ascii_start()).is_some_and(|scheme| !is_http(scheme))
 }
 
-/// Something that a server sent, for a message.
+/// Returns a reference that a server sent as text for a message.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]);
     secrets::url(&text).escape_debug().to_string()
@@ -262,7 +262,7 @@ fn without_dots(path_and_query: &str) -> String {
     }
 }
 
-/// How many dots a segment is; 0 for any other. An encoded dot is one, too.
+/// Counts the dots of a segment that consists only of dots (`%2e` counts); returns 0 for other segments.
 fn dots(segment: &str) -> usize {
     let mut rest = segment.as_bytes();
     let mut dots = 0;

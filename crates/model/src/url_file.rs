@@ -1,7 +1,8 @@
-//! Files of URLs as siege and http_load read them: one request a line.
+//! URL files as siege and http_load read them: one request per line.
 //!
-//! `# comment`; `NAME = value` and then `$(NAME)` or `${NAME}`, also for the environment's; `URL`, `URL POST body`,
-//! `URL PUT <file`; a URL without a scheme is http. A body that is markup (`<?xml …>`) is no file's name. http_load's files are the lines that are only URLs.
+//! siege's lines are `# comment`, `NAME = value`, `URL`, `URL POST body` and `URL PUT <file`. `$(NAME)` and `${NAME}`
+//! stand for a variable of the file or of the environment. A URL without a scheme is http. A body that is markup
+//! (`<?xml …>`) is not taken for a file name. http_load's lines are URLs only.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,11 +12,12 @@ use crate::url::Url;
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
-/// By so much variables may make a line longer, and all lines together: each line can double what the one before it made.
+/// The most that variables may lengthen one line, and all lines together. Without a limit each line could double the
+/// variable of the line before it.
 const MOST_GROWTH_BYTES: usize = 64 << 10;
 const MOST_GROWTH_OF_ALL_BYTES: usize = 64 << 20;
 
-/// More lines than this are a mistake, and would not fit beside each other in memory.
+/// More lines than this are a mistake, and their requests would not fit in memory.
 const MOST_LINES: usize = 10_000_000;
 
 /// A line that cannot be used.
@@ -26,10 +28,10 @@ pub struct UrlFileError {
     pub what: String,
 }
 
-/// Reads a file of URLs. `folder` is where `<file` is relative to; `environment` gives variables that the file does not.
+/// Reads a URL file. `<file` is relative to `folder`; `environment` resolves variables that the file does not define.
 ///
 /// # Errors
-/// For the first line that is not a request, and for a file without any.
+/// For the first line that cannot be read, and for a file without requests.
 pub fn parse(
     text: &str,
     folder: &Path,
@@ -81,7 +83,7 @@ pub fn parse(
                 None => Body::Text(body.to_string()),
             };
             if matches!(request.body, Body::Text(_)) {
-                // siege sends what is in the line as a form.
+                // siege sends a body from the line as a form.
                 request.headers.push(("Content-Type".into(), "application/x-www-form-urlencoded".into()));
             }
         }
@@ -93,14 +95,14 @@ pub fn parse(
     Ok(requests)
 }
 
-/// Is a body that begins with `<` a text of XML or HTML? Its first tag closes, and begins as a tag does; a file's name with a
-/// `>` in it can be written with its folder.
+/// Returns true if a body that begins with `<` is XML or HTML rather than a file name: it begins like a tag, and a `>`
+/// follows. A file whose name contains `>` can be written with its folder.
 fn is_markup(body: &str) -> bool {
     let begins = |c: char| c.is_alphabetic() || matches!(c, '?' | '!' | '_');
     body.contains('>') && body.strip_prefix('<').is_some_and(|tag| tag.starts_with(begins))
 }
 
-/// `NAME = value`, where the name is a word. A URL with `=` in its query is none.
+/// Splits `NAME = value` if the name is a word; a URL with `=` in its query is not an assignment.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let name = name.trim();

@@ -1,30 +1,30 @@
-//! What other programs do where a server misbehaves: they send less than the plan has, or something again. lastdrop's own
-//! plans go on, and send everything once.
+//! How other load generators react to a misbehaving server: they give up part of the plan, or send a request again.
+//! lastdrop's own plans continue and send everything once.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counts::Failure;
 
-/// What ends a session, or all of a run, before its time.
+/// What ends a session, or the whole run, early.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AbandonRules {
-    /// A session is over when its connection is closed.
+    /// A session ends when its connection is closed.
     pub session_with_connection: bool,
-    /// A session is over with an answer of this status.
+    /// A session ends with an answer of this status.
     pub session_with_status: Option<u16>,
-    /// A request of a session that was lost on a connection which had served another one is sent again, on a new one.
+    /// A session's request that was lost on a reused connection is sent again on a new one.
     pub lost_is_sent_again: bool,
     pub run: Option<GiveUpRule>,
 }
 
-/// When a thread gives up a run: after so many requests that came to one of these ends.
+/// When a thread gives up the run: after `after` requests that ended in one of these ways.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GiveUpRule {
     pub after: u64,
     pub failures: Vec<Failure>,
     pub timeouts: bool,
-    /// A timeout is enough by itself where no request has ended for half of its time.
+    /// One timeout is enough if no request has ended for half the timeout.
     pub silence: bool,
     pub statuses: Vec<u16>,
 }

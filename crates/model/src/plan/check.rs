@@ -1,4 +1,4 @@
-//! What makes a plan impossible to carry out: contradictions between its parts, and numbers beyond their bounds.
+//! Checks that a plan can be carried out: no contradictions between its parts, no numbers out of bounds.
 
 use crate::bounds::{
     BANDWIDTH, BUFFER, BURST, Bound, CONNECTIONS, DRAIN, DURATION, INTERVAL, KEEPALIVE, PAGE_CONNECTIONS, PAUSE,
@@ -11,14 +11,14 @@ use crate::request::{Auth, Pick, RequestSpec, ThinkTime};
 
 use super::{KeepAlive, Load, Plan, REQUEST_ID, ServerTimeFrom};
 
-/// Classes of requests that an error lists.
+/// Most request classes that an error lists.
 const NAMES_SHOWN: usize = 20;
 
 impl Plan {
-    /// What cannot be carried out, in words for the user.
+    /// Checks that the plan can be carried out.
     ///
     /// # Errors
-    /// With the first contradiction.
+    /// With the first contradiction, in words for the user.
     pub fn check(&self) -> Result<(), PlanError> {
         fn wrong(part: PlanPart, what: &str, advice: &str) -> Result<(), PlanError> {
             Err(PlanError { part, what: what.into(), advice: advice.into() })
@@ -118,10 +118,10 @@ impl Plan {
         Ok(())
     }
 
-    /// An objective about requests that there are not would never be met.
+    /// Refuses an objective about a class that the plan does not have: it could never be met.
     ///
     /// # Errors
-    /// With the first such objective, and what requests there are.
+    /// With the first such objective, and the classes that exist.
     pub fn check_classes(&self, objectives: &[Objective]) -> Result<(), PlanError> {
         if let Some(objective) = objectives.iter().find(|o| o.metric == Metric::Mismatch && self.replay.is_none()) {
             return Err(PlanError {
@@ -145,7 +145,7 @@ impl Plan {
         })
     }
 
-    /// Two ids of one request would be none.
+    /// Refuses a request with its own id if lastdrop adds one: with two ids its log line cannot be found.
     fn check_request_ids(&self) -> Result<(), PlanError> {
         if !self.server_time.as_ref().is_some_and(ServerTimeFrom::is_log) {
             return Ok(());
@@ -168,7 +168,7 @@ impl Plan {
         }
     }
 
-    /// Numbers that nobody can carry out, whoever made the plan.
+    /// Checks every number against its bounds, whichever way the plan was made.
     fn check_bounds(&self) -> Result<(), PlanError> {
         let within = |part: PlanPart, bound: &'static Bound, value: f64| {
             bound.check(value).map_err(|e| {
@@ -244,7 +244,7 @@ impl Plan {
     }
 }
 
-/// The part of a plan that a mistake is in.
+/// A part of a plan, to locate a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanPart {
     Whole,
@@ -256,7 +256,7 @@ pub enum PlanPart {
     Tls,
 }
 
-/// A plan that contradicts itself.
+/// The error for a plan that cannot be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {advice}")]
 pub struct PlanError {

@@ -1,4 +1,4 @@
-//! For how many requests the generator keeps a connection.
+//! Keep-alive: how many requests the generator sends on one connection.
 
 use std::fmt;
 use std::str::FromStr;

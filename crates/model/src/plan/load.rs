@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::serde_seconds_option;
 
-/// How the gaps between arrivals of an open loop are spread.
+/// Distribution of the gaps between arrivals of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
     Uniform,
     Poisson,
-    /// Each gap differs from the mean by at most so many thousandths of it, evenly spread.
+    /// Gaps are uniformly distributed within this many thousandths of the mean around it.
     Jitter(u16),
 }
 
@@ -50,26 +50,26 @@ impl fmt::Display for Arrival {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "loop", rename_all = "lowercase")]
 pub enum Load {
-    /// `users` people, each sending the next request when the answer to the last one is there.
+    /// Closed loop: each of `users` sends the next request when the last one is answered.
     Closed {
         users: u32,
-        /// So many at the end of the phase, with a straight line between.
+        /// Users at the end of the phase; the number changes linearly.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to_users: Option<u32>,
-        /// Most connections open at once, for all users together; who finds none free waits.
+        /// Most connections open at once, shared by all users; a user who finds none free queues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u32>,
     },
-    /// Requests arrive at `rate_rps` whatever the server does, over at most `connections` at once.
+    /// Open loop: requests arrive at `rate_rps` whatever the server does, over at most `connections` at once.
     Open {
         rate_rps: f64,
-        /// So many at the end of the phase: in a straight line, or in `steps`.
+        /// Rate at the end of the phase; it changes linearly, or in `steps`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to_rps: Option<f64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         steps: Option<u32>,
         arrivals: Arrival,
-        /// So many arrive together.
+        /// Requests that arrive together.
         #[serde(default = "one")]
         burst: u32,
         connections: u32,
@@ -86,7 +86,7 @@ impl Load {
         Load::Closed { users, to_users: None, connections: None }
     }
 
-    /// Has at most so many connections open at once.
+    /// Limits the connections open at once.
     pub fn limit_connections(&mut self, most: u32) {
         match self {
             Load::Closed { connections, .. } => *connections = Some(most),
@@ -94,7 +94,7 @@ impl Load {
         }
     }
 
-    /// Closed loop: connections that users share.
+    /// Returns the connections that users share in a closed loop.
     #[must_use]
     pub fn shared_connections(&self) -> Option<u32> {
         match self {
@@ -108,7 +108,7 @@ impl Load {
         Load::Open { rate_rps, to_rps: None, steps: None, arrivals, burst: 1, connections }
     }
 
-    /// Is it another at the end of its phase than at the beginning?
+    /// Returns true if the load at the end of the phase differs from that at the beginning.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
@@ -117,7 +117,7 @@ impl Load {
         }
     }
 
-    /// Users, or connections of an open loop, at most.
+    /// Returns the most users, or the most connections of an open loop.
     #[must_use]
     pub fn most_concurrent(&self) -> u32 {
         match self {
@@ -127,20 +127,20 @@ impl Load {
     }
 }
 
-/// So many users begin at the same moment; the others of a larger number over the first second. Listen queues are 511 long
-/// on most servers: tens of thousands of connections in one instant would measure little but their overflow.
+/// The most users that begin at the same moment; further users begin over the first second. Most servers' listen queues
+/// are 511 long, so tens of thousands of simultaneous connections would measure little but their overflow.
 pub const BEGIN_TOGETHER: u32 = 1_000;
 
 /// One stretch of a run with one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     pub name: String,
-    /// Does it count? A warm-up is recorded but not part of the result.
+    /// False for a warm-up, which is recorded but not part of the result.
     pub measured: bool,
     pub load: Load,
-    /// Stop after this many requests came due.
+    /// Requests after which nothing more comes due.
     pub requests: Option<u64>,
-    /// Nothing becomes due after this long.
+    /// Time after which nothing more comes due.
     #[serde(with = "serde_seconds_option", default)]
     pub duration: Option<Duration>,
 }

@@ -1,5 +1,5 @@
-//! What to do to a server: where, how much, for how long. A plan is complete (defaults filled in, seed chosen), so that a
-//! stored run says exactly what was done.
+//! The plan of a run: which requests, how much load, for how long. A plan is complete (defaults filled in, seed
+//! chosen), so that a stored run says exactly what was done.
 
 mod abandon;
 mod check;
@@ -30,22 +30,22 @@ use crate::objective::Objective;
 use crate::request::{Data, Page, Pick, RequestSpec, ThinkTime};
 use crate::units::serde_seconds;
 
-/// A complete description of a run, with the passwords that it needs. It cannot be written down by itself; what is kept
+/// A complete description of a run, with the passwords that it needs. It cannot be serialised directly; what is stored
 /// and shown is a [`KeptPlan`](crate::KeptPlan).
-// `remote` makes functions of what would be the traits: nothing serialises a plan by accident.
+// `remote` generates functions instead of the serde traits, so that nothing serialises a plan by accident.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Plan {
-    /// Names the run: the URL of its first request.
+    /// URL of the first request; it names the run.
     pub url: Url,
-    /// At least one. An empty list, from a run that an older version stored, is a GET of `url`.
+    /// At least one. An empty list, stored by an older version, means a GET of `url`.
     #[serde(default)]
     pub requests: Vec<RequestSpec>,
     #[serde(default)]
     pub pick: Pick,
     #[serde(default)]
     pub data: Option<Data>,
-    /// Pause of each user between an answer and the next request.
+    /// Think time of each user between an answer and the next request.
     #[serde(default)]
     pub think: Option<ThinkTime>,
     #[serde(default)]
@@ -60,29 +60,29 @@ pub struct Plan {
     pub threads: u32,
     #[serde(with = "serde_seconds")]
     pub timeout: Duration,
-    /// How long requests in flight may take to end once nothing more comes due.
+    /// How long requests in flight may take once nothing more comes due.
     #[serde(with = "serde_seconds")]
     pub drain: Duration,
     pub keepalive: KeepAlive,
     pub seed: u64,
-    /// What the measured phase has to reach.
+    /// Objectives of the measured phase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<Objective>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub abandon: AbandonRules,
-    /// Requests of others that are played instead of the plan's own, which only say of which class they are.
+    /// A log whose requests are replayed instead of the plan's own; the plan's requests then only define the classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
-    /// Where the server says its own time of each request; None where nobody asks.
+    /// Where the server reports its own time per request; `None` if that is not wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_time: Option<ServerTimeFrom>,
-    /// The user wants what is kept of it to have its secrets.
+    /// The user wants stored plans to contain their secrets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_secrets: bool,
 }
 
 impl Plan {
-    /// Puts so much of the measured phase's load before it, outside the numbers; nothing for no time.
+    /// Inserts a warm-up phase with the measured phase's load before it. Does nothing if `duration` is zero.
     pub fn warm_up(&mut self, name: &str, duration: Duration) {
         if let Some(at) = self.phases.iter().position(|p| p.measured).filter(|_| !duration.is_zero()) {
             let measured = self.phases[at].clone();
@@ -92,7 +92,7 @@ impl Plan {
         }
     }
 
-    /// A plan of one measured phase with the documented defaults: 10 users, 10 s, one thread, 5 s timeout.
+    /// Returns a plan of one measured phase with the documented defaults: 10 users, 10 s, one thread, 5 s timeout.
     #[must_use]
     pub fn new(url: Url, seed: u64) -> Plan {
         Plan {
@@ -125,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// The plan without its requests, which may be thousands.
+    /// Returns the plan without its requests, which may be thousands.
     #[must_use]
     pub fn without_requests(&self) -> Plan {
         Plan {

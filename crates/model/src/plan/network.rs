@@ -1,4 +1,4 @@
-//! How connections are made: from where, through what, how fast.
+//! How connections are made: source addresses, proxy, address family, bandwidth.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::secrets;
 use crate::units::serde_seconds_option;
 use crate::url::{Url, UrlError};
 
-/// A proxy, `http://user:password@host:port` taken apart.
+/// A proxy: the parts of `http://user:password@host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proxy {
     pub host: String,
@@ -19,7 +19,7 @@ pub struct Proxy {
     /// `user:password`.
     #[serde(default)]
     pub credentials: Option<String>,
-    /// CONNECT for http too; https always does.
+    /// Use CONNECT for http, too; https always uses it.
     #[serde(default)]
     pub tunnel: bool,
 }
@@ -45,17 +45,17 @@ impl FromStr for Proxy {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Network {
-    /// Connect here instead of to the host of the URL.
+    /// Connect to this socket instead of the host of the URL.
     pub unix_socket: Option<PathBuf>,
     /// Addresses to connect from, in turn.
     pub sources: Vec<IpAddr>,
     pub proxy: Option<Proxy>,
-    /// Only addresses of this family: 4 or 6.
+    /// Use only addresses of this family: 4 or 6.
     pub family: Option<u8>,
-    /// Names are resolved again this often.
+    /// Interval after which names are resolved again.
     #[serde(with = "serde_seconds_option")]
     pub dns_refresh: Option<Duration>,
-    /// Bytes per second that each connection reads, and writes, at most.
+    /// Most bytes per second that each connection reads, and writes.
     pub bandwidth_bytes: Option<u64>,
     pub receive_buffer_bytes: Option<u32>,
     pub send_buffer_bytes: Option<u32>,

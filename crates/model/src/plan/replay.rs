@@ -1,37 +1,38 @@
-//! Requests of a run that somebody else made before: where they are from, and when they are sent again.
+//! Replay of logged requests: where they come from, and when they are sent again.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What is played again, and how.
+/// The logs to replay, and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
-    /// Names of the logs.
+    /// File names of the logs.
     pub logs: Vec<String>,
     pub pace: Pace,
-    /// Its requests as a file, where they go to other machines. It is not kept: it is there for the run.
+    /// File with the requests, for a run on other machines. It exists only during the run and is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tape: Option<PathBuf>,
-    /// What the log's answers to each request of the plan are usually like, as far as its beginning says.
+    /// Typical answers in the log to each request of the plan, from the log's beginning.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usual: Vec<UsualAnswer>,
 }
 
-/// What a log's answers to requests of one class are usually like.
+/// Typical answers in a log to the requests of one class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UsualAnswer {
-    /// The most frequent status; 0 where the log has none.
+    /// The most frequent status; 0 if the log has none.
     pub status: u16,
-    /// The size of good answers (2xx), p5 and p95, in bytes; with or without the head, as the log has it. None where the log has no sizes.
+    /// Size of good answers (2xx) in bytes, p5 and p95, with or without the head as the log records it. `None` if the
+    /// log has no sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<(u64, u64)>,
 }
 
 impl UsualAnswer {
-    /// Is a good answer with so many bytes of head and body far from what the log has? Far is below ¼ of p5 or above 4 × p95, both
-    /// with and without the head.
+    /// Returns true if the size of a good answer is far from the log's: below ¼ of p5 or above 4 × p95, both with and
+    /// without the head.
     #[must_use]
     pub fn is_far(&self, head_bytes: u64, body_bytes: u64) -> bool {
         let Some((p5, p95)) = self.bytes else { return false };
@@ -44,34 +45,34 @@ impl UsualAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pace {
-    /// As they came, so many times faster.
+    /// At their original times, `speed` times as fast.
     Original { speed: f64 },
-    /// At a rate of their own, in their order.
+    /// In the log's order, at the plan's rate.
     Rate,
-    /// Each user asks for what one of theirs did, known by this, when it has the answer before.
+    /// Each user replays one client of the log, identified by `by`, and waits for each answer before the next request.
     Sessions { by: String },
 }
 
-/// What came of a log that was played.
+/// Counts of a replayed log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReplaySummary {
-    /// Lines that were read, and those of them that were not understood.
+    /// Lines read, and those of them that could not be parsed.
     pub lines: u64,
     pub unparsed: u64,
-    /// Requests that were read, and of these:
+    /// Requests read. Of these:
     pub requests: u64,
-    /// before the place from which it was played,
+    /// skipped because they come before `--from`,
     pub skipped: u64,
-    /// with a method that may change something, which was not asked for,
+    /// left out because their method may change data and the user did not allow it,
     pub unsafe_left_out: u64,
-    /// that cannot be sent: no target, or no method.
+    /// unusable: no target, or no method.
     pub unusable: u64,
-    /// Out of order by more than the window: sent at once.
+    /// Out of order by more than the window; sent at once.
     pub late: u64,
-    /// How many requests of the log are behind: to go on, `--from` this.
+    /// Requests of the log that are done; `--from` this number continues.
     pub next: u64,
-    /// Where the first lines are that were not understood, and why.
+    /// The first lines that could not be parsed: where, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<String>,
 }

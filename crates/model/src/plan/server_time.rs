@@ -1,4 +1,4 @@
-//! Where a server says its own time of a request.
+//! Where a server reports its own time per request.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::check_header;
 
-/// What is read: fields of an answer, or the server's log.
+/// The source of the server's time: header fields of the answer, or the server's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ServerTimeFrom {
-    /// Those that are known.
+    /// All header fields that lastdrop knows.
     Known,
-    /// One by its name, with the unit of numbers that have none.
+    /// One header field by name; `unit` applies to numbers without a unit.
     Field { name: String, unit: TimeUnit },
-    /// None of them: the lines of the server's log, joined by an id that each request carries. Without a format it is recognised.
+    /// The server's log, joined by an id that each request carries. Without a format lastdrop recognises it.
     Log { file: PathBuf, format: Option<String> },
 }
 
-/// The field of a request that has its id.
+/// The request header that carries the id.
 pub const REQUEST_ID: &str = "X-Request-Id";
 
 impl ServerTimeFrom {
-    /// The same with a log's path seen from a folder.
+    /// Returns the same source with the log's path relative to a folder.
     #[must_use]
     pub fn seen_from(self, folder: &Path) -> ServerTimeFrom {
         match self {
@@ -33,7 +33,7 @@ impl ServerTimeFrom {
         }
     }
 
-    /// Is it in the log?
+    /// Returns true if the source is a log.
     #[must_use]
     pub fn is_log(&self) -> bool {
         matches!(self, ServerTimeFrom::Log { .. })
@@ -46,7 +46,7 @@ pub enum TimeUnit {
     Seconds,
     Milliseconds,
     Microseconds,
-    /// Seconds where there is a point, else microseconds.
+    /// Seconds if the number has a decimal point, otherwise microseconds.
     AsWritten,
 }
 

@@ -1,4 +1,4 @@
-//! How TLS is spoken on connections: who is trusted, who we say we are.
+//! TLS of connections: which certificates are trusted, and which one lastdrop presents.
 
 use std::path::PathBuf;
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TlsOptions {
-    /// Any certificate is good.
+    /// Accept any certificate.
     pub insecure: bool,
-    /// Certificates that are trusted besides the system's.
+    /// Certificates to trust in addition to the system's.
     pub ca: Option<PathBuf>,
-    /// Our own certificate and its key.
+    /// Client certificate and its key.
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
-    /// The name to ask for and to verify, instead of the host of the URL.
+    /// Server name to request and verify instead of the host of the URL.
     pub server_name: Option<String>,
-    /// Only this version: `1.2` or `1.3`.
+    /// The only version to allow: `1.2` or `1.3`.
     pub version: Option<String>,
     pub resumption: bool,
-    /// Do not say the server's name in the handshake.
+    /// Do not send the server's name in the handshake.
     pub no_sni: bool,
 }
 
