@@ -53,35 +53,37 @@ pub struct Counts {
     pub answered: u64,
     pub failed: FailureCounts,
     pub timed_out: u64,
-    /// Answers within the time of the phase, to whatever phase they belong; later ones came during the drain.
+    /// Answers that arrived within the time of the phase, even to requests of an earlier phase; later ones came during
+    /// the drain.
     pub answered_in_time: u64,
     /// Connections on which connect() succeeded.
     pub opened: u64,
-    /// Failures on a reused connection before the first byte of an answer: the server had let go of it.
+    /// Failures on a reused connection before the first byte of an answer: the server had closed it.
     pub lost_on_reuse: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// Answers that missed an expectation of the plan.
     pub missed: u64,
-    /// TLS handshakes that were done in full, and those that resumed a session.
+    /// Full TLS handshakes, and handshakes that resumed a session.
     pub handshakes_full: u64,
     pub handshakes_resumed: u64,
-    /// Requests that follow from an answer: to a redirect, and again with the response to a challenge.
+    /// Requests that follow from an answer: to a redirect, and repeated with the response to a challenge.
     pub redirected: u64,
     pub challenged: u64,
-    /// Redirects and parts of pages that were not asked for: on a host that the plan does not name, no URL that can be
-    /// loaded, or beyond a bound (of redirects in a row, of the references of a page, of the bytes that are looked at).
+    /// Redirects and parts of pages that were not requested. Their host is not in the plan (`elsewhere`), they are not
+    /// URLs that can be loaded (`unusable`), or they exceed a limit on redirects in a row, references of a page, or
+    /// bytes searched (`left_out`).
     pub elsewhere: u64,
     pub unusable: u64,
     pub left_out: u64,
-    /// Bytes of the bodies of which gzip or brotli was undone: as they came, and after it.
+    /// Bytes of gzip and brotli bodies that were decoded: before, and after decoding.
     pub bytes_coded: u64,
     pub bytes_decoded: u64,
-    /// Pages with all that they embed, and those of which something got no good answer.
+    /// Complete pages, and pages of which a part got no good answer.
     pub pages: u64,
     pub pages_failed: u64,
-    /// Replays: answers of which the log says what they were; of these, answers with another status class or redirect target, and
-    /// others of a size that the log does not have for their class.
+    /// Replays: answers compared with the log's; of these, answers with another status class or redirect target, and
+    /// further answers whose size is unusual for their class in the log.
     pub compared: u64,
     pub mismatched: u64,
     pub odd_sizes: u64,
@@ -125,13 +127,13 @@ impl Counts {
         self.due.saturating_sub(self.sent)
     }
 
-    /// Requests that were sent and met an end: answered, failed or timed out.
+    /// Requests that were sent and have ended: answered, failed or timed out.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.answered + self.failed.total() + self.timed_out
     }
 
-    /// Requests still in flight when the run ended. Derived, so that the sums hold for a run that was killed too.
+    /// Requests still in flight when the run ended. Derived, so that the sums hold for a killed run, too.
     #[must_use]
     pub fn censored(&self) -> u64 {
         self.sent.saturating_sub(self.ended())

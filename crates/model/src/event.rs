@@ -1,8 +1,8 @@
-//! What happens in an experiment, in the order in which it happens: load, looks and decisions as one stream.
+//! Events of an experiment in the order in which they happen: load, samples and decisions as one stream.
 //!
-//! Whoever wants to know is shown each event as it happens (`lab::Observer`). A run is what the events from its beginning to
-//! its end leave behind, so that every report can be made again from them. An event lends what it is about: a second has
-//! eight histograms, and nobody but who keeps them shall pay for copies. Read back from JSON it owns them.
+//! Observers (`lab::Observer`) receive each event as it happens. The events of a run contain all that its report needs,
+//! so that every report can be made again from them. An event borrows its contents: a second has thirteen histograms,
+//! and only an observer that keeps them should pay for copies. An event read from JSON owns its contents.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::documents::{
 use crate::run::{ClassReport, Mark};
 use crate::{Exchange, KeptPlan, Micros, Reason, Run, Sample, Settings, Slice};
 
-/// Something that has happened.
-// Events are shown by reference, one at a time: how large the largest is costs nothing.
+/// One event of an experiment.
+// Events are passed by reference, one at a time, so the size of the largest variant costs nothing.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event<'a> {
-    /// A run begins. What comes up to [`Event::Ended`] or [`Event::Failed`] is part of it.
+    /// A run begins. All events up to [`Event::Ended`] or [`Event::Failed`] are part of it.
     Began {
         id: Cow<'a, str>,
         started_unix_ms: u64,
@@ -31,118 +31,118 @@ pub enum Event<'a> {
         plan: Cow<'a, KeptPlan>,
         environment: Cow<'a, Value>,
     },
-    /// A second has passed; seconds of a phase come in order, each once.
+    /// A second has passed. Seconds of a phase come in order, each once.
     Second { slice: Cow<'a, Slice> },
-    /// The server was looked at.
+    /// A sample of the server.
     #[serde(rename = "look")]
     Sample { look: Cow<'a, Sample> },
-    /// Somebody who watches has marked a moment of the run.
+    /// A user who watches the run has marked a moment.
     Mark { mark: Cow<'a, Mark> },
-    /// Requests that are over, where somebody wished to see each.
+    /// Requests that have ended, if an observer wants every request.
     Exchanges { exchanges: Cow<'a, [Exchange]> },
-    /// What requests of a phase have come to so far, by class, where there are several: now and then.
+    /// Intermediate results of a phase by class, sent now and then if there are several classes.
     Classes { phase: usize, classes: Cow<'a, [ClassReport]> },
-    /// A phase is over: how long until nothing came due, and the most connections open at once.
+    /// A phase has ended: the time until nothing more came due, and the most connections open at once.
     PhaseEnd { phase: usize, duration_us: Micros, peak: u64 },
-    /// A rule has found something about the run that is over.
+    /// A validity rule fired for the run that has ended.
     Finding { reason: Cow<'a, Reason> },
-    /// The run is over and judged.
+    /// The run has ended and was judged.
     Ended { run: Cow<'a, Run> },
-    /// No load could be put on at all.
+    /// No load could be generated at all.
     Failed { why: Cow<'a, str> },
 
-    /// What the trials from here on are for.
+    /// A new stage of the experiment: the purpose of the following trials.
     Stage { stage: Stage },
-    /// An experiment begins; what it is to show, in words.
+    /// An experiment begins; `what` says in words what it is to show.
     Experiment { what: Cow<'a, str> },
     /// A trial begins; its runs follow.
     TrialBegan { trial: TrialBegan<'a> },
-    /// A trial is over.
+    /// A trial has ended.
     TrialDone { outcome: Outcome<'a> },
-    /// What is ahead so far, in an experiment that looks for the better.
+    /// The leading candidate so far, in an experiment that compares candidates.
     Leading { lead: Lead<'a> },
-    /// What the evidence so far speaks for, and what it leaves no room for.
+    /// The limits that the evidence so far points to, and those that it rules out.
     Suspicion { suspicion: Suspicion<'a> },
-    /// Something is measured again.
+    /// A measurement is repeated.
     Repeated { what: RepeatScope, rule: Cow<'a, str>, why: Cow<'a, str> },
-    /// Something is done otherwise than was asked for or done before.
+    /// The experiment deviates from what was asked for or done before.
     Decided { what: ExperimentDecision, because: Cow<'a, str> },
-    /// The memory of the server was read, and how many workers fit.
+    /// The server's memory was measured, and how many workers fit.
     Sized { size: Cow<'a, SizeDocument> },
-    /// So many of the workers of a fresh pool have answered a request.
+    /// Warm-up of a fresh pool: how many of its workers have answered a request.
     Warmed { answered: u64, workers: u64 },
-    /// The server has to get over its overload before the next trial.
+    /// The experiment waits until the server has recovered from its overload.
     Recovering,
-    /// The server is put back as it was found.
+    /// The server's original configuration is restored.
     Restoring,
-    /// The server is given its better settings for good.
+    /// The better settings are persisted.
     Keeping { settings: Cow<'a, Settings> },
-    /// What those who use the servers have seen in the latest second, where nobody puts load on.
+    /// Metrics of the servers' real users in the latest second, in an experiment without load.
     Visited { seen: Cow<'a, UserMetrics> },
-    /// The experiment is over.
+    /// The experiment has ended.
     Concluded { document: Document<'a> },
 
-    /// Something about a pool that is guarded.
+    /// An event of a guarded pool.
     Guard { seen: GuardEvent },
 }
 
-/// What several trials are for.
+/// The purpose of several trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     Search,
-    /// What KeepAlive is worth to clients that keep their connections.
+    /// Tests KeepAlive with clients that reuse connections.
     KeepAlive,
     Race,
-    /// The rate of the winner is held once more.
+    /// Holds the winner's rate once more.
     Hold,
-    /// One small step at a time, judged by what visitors see.
+    /// Changes one setting at a time, judged by the latency of real visitors.
     Steps,
-    /// How the servers do before the better settings are left to themselves.
+    /// Measures the servers before the better settings are left in force.
     Before,
-    /// The better settings are in force, and what the servers do with them is watched.
+    /// Watches the servers with the better settings in force.
     Watch,
 }
 
-/// What a trial is to be.
+/// Description of a trial that begins.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialBegan<'a> {
     /// From 1.
     pub number: u64,
-    /// How many there will be, where that is known.
+    /// The number of trials, if known.
     pub of: Option<u64>,
-    /// From 1, where there is more than one.
+    /// From 1, if there are several rounds.
     pub round: Option<u32>,
-    /// baseline, search, advice, race, sweep, variant.
+    /// `baseline`, `search`, `advice`, `race`, `sweep` or `variant`.
     pub role: Cow<'a, str>,
     /// Name of the variant or series.
     pub series: Cow<'a, str>,
-    /// Over the server's own.
+    /// Settings that the trial changes.
     pub settings: Cow<'a, Settings>,
     pub users: u32,
     pub requests: Option<u64>,
     pub duration: Option<Duration>,
-    /// With marks in place of secrets.
+    /// URL with its secrets hidden.
     pub url: Cow<'a, str>,
 }
 
-/// What came of a trial.
+/// Result of a trial.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome<'a> {
-    /// Of a tune.
+    /// A trial of a tune.
     Tune {
         trial: Cow<'a, Trial>,
     },
     Sweep {
         row: Cow<'a, SweepRow>,
     },
-    /// Some users of a staircase.
+    /// One step of the closed-loop staircase.
     Stair {
         stair: Cow<'a, StaircaseStep>,
     },
-    /// A rate of a search for capacity.
+    /// One rate of a capacity search.
     Capacity {
         step: Cow<'a, CapacityStep>,
     },
@@ -151,14 +151,14 @@ pub enum Outcome<'a> {
         of: u64,
         block: Cow<'a, CompareBlock>,
     },
-    /// Workers have grown older.
+    /// Memory of workers after more requests.
     Age {
         workers: u64,
         step: u32,
         of: u32,
         point: SharingPoint,
     },
-    /// A smaller pool, its workers of the same age: requests that each has served.
+    /// Memory of a smaller pool whose workers have served the same number of requests.
     Pool {
         workers: u64,
         requests: f64,
@@ -166,41 +166,41 @@ pub enum Outcome<'a> {
     },
 }
 
-/// What is better than what it is compared with, by so much, as far as is known.
+/// The leading candidate of a comparison, and by how much it leads.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lead<'a> {
     /// Settings, or the side of a comparison.
     pub what: Cow<'a, str>,
     pub ratio: f64,
-    /// 95 %; None before there is enough to tell.
+    /// 95 % interval; `None` while there is too little data.
     pub interval: Option<[f64; 2]>,
-    /// What the ratio is a number of times of: `the throughput`.
+    /// The quantity that the ratio multiplies: `the throughput`.
     pub times: Cow<'a, str>,
-    /// What it rests on, in words: `4 pairs`, `3 trials`.
+    /// The data behind it, in words: `4 pairs`, `3 trials`.
     pub rests_on: Cow<'a, str>,
 }
 
-/// Where a diagnosis stands: each limit is suspected, excluded, or open because nothing has been seen that could tell.
+/// State of a diagnosis: each limit is suspected, excluded, or open because no evidence is available yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion<'a> {
-    /// The one that explains the others first.
+    /// The suspect that explains the others comes first.
     pub suspects: Cow<'a, [Suspect]>,
     /// Ids of findings.
     pub excluded: Cow<'a, [String]>,
 }
 
-/// A finding for which there is evidence.
+/// A finding that the evidence points to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
     pub id: String,
     pub title: String,
-    /// The number that speaks for it most, with what it is: `processors busy 1.98`.
+    /// The strongest evidence, with its name: `processors busy 1.98`.
     pub because: String,
     /// Percent.
     pub confidence: u8,
 }
 
-/// What is measured again.
+/// The part of an experiment that is measured again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RepeatScope {
@@ -209,18 +209,18 @@ pub enum RepeatScope {
     Rate,
 }
 
-/// What was decided on the way.
+/// A decision that an experiment made on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExperimentDecision {
-    /// Nothing is measured again any more because of other programs.
+    /// Disturbed measurements are no longer repeated.
     RepeatNoMore,
     LongerBlocks,
-    /// Settings are put back, for things got worse with them.
+    /// Settings are rolled back because they made the server worse.
     GoBack,
 }
 
-/// What an experiment of several runs has found.
+/// Result document of an experiment of several runs.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "snake_case")]
@@ -232,7 +232,7 @@ pub enum Document<'a> {
     Tune { found: Cow<'a, TuneDocument> },
 }
 
-/// What the guard of a pool has seen or done.
+/// An observation or action of the guard of a pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "guard", rename_all = "snake_case")]
 pub enum GuardEvent {
@@ -241,35 +241,35 @@ pub enum GuardEvent {
         workers: usize,
         act: bool,
     },
-    /// A worker was asked to leave, or would have been.
+    /// The guard asked a worker to exit, or would have asked.
     Asked {
         pid: i32,
         why: String,
         requests: Option<u64>,
         age_s: f64,
-        /// Of the whole group, bytes.
+        /// Real memory of the whole group, bytes.
         real_memory: Option<u64>,
         acted: bool,
     },
-    /// It has left.
+    /// The worker has exited.
     Left {
         pid: i32,
         after_s: f64,
     },
-    /// It was told with a signal that ends it whatever it does.
+    /// The guard killed the worker with a signal that it cannot ignore.
     Killed {
         pid: i32,
         signal: String,
     },
-    /// The master has ended and another is there.
+    /// The master has exited, and a new one runs.
     Restarted {
         master: i32,
     },
-    /// The master has ended and there is no other yet.
+    /// The master has exited, and no new one runs yet.
     Gone,
-    /// There is no status page to tell what workers are at.
+    /// No status page reports what the workers do.
     NoStatus,
-    /// It has not told.
+    /// The status page did not answer.
     Blind {
         why: String,
     },

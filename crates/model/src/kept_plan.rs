@@ -8,8 +8,8 @@ use crate::plan::Plan;
 use crate::request::{Auth, Body, PartContent, RequestSpec};
 use crate::secrets::{self, MARK};
 
-/// A plan whose secrets are replaced by marks, unless it says to keep them. It dereferences to the plan; to be run again
-/// it needs its secrets.
+/// A plan whose secrets are replaced by marks, unless it says to keep them. It dereferences to the plan; to be run
+/// again it needs its secrets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptPlan(Plan);
 

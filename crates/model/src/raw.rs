@@ -1,14 +1,15 @@
-//! Bytes that are no text, inside of text: what a command line or a file says need not be UTF-8, and is sent as it is.
+//! Bytes that are not UTF-8, inside a `String`. A command line or a file need not be UTF-8, and lastdrop sends its
+//! bytes unchanged.
 //!
-//! A byte that is not part of UTF-8 stands as a character of a private plane that nobody writes; whoever does write one has
-//! its bytes stand for themselves in the same way, so that nothing is lost in either direction.
+//! A byte that is not UTF-8 is represented by a character of a private-use plane. If the input contains such a
+//! character itself, each of its bytes is represented in the same way, so that nothing is lost in either direction.
 
 use std::borrow::Cow;
 
-/// The byte 0 would be this character; only 0x80 and above are needed.
+/// The character that would represent the byte 0. Only bytes from 0x80 are represented.
 const ZERO: u32 = 0x10_ff00;
 
-/// The text that stands for these bytes.
+/// Returns the text that represents these bytes.
 #[must_use]
 pub fn text(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
@@ -25,7 +26,7 @@ pub fn text(bytes: &[u8]) -> String {
     out
 }
 
-/// The bytes that a text stands for.
+/// Returns the bytes that a text represents.
 #[must_use]
 pub fn bytes(text: &str) -> Cow<'_, [u8]> {
     if !text.chars().any(|c| byte(c).is_some()) {
@@ -41,7 +42,7 @@ pub fn bytes(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// The byte that a character stands for.
+/// Returns the byte that a character represents.
 #[must_use]
 pub fn byte(c: char) -> Option<u8> {
     u8::try_from((c as u32).checked_sub(ZERO)?).ok().filter(|b| *b >= 0x80)

@@ -1,8 +1,8 @@
 //! Finds the secrets of a request, which are replaced by a mark wherever something is stored or shown.
 //!
-//! The name of a header, form field or query value decides. The list rather hides too much: a value hidden needlessly is
-//! only missing, but a secret shown is known to every reader of a report. [`KeptPlan`](crate::KeptPlan) applies it to a
-//! whole plan.
+//! The name of a header, form field or query value decides. The list hides rather too much: a value hidden needlessly
+//! is only missing, but a secret shown is known to every reader of a report. [`KeptPlan`](crate::KeptPlan) applies it
+//! to a whole plan.
 
 use std::borrow::Cow;
 use std::ops::Range;

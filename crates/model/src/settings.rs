@@ -1,4 +1,4 @@
-//! Settings of a server and the knobs that they turn.
+//! Settings of a server, and the knobs that describe what can be set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 mod knob_json;
 
-/// A value of a setting, as the configuration file would have it.
+/// A value of a setting, as the configuration file spells it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Setting {
@@ -16,7 +16,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Reads a word of a configuration file: a number where it is one.
+    /// Reads a word of a configuration file, as a number if it is one.
     #[must_use]
     pub fn read(word: &str) -> Setting {
         word.parse().map_or_else(|_| Setting::Text(word.to_string()), Setting::Count)
@@ -30,7 +30,7 @@ impl Setting {
         }
     }
 
-    /// Is this the "on" of a switch, in any of the ways in which servers spell it?
+    /// Returns true if the value means "on" in any server's spelling.
     #[must_use]
     pub fn is_on(&self) -> bool {
         match self {
@@ -64,7 +64,7 @@ impl From<&str> for Setting {
 /// Settings by directive name, in the server's own spelling.
 pub type Settings = BTreeMap<String, Setting>;
 
-/// Settings in a line for a person, all of them.
+/// Returns all settings as one line of text.
 #[must_use]
 pub fn describe(settings: &Settings) -> String {
     if settings.is_empty() {
@@ -77,9 +77,9 @@ pub fn describe(settings: &Settings) -> String {
 /// What a knob is for, so that a search can treat every server alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// How many workers may run at once.
+    /// Most workers that may run at once.
     PoolSize,
-    /// The hard ceiling that the pool size needs.
+    /// The hard ceiling of the pool size, such as ServerLimit.
     PoolCeiling,
     PoolStart,
     SpareMin,
@@ -100,7 +100,7 @@ pub enum Role {
 pub enum ReloadClass {
     Reload,
     Restart,
-    /// Nothing of the server's: the kernel takes it at once.
+    /// A kernel setting; it takes effect at once.
     Sysctl,
 }
 
@@ -115,12 +115,12 @@ impl ReloadClass {
     }
 }
 
-/// What a knob can be set to.
+/// The values that a knob can be set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnobValues {
     /// A number between the smallest and the largest.
     Count(i64, i64),
-    /// The same, or a word.
+    /// A number between the smallest and the largest, or this word.
     CountOr(i64, i64, &'static str),
     /// Two numbers between the smallest and the largest, the lower one first: `32768 60999`.
     Range(i64, i64),
@@ -130,7 +130,7 @@ pub enum KnobValues {
     Choice(&'static [&'static str]),
 }
 
-/// Workers of a pool that shall be there before anybody asks for them.
+/// Spare workers that a pool starts with and keeps idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpareWorkers {
     pub start: u64,
@@ -142,36 +142,36 @@ pub struct SpareWorkers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knob {
     pub name: &'static str,
-    /// What the field's tables call its column, where they have a word for it.
+    /// Short column name, as published tables of such measurements use it.
     pub short: Option<&'static str>,
-    /// What a search may use it for; none where it is only set by name.
+    /// Its role in a search; `None` if it is only set by name.
     pub role: Option<Role>,
     pub takes: KnobValues,
-    /// What the server uses where the configuration says nothing.
+    /// The server's default.
     pub default: &'static str,
     pub needs: ReloadClass,
     /// What it depends on, in a sentence.
     pub constraint: &'static str,
-    /// What it does to the server, in a sentence.
+    /// Its effect on the server, in a sentence.
     pub effect: &'static str,
-    /// Another knob and its values: with others this one does nothing. None: it always matters.
+    /// Another knob, and the values of it with which this one has an effect. `None`: it always has.
     pub when: Option<(&'static str, &'static [&'static str])>,
     /// Ids of the findings that make it worth trying.
     pub findings: &'static [&'static str],
-    /// Numbers worth trying, the most promising first; none: those around the present one.
+    /// Numbers worth trying, the most promising first; empty: numbers around the present one.
     pub usual: &'static [i64],
-    /// Why no search tries it unless the user names it; None: one may.
+    /// Why a search leaves it out unless the user names it; `None`: a search may try it.
     pub by_name: Option<&'static str>,
 }
 
-/// The knob that has a role, in a table of knobs.
+/// Returns the knob with this role from a table of knobs.
 #[must_use]
 pub fn knob_for(knobs: &'static [Knob], role: Role) -> Option<&'static Knob> {
     knobs.iter().find(|k| k.role == Some(role))
 }
 
 impl Knob {
-    /// One that is only set by name, at any time, and that no finding points to.
+    /// Makes a knob that is only set by name, always has an effect, and that no finding points to.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -197,7 +197,7 @@ impl Knob {
         }
     }
 
-    /// The same of one for which a reload is enough.
+    /// Like [`Knob::new`], for a knob that needs only a reload.
     #[must_use]
     pub const fn by_reload(
         name: &'static str,
@@ -214,13 +214,13 @@ impl Knob {
         Knob { role: Some(role), ..self }
     }
 
-    /// With the word that tables of the field have for its column.
+    /// Sets the short column name.
     #[must_use]
     pub const fn called(self, short: &'static str) -> Knob {
         Knob { short: Some(short), ..self }
     }
 
-    /// Does nothing unless another knob has one of these values.
+    /// Sets another knob and the values of it with which this one has an effect.
     #[must_use]
     pub const fn only_with(self, knob: &'static str, values: &'static [&'static str]) -> Knob {
         Knob { when: Some((knob, values)), ..self }
@@ -231,19 +231,19 @@ impl Knob {
         Knob { findings, ..self }
     }
 
-    /// With numbers worth trying, the most promising first.
+    /// Sets numbers worth trying, the most promising first.
     #[must_use]
     pub const fn usually(self, usual: &'static [i64]) -> Knob {
         Knob { usual, ..self }
     }
 
-    /// Searched only where the user names it, for this reason.
+    /// Excludes the knob from searches unless the user names it; `why` is the reason.
     #[must_use]
     pub const fn only_by_name(self, why: &'static str) -> Knob {
         Knob { by_name: Some(why), ..self }
     }
 
-    /// Does it do anything with these settings? What they do not say is taken to fit.
+    /// Returns true if the knob has an effect with these settings. An unknown setting counts as fitting.
     #[must_use]
     pub fn matters(&self, settings: &Settings) -> bool {
         self.when.is_none_or(|(name, values)| {
@@ -251,7 +251,7 @@ impl Knob {
         })
     }
 
-    /// The largest number that it takes.
+    /// Returns the largest number that the knob accepts.
     #[must_use]
     pub fn most(&self) -> u64 {
         match self.takes {
@@ -263,7 +263,7 @@ impl Knob {
         }
     }
 
-    /// On or off, as the server spells it.
+    /// Returns on or off in the server's spelling.
     #[must_use]
     pub fn switched(&self, on: bool) -> Setting {
         match self.takes {
@@ -275,7 +275,7 @@ impl Knob {
         }
     }
 
-    /// Is the value one that the knob can take at all?
+    /// Checks that the knob accepts a value.
     ///
     /// # Errors
     /// A sentence with the range.

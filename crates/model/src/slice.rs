@@ -8,13 +8,13 @@ use crate::Micros;
 use crate::counts::Counts;
 use crate::histogram::{DecodeError, Histogram, Kind};
 
-/// An answer or a timeout of a class: its times, for whoever adds them up. Sixteen bytes, written one after the other, so
-/// that the load pays for no histograms of a hundred classes.
+/// Times of one answer or timeout of a class. The load appends these sixteen bytes instead of keeping histograms of a
+/// hundred classes; the receiver adds them up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u16, u16, u32, u32, u32)", into = "(u16, u16, u32, u32, u32)")]
 pub struct ClassAnswer {
     pub class: u16,
-    /// 0: the request timed out and has no times but how long it was waited for.
+    /// 0 if the request timed out; only `response_us` is then set.
     pub status: u16,
     pub response_us: u32,
     pub service_us: u32,
@@ -22,7 +22,7 @@ pub struct ClassAnswer {
 }
 
 impl ClassAnswer {
-    /// Times beyond an hour are an hour, and some minutes: what they fit into.
+    /// Makes an answer. Times above 71 minutes become `u32::MAX`.
     #[must_use]
     #[inline]
     pub fn new(class: u16, status: u16, response: Micros, service: Micros, first_byte: Micros) -> ClassAnswer {
@@ -49,12 +49,12 @@ impl From<ClassAnswer> for (u16, u16, u32, u32, u32) {
     }
 }
 
-/// One of [`Kind::PARTS`] of an answer of a class.
+/// One part ([`Kind::PARTS`]) of an answer's time, with its class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u16, u8, u32)", into = "(u16, u8, u32)")]
 pub struct ClassPart {
     pub class: u16,
-    /// The kind, as a number.
+    /// The [`Kind`] as a number.
     pub kind: u8,
     pub us: u32,
 }
@@ -71,21 +71,21 @@ impl From<ClassPart> for (u16, u8, u32) {
     }
 }
 
-/// An answer whose request carried an id: by it the line in the server's log is found that tells the rest.
+/// An answer whose request carried an id, by which its line in the server's log is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdentifiedAnswer {
     pub id: u64,
     pub class: u16,
 }
 
-/// A second by class of request (see [`Classes`](crate::class::Classes)). Empty where there is one class.
+/// A second by request class (see [`Classes`](crate::class::Classes)). Empty if there is only one class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ByClass {
-    /// By the index of the class. What came due in an open loop and was not sent has its class at the end of the run.
+    /// Counts by class index. Requests of an open loop that were never sent get their class at the end of the run.
     pub counts: Vec<Counts>,
     pub answers: Vec<ClassAnswer>,
-    /// Where answers say where their time went.
+    /// Parts of the answers' time, if the server reports them.
     pub parts: Vec<ClassPart>,
 }
 
@@ -100,10 +100,10 @@ pub struct Slice {
     pub counts: Counts,
     /// Answers by status code, indexed by the code (0 to 999).
     pub status: Vec<u64>,
-    /// One histogram a [`Kind`], indexed by it.
+    /// One histogram per [`Kind`], indexed by it.
     pub latencies: [Histogram; Kind::COUNT],
     pub by_class: ByClass,
-    /// Answers to requests that carry ids. Whoever joins them with a log takes them; they are not written down.
+    /// Answers to requests that carry ids, for joining with a log; never serialised.
     pub identified: Vec<IdentifiedAnswer>,
 }
 
@@ -121,7 +121,7 @@ impl Slice {
         }
     }
 
-    /// Changes the counts of the second, and those of a class.
+    /// Applies a change to the counts of the second and to those of a class.
     #[inline]
     pub fn count(&mut self, class: u16, change: impl Fn(&mut Counts)) {
         change(&mut self.counts);
@@ -130,7 +130,7 @@ impl Slice {
         }
     }
 
-    /// Counts a request as sent. Of a class it is due from now on: which class it would have was not known before.
+    /// Counts a request as sent. Its class counts it as due only now, because the class was not known before.
     #[inline]
     pub fn count_sent(&mut self, class: u16) {
         self.counts.sent += 1;
@@ -140,7 +140,7 @@ impl Slice {
         }
     }
 
-    /// Records a part of an answer's time, and of its class.
+    /// Records a part of an answer's time, in total and for its class.
     #[inline]
     pub fn record_part(&mut self, class: u16, kind: Kind, us: Micros) {
         self.record(kind, us);
@@ -150,7 +150,7 @@ impl Slice {
         }
     }
 
-    /// Writes down an answer or a timeout of a class.
+    /// Records an answer or a timeout of a class.
     #[inline]
     pub fn record_class(&mut self, answer: ClassAnswer) {
         if !self.by_class.counts.is_empty() {
@@ -177,7 +177,7 @@ impl Slice {
         self.identified.extend_from_slice(&other.identified);
     }
 
-    /// Adds all but what is known of classes.
+    /// Adds everything except the numbers by class.
     pub fn add_unclassed(&mut self, other: &Slice) {
         self.counts.add(&other.counts);
         for (a, b) in self.status.iter_mut().zip(&other.status) {
@@ -190,7 +190,7 @@ impl Slice {
         }
     }
 
-    /// Empties the slice for another second, keeping its memory.
+    /// Empties the slice for another second and keeps its memory.
     pub fn reset(&mut self, phase: u16, second: u32) {
         self.phase = phase;
         self.second = second;
@@ -208,7 +208,7 @@ impl Slice {
     }
 }
 
-/// A slice as it is written down: what was not counted is left out, histograms are HDR V2 in base64.
+/// The JSON form of a slice: empty entries are left out, histograms are HDR V2 in base64.
 #[derive(Serialize, Deserialize)]
 struct SliceJson {
     phase: u16,

@@ -1,5 +1,5 @@
-//! Timelines of a run: its seconds, and the samples of its server. A run may last for days, so older entries may be only
-//! on disk; an iterator reads both alike.
+//! Timelines of a run: its seconds, and the samples of its server. A run may last for days, so older entries may be
+//! only on disk; an iterator reads both alike.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub trait TimelineEntry: Clone + fmt::Debug {
 
 /// Storage of the older entries.
 pub trait Archive<T>: fmt::Debug + Send + Sync {
-    /// Returns some of the entries whose key is at least `from`, in order; none at the end. An entry that cannot be read
-    /// ends the timeline; the archive records the failure, so that a caller can ask whether the timeline was complete.
+    /// Returns some of the entries whose key is at least `from`, in order; none at the end. An entry that cannot be
+    /// read ends the timeline; the archive records the failure, so that a caller can ask whether it was complete.
     fn page(&self, from: u64) -> Vec<T>;
 }
 

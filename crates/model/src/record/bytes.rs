@@ -1,10 +1,11 @@
-//! Numbers of variable length (LEB128): seven bits a byte, the lowest first.
+//! Variable-length numbers (LEB128): seven bits per byte, the lowest first.
 
 use super::RecordError;
 
-/// Counts of one second are below this, so that sums of a run of years do not overflow.
+/// Limit of the counts of one second, so that the sums of a run of years do not overflow.
 pub const MOST: u64 = 1 << 44;
-/// A year and some: times beyond it are none. It is the last of its bucket, as which it is written again.
+/// Longest valid time, about 400 days. It is the largest value of its histogram bucket, so that it is written back
+/// unchanged.
 pub const MOST_US: u64 = (1 << 45) - 1;
 
 pub fn write_number(mut number: u64, out: &mut Vec<u8>) {
@@ -15,7 +16,7 @@ pub fn write_number(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Reads one after the other what is there, and never beyond it.
+/// Reads numbers one after the other, never past the end.
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -43,7 +44,7 @@ impl<'a> Reader<'a> {
         Err(RecordError::Wrong("a number has more than 64 bits".into()))
     }
 
-    /// A number that is at most `most`; `what` it is, for the error.
+    /// Reads a number that is at most `most`; `what` names it in the error.
     pub fn number_below(&mut self, most: u64, what: &str) -> Result<u64, RecordError> {
         let number = self.number()?;
         if number > most {
@@ -53,7 +54,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How many of something follow, each of which has at least `bytes` bytes: no more than there is room for.
+    /// Reads a number of items that follow, each of at least `bytes` bytes. More items than fit are an error.
     pub fn length(&mut self, bytes: usize, what: &str) -> Result<usize, RecordError> {
         let length = self.number()?;
         let room = (self.rest.len() / bytes) as u64;
@@ -63,7 +64,7 @@ impl<'a> Reader<'a> {
         Ok(length as usize)
     }
 
-    /// That was all.
+    /// Checks that all bytes were read.
     pub fn end(&self) -> Result<(), RecordError> {
         if self.rest.is_empty() {
             Ok(())

@@ -1,9 +1,10 @@
-//! What an agent of a fleet tells of its part of a run, as bytes: seconds as they pass, phases as they end, and what it was like at the
-//! end. Whoever reads it believes nothing: bytes come from other machines, in other versions, torn or made up. What they say of lengths is
-//! compared with what is there before anything is made for it.
+//! Binary records in which an agent of a fleet reports its part of a run: seconds, ends of phases, and its end.
 //!
-//! Seconds are binary, since there is one a second and agent: counts and histogram buckets as variable-length numbers, most of which are
-//! 0 and left out: a few bytes for an idle second, some thousand for a busy one. What is told once is JSON.
+//! The reader trusts nothing, because the bytes come from other machines, perhaps of another version, truncated or
+//! forged. It compares each length with the bytes that are left before it allocates anything.
+//!
+//! Seconds are binary, because each agent sends one per second. Counts and histogram buckets are variable-length
+//! numbers without the zeros: a few bytes for an idle second, some thousand for a busy one. The end is JSON.
 
 mod bytes;
 mod second;
@@ -15,42 +16,42 @@ use crate::{Micros, Reason, Slice};
 
 use bytes::{Reader, write_number};
 
-/// The form of what is written down here; another one is refused.
+/// Version of the format; a record of another version is refused.
 pub const VERSION: u8 = 2;
 
 const MAGIC: [u8; 2] = *b"ld";
 
-/// No record is longer: one second of an agent that tells each of a million answers by class has fewer.
+/// Longest allowed record. One second of an agent with a million answers by class is shorter.
 pub const MOST_BYTES: usize = 64 << 20;
 
-/// What an agent tells.
+/// One record of an agent.
 #[derive(Debug, Clone)]
 pub enum Record {
-    /// A second of all of its threads has passed. Those of a phase come in order.
+    /// One second of all its threads. Seconds of a phase come in order.
     Second(Box<Slice>),
-    /// A phase is over for it.
+    /// A phase has ended on this agent.
     PhaseEnd { phase: u16, duration_us: Micros, peak: u64 },
-    /// Its part is done. Nothing comes after it.
+    /// The agent's part has ended; nothing follows.
     Ended(Box<AgentEnd>),
 }
 
-/// What an agent says once its part of a run is over.
+/// The summary that an agent sends when its part of a run has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentEnd {
     pub end: End,
-    /// What its generator used and ran out of.
+    /// Resources that its generator used, and shortages.
     pub generator: Generator,
-    /// What its own machine has to say against what it measured.
+    /// Reasons of its own machine to doubt the measurement.
     pub reasons: Vec<Reason>,
-    /// No load could be put on at all, and why.
+    /// Why no load could be generated at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// Of a log that was played: all requests of its share up to this number were sent, and the one after it was not. None: all were.
+    /// Replays: every request of its share up to this number was sent, and the next was not. `None`: all were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub played_up_to: Option<u64>,
 }
 
-/// Bytes that are no record.
+/// The error for bytes that are not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     #[error("it is no record of a run")]
@@ -66,7 +67,7 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// As bytes.
+    /// Encodes the record as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
@@ -83,7 +84,7 @@ impl Record {
             }
             Record::Ended(end) => {
                 out.push(3);
-                // Numbers, text and maps with names: nothing that JSON does not have.
+                // Serialising cannot fail: `AgentEnd` has only numbers, text and maps with text keys.
                 out.extend(serde_json::to_vec(end).unwrap_or_default());
             }
         }
@@ -93,7 +94,7 @@ impl Record {
     /// Reads what [`Record::encode`] wrote.
     ///
     /// # Errors
-    /// For everything else.
+    /// For all other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
         if bytes.len() > MOST_BYTES {
             return Err(RecordError::Wrong(format!("it has {} bytes, and at most {MOST_BYTES} are read", bytes.len())));

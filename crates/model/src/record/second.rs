@@ -1,4 +1,4 @@
-//! A second as bytes.
+//! Encodes and decodes one second.
 
 use super::RecordError;
 use super::bytes::{MOST, MOST_US, Reader, write_number};
@@ -6,13 +6,13 @@ use crate::counts::Counts;
 use crate::histogram::{Histogram, Kind};
 use crate::slice::{ClassAnswer, ClassPart, Slice};
 
-/// Classes that a plan has at most, and some.
+/// Most classes that a record may have; a plan has fewer.
 const MOST_CLASSES: usize = 4096;
 
-/// How many numbers `Counts` has.
+/// Number of fields of `Counts`.
 const COUNTS: usize = 28;
 
-/// All numbers of `Counts`, in the order in which they are written: a new one goes to the end, with another version.
+/// Returns all numbers of `Counts` in the order of the format. A new number goes to the end, with a new version.
 fn numbers(c: &mut Counts) -> [&mut u64; COUNTS] {
     [
         &mut c.due,
@@ -46,7 +46,7 @@ fn numbers(c: &mut Counts) -> [&mut u64; COUNTS] {
     ]
 }
 
-/// Which numbers are not 0, a bit each; then those.
+/// Writes a bit set of the numbers that are not 0, then these numbers.
 fn write_counts(counts: &Counts, out: &mut Vec<u8>) {
     let mut counts = *counts;
     let numbers = numbers(&mut counts);
@@ -101,7 +101,7 @@ pub fn write(slice: &Slice, out: &mut Vec<u8>) {
     }
 }
 
-/// Each bucket that has something: how far its highest value is from that of the one before, and how often.
+/// Writes each bucket that is not empty: the distance of its highest value from the previous bucket's, and its count.
 fn write_histogram(histogram: &Histogram, out: &mut Vec<u8>) {
     write_number(histogram.recorded().count() as u64, out);
     let mut before = 0;
@@ -120,7 +120,7 @@ fn read_histogram(reader: &mut Reader<'_>) -> Result<Histogram, RecordError> {
         if us > MOST_US {
             return Err(RecordError::Wrong("a latency is longer than a year".into()));
         }
-        // Of all buckets together: several may come to be one.
+        // `left` limits the sum over all buckets, because several of them may merge into one.
         let samples = reader.number_below(left, "samples")?;
         left -= samples;
         histogram.record_many(us, samples);
@@ -130,7 +130,7 @@ fn read_histogram(reader: &mut Reader<'_>) -> Result<Histogram, RecordError> {
 
 pub fn read(reader: &mut Reader<'_>) -> Result<Slice, RecordError> {
     let phase = reader.number_below(u64::from(u16::MAX), "phase")? as u16;
-    // The last second that there can be is one before the largest number.
+    // A second is below u32::MAX, because code adds 1 to it.
     let second = reader.number_below(u64::from(u32::MAX) - 1, "second")? as u32;
     let mut slice = Slice::new(phase, second);
     slice.counts = read_counts(reader)?;

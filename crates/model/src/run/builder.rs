@@ -1,5 +1,5 @@
-//! Adds up slices, second by second, to the phases of a [`Run`](super::Run). Phases that are over are kept as their
-//! reports; only one that is under way has histograms.
+//! Adds up slices, second by second, to the phases of a [`Run`](super::Run). A finished phase is kept as its report;
+//! only a running phase has histograms.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::plan::{Phase, Plan};
 use crate::slice::Slice;
 use crate::timeline::{Archive, Timeline};
 
-/// Adds up one phase.
+/// Sums of one phase.
 #[derive(Debug)]
 struct PhaseTotal {
     total: Slice,
     peak: u64,
-    /// How long the phase lasted, once known; until then the seconds seen so far.
+    /// Duration of the phase, once known.
     duration_us: Option<u64>,
     seconds: Timeline<Second>,
     classes: ClassTotals,
@@ -44,7 +44,7 @@ impl PhaseTotal {
     }
 }
 
-/// How far a phase is. Only one that is under way has histograms: a plan may have thousands of phases.
+/// Progress of a phase. Only a running phase has histograms, because a plan may have thousands of phases.
 #[derive(Debug)]
 enum PhaseState {
     NotBegun,
@@ -83,8 +83,8 @@ impl RunBuilder {
         RunBuilder::on(plan, |_| None)
     }
 
-    /// One whose seconds are in an archive, too, which has them before the next is added; older ones are not kept in
-    /// memory then.
+    /// Makes a builder whose seconds are also in an archive, so that older ones need not stay in memory. The archive
+    /// must have a second before the next one is added.
     #[must_use]
     pub fn archived(plan: &Plan, archive: impl Fn(u16) -> Arc<dyn Archive<Second>>) -> RunBuilder {
         RunBuilder::on(plan, |phase| Some(archive(phase)))
@@ -101,12 +101,12 @@ impl RunBuilder {
         RunBuilder { phases, classes: Classes::of(plan), replay: plan.replay.is_some(), forgetful: true }
     }
 
-    /// The archive takes no more: from now on every second is kept in memory.
+    /// Keeps every further second in memory, because the archive accepts no more.
     pub fn forget_nothing(&mut self) {
         self.forgetful = false;
     }
 
-    /// Adds one second, of all threads together. Seconds of a phase come in order, and before its end.
+    /// Adds one second, summed over all threads. Seconds of a phase come in order, and before its end.
     pub fn add(&mut self, slice: &Slice) {
         let index = usize::from(slice.phase);
         let Some(builder) = self.phases.get_mut(index) else { return };
@@ -121,7 +121,7 @@ impl RunBuilder {
         }
     }
 
-    /// A phase is over: how long it lasted (until nothing more came due) and how many connections it had open at most.
+    /// Ends a phase, with the time until nothing more came due and the most connections open at once.
     pub fn end_phase(&mut self, index: usize, duration_us: u64, peak: u64) {
         let Some(phase) = self.phases.get_mut(index) else { return };
         phase.begin(index);
@@ -138,7 +138,7 @@ impl RunBuilder {
         phase.stage = PhaseState::Over(Box::new((report, counts)));
     }
 
-    /// Counts so far of a phase.
+    /// Returns the counts of a phase so far.
     #[must_use]
     pub fn counts(&self, index: usize) -> Counts {
         match self.phases.get(index).map(|p| &p.stage) {
@@ -148,7 +148,7 @@ impl RunBuilder {
         }
     }
 
-    /// Requests of a phase by class so far, where there are several.
+    /// Returns the results of a phase by class so far, if there are several classes.
     #[must_use]
     pub fn classes(&self, index: usize) -> Vec<ClassReport> {
         match self.phases.get(index).map(|p| &p.stage) {
@@ -158,7 +158,7 @@ impl RunBuilder {
         }
     }
 
-    /// The phases as they will be reported. Phases that never began are left out: none that did comes after them.
+    /// Returns the reports of all phases. Phases that never began are left out; they come last.
     #[must_use]
     pub fn into_reports(self) -> Vec<PhaseReport> {
         let (classes, replay) = (&self.classes, self.replay);

@@ -1,4 +1,4 @@
-//! Adds up what requests of each class came to.
+//! Adds up the results of each request class.
 
 use super::phase::{ClassReport, Results};
 use super::summary::results;
@@ -7,19 +7,19 @@ use crate::counts::Counts;
 use crate::histogram::{Histogram, Kind};
 use crate::slice::ByClass;
 
-/// The latencies that no class has: to wait for a connection and to make one is nobody's own.
+/// Latencies that no class has, because waiting for and opening a connection belong to no class.
 const OF_NO_CLASS: [Kind; 5] = [Kind::Blocked, Kind::Lateness, Kind::Connect, Kind::Tls, Kind::Page];
 
 #[derive(Debug, Default)]
 struct ClassTotal {
     counts: Counts,
-    /// Few: a class seldom has more than two or three.
+    /// Answers by status; a class seldom has more than three statuses.
     status: Vec<(u16, u64)>,
-    /// One histogram a [`Kind`], indexed by it.
+    /// One histogram per [`Kind`], indexed by it.
     latencies: [Histogram; Kind::COUNT],
 }
 
-/// Sums of a phase by class; empty where there is one.
+/// Sums of a phase by class; empty if there is only one class.
 #[derive(Debug, Default)]
 pub(super) struct ClassTotals(Vec<ClassTotal>);
 
@@ -53,7 +53,7 @@ impl ClassTotals {
         }
     }
 
-    /// The classes of a phase: where there is one, it is all of the phase.
+    /// Returns the classes of a phase. A single class has the results of the whole phase.
     pub fn report(&self, classes: &Classes, whole: &Results, duration_s: f64, replay: bool) -> Vec<ClassReport> {
         if let ([name], true) = (classes.names.as_slice(), self.0.is_empty()) {
             let mut results = whole.clone();

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What the generator did not have enough of, by the kernel's word.
+/// Resources that the kernel refused the generator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shortage {
-    /// Requests that had to wait because this process could not have another descriptor (EMFILE, ENFILE).
+    /// Requests that had to wait because this process could not open another descriptor (EMFILE, ENFILE).
     pub descriptors: u64,
     /// Connections that failed because no local port was free (EADDRNOTAVAIL).
     pub ports: u64,
@@ -21,7 +21,7 @@ impl Shortage {
     }
 }
 
-/// What the generator itself used.
+/// Resources that the generator used, and its errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Generator {
@@ -34,53 +34,53 @@ pub struct Generator {
     pub busiest_thread_cores: f64,
     /// CPU of each load thread, cores (0 to 1).
     pub thread_cores: Vec<f64>,
-    /// Why connections failed, TLS handshakes and proxies included.
+    /// Failed connections by reason, including TLS handshakes and proxies.
     pub connect_errors: BTreeMap<String, u64>,
-    /// What was wrong with answers that are not HTTP.
+    /// Answers that are not HTTP, by what is wrong with them.
     pub protocol_errors: BTreeMap<String, u64>,
-    /// What is weak about the server's certificate, which was not verified (`--insecure`); None where it was, or there was none.
+    /// Weaknesses of the server's certificate if it was not verified (`--insecure`); `None` otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unverified: Option<Vec<String>>,
-    /// Parts of measured pages that got no good answer: what came instead, and their URLs.
+    /// Parts of measured pages that got no good answer: the outcome and the URL.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub page_errors: BTreeMap<String, u64>,
-    /// Requests that the plan expects nothing of, and how many of their answers were looked at; and why some of these look as if the
-    /// work was not done: `GET /mine/ redirects to /login?next`. Each begins with the request's name.
+    /// Requests without an expectation in the plan, and how many of their answers were checked. `doubts` says why some
+    /// of these answers suggest that the work was not done: `GET /mine/ redirects to /login?next`. Each begins with the
+    /// request's name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub looked_at: BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub doubts: BTreeMap<String, u64>,
-    /// What the generator itself ran out of.
+    /// Resources that the generator ran out of.
     pub shortage: Shortage,
-    /// Open files that this process may have.
+    /// Most open files that this process may have.
     pub descriptor_limit: u64,
-    /// Local ports that connections to one address can use, and closed connections that held one at the end
-    /// (TIME_WAIT): those to the server, of several to the one that has the most.
+    /// Local ports that connections to one address can use, and connections in TIME_WAIT at the end. With several
+    /// servers, those to the server with the most.
     pub local_ports: u64,
     pub time_wait: u64,
-    /// Time for which our own cgroup was throttled while the run lasted.
+    /// Time for which the generator's own cgroup was throttled during the run.
     pub throttled_s: Option<f64>,
-    /// By how much the clock of the day was set forward (or, negative, back) during the run, seconds.
+    /// Seconds by which the wall clock was set forward (or back, if negative) during the run.
     pub clock_step_s: f64,
-    /// For how long the machine was suspended during the run, seconds.
+    /// Seconds for which the machine was suspended during the run.
     pub suspended_s: f64,
-    /// Share of host CPU time stolen by the hypervisor while the run lasted; None where it cannot be read.
+    /// Share of host CPU time stolen by the hypervisor during the run; `None` if it cannot be read.
     pub steal: Option<f64>,
-    /// Is the server on this machine?
+    /// True if the server is on this machine.
     pub co_located: bool,
     /// Processors of this machine.
     pub processors: u64,
-    /// Processors that programs of this machine used in the measured phase that have nothing to do with the run: neither
-    /// this process nor the server nor what that talks to. None where they cannot be told apart.
+    /// Processors that unrelated programs on this machine used in the measured phase: not this process, the server, or
+    /// what the server talks to. `None` if they cannot be told apart.
     pub others_cores: Option<f64>,
-    /// Those of them that used most.
+    /// The unrelated programs that used most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherProgram>,
 }
 
 impl Generator {
-    /// Says of each request what most of its answers that were looked at have in common, where that is not the work that was asked
-    /// for; what was seen most often comes first.
+    /// Returns the doubts about requests of which most checked answers are doubtful, the most frequent doubt first.
     #[must_use]
     pub fn doubted(&self) -> Vec<&str> {
         let of = |name: &str, doubt: &str| doubt.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
@@ -99,18 +99,19 @@ impl Generator {
     }
 }
 
-/// Why nothing was answered, as a user reads it: errors of TLS come from a server that is there, and say what helps.
+/// Returns the reason why nothing was answered, as a user reads it. A TLS error proves that a server runs, so it gets
+/// no question.
 #[must_use]
 pub fn with_question(why: &str) -> String {
     if why.starts_with("TLS: ") { why.into() } else { format!("{why}; is the server running, and is that its port?") }
 }
 
-/// A program that has nothing to do with a run.
+/// A program that is unrelated to a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OtherProgram {
     pub name: String,
-    /// The one of its processes that used most.
+    /// The process of it that used most.
     pub pid: i32,
     pub cores: f64,
 }

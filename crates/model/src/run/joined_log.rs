@@ -1,21 +1,21 @@
-//! What came of joining a run's answers with the lines of the server's log.
+//! Counts of joining a run's answers with the lines of the server's log.
 
 use serde::{Deserialize, Serialize};
 
-/// Answers and lines. Every answer whose request carried an id is joined or without a line.
+/// Counts of answers and lines. Every answer whose request carried an id is either joined or without a line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JoinedLog {
     pub file: String,
-    /// As it was given or recognised; empty where no line ever came.
+    /// The given or recognised format; empty if the log had no line.
     pub format: String,
     /// Answers whose line was found.
     pub joined: u64,
-    /// Answers whose line had not come when nobody waited for it any more.
+    /// Answers whose line did not appear within the waiting time.
     pub without_line: u64,
-    /// Lines of requests that have no id of this run.
+    /// Lines of requests without an id of this run.
     pub others: u64,
-    /// Lines that were not understood.
+    /// Lines that could not be parsed.
     pub unparsed: u64,
     /// Times that the log was replaced or truncated.
     pub rotations: u64,

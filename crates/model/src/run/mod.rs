@@ -1,7 +1,7 @@
-//! What a run leaves behind, and its JSON form `lastdrop.run/1`.
+//! The result of a run, and its JSON form `lastdrop.run/1`.
 //!
-//! A [`Run`] is always built from slices by [`RunBuilder`], whether they come from a run that just ended or from the
-//! store after a kill, so a killed run is a shorter run and not another kind of thing.
+//! [`RunBuilder`] always builds a [`Run`] from slices, from a run that just ended or, after a kill, from the store.
+//! A killed run is therefore an ordinary, shorter run.
 
 mod agent;
 mod builder;
@@ -34,7 +34,7 @@ use crate::validity::Validity;
 
 pub const RUN_SCHEMA: &str = "lastdrop.run/1";
 
-/// How the run came to its end.
+/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
@@ -42,22 +42,22 @@ pub enum End {
     Finished,
     /// By Ctrl-C or another signal, with its report.
     Interrupted,
-    /// Given up early: nothing could be connected at all.
+    /// Given up early because no connection succeeded.
     Unreachable,
-    /// The process died; the run is what the store held.
+    /// The process died; the run is what the store had.
     Killed,
 }
 
-/// Processes of the server, where it runs on this machine and can be seen.
+/// Processes of the server, if it runs on this machine and is visible.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pool {
-    /// Process that owns the listener.
+    /// The process that owns the listener.
     pub master: i32,
     /// Its children when the measured phase began, and when it ended.
     pub workers_at_start: u32,
     pub workers_at_end: u32,
-    /// May server and generator run on the same processors?
+    /// True if server and generator may run on the same processors.
     pub shares_cpus: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct Run {
     pub seed: u64,
     /// Milliseconds since 1970, UTC.
     pub started_unix_ms: u64,
-    /// What the run was for: empty, or such as `tune baseline`.
+    /// Purpose of the run: empty, or for example `tune baseline`.
     #[serde(default)]
     pub label: String,
     pub end: End,
@@ -76,38 +76,38 @@ pub struct Run {
     pub plan: KeptPlan,
     pub phases: Vec<PhaseReport>,
     pub generator: Generator,
-    /// The server's processes, where they could be seen.
+    /// The server's processes, if they were visible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Pool>,
-    /// The server second by second, where it runs on this machine and can be seen.
+    /// Samples of the server, if it runs on this machine and is visible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerTimeline>,
     pub validity: Validity,
-    /// What came of the log, where one was played.
+    /// Counts of the replayed log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplaySummary>,
-    /// What came of the server's log, where the server's time was taken from it.
+    /// Counts of the server's log, if it was the source of the server's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_log: Option<JoinedLog>,
-    /// The machines that put the load on, where they were several.
+    /// The machines that generated the load, if there were several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentReport>,
-    /// Moments that somebody marked who watched, in order.
+    /// Moments that a user marked, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
-    /// What the plan wanted to be reached, judged.
+    /// The plan's objectives with their measured values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<ObjectiveResult>,
 }
 
 impl Run {
-    /// The phase that the result is about: the first measured one.
+    /// Returns the phase that the result is about: the first measured one.
     #[must_use]
     pub fn measured(&self) -> Option<&PhaseReport> {
         self.phases.iter().find(|p| p.measured)
     }
 
-    /// The run without its seconds, its looks and the requests of its plan, each of which a long run has many of.
+    /// Returns the run without its seconds, its samples and the requests of its plan, which a long run has many of.
     #[must_use]
     pub fn without_lists(&self) -> Run {
         let brief = |phase: &PhaseReport| PhaseReport { seconds: Timeline::default(), ..phase.clone() };

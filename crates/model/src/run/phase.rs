@@ -1,4 +1,4 @@
-//! What one phase of a run comes to: its counts, its latencies, its seconds.
+//! Results of one phase of a run: its counts, latencies and seconds.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -29,7 +29,7 @@ pub struct Connections {
     pub opened: u64,
     pub peak: u64,
     pub lost_on_reuse: u64,
-    /// TLS handshakes done in full, and those that resumed a session.
+    /// Full TLS handshakes, and handshakes that resumed a session.
     pub handshakes_full: u64,
     pub handshakes_resumed: u64,
 }
@@ -37,26 +37,26 @@ pub struct Connections {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bytes {
-    /// HTTP as it was written and read, inside TLS where there is some.
+    /// Bytes of HTTP written and read, inside TLS.
     pub sent: u64,
     pub received: u64,
-    /// The bodies of which gzip or brotli was undone, as they came: part of what was received.
+    /// Bytes of gzip and brotli bodies before decoding; part of `received`.
     pub coded: u64,
-    /// The same bodies after it.
+    /// Bytes of the same bodies after decoding.
     pub decoded: u64,
 }
 
-/// Requests that follow from answers; each is due, sent and ended like any other.
+/// Requests that follow from answers. Each comes due, is sent and ends like any other.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowUpCounts {
     pub redirects: u64,
     pub challenges: u64,
-    /// What a redirect or a page led to and was not asked for: on a host that the plan does not name.
+    /// Targets of redirects and pages that were not requested because the plan does not name their host.
     pub elsewhere: u64,
-    /// No URL that can be loaded.
+    /// Targets that are not URLs that can be loaded.
     pub unusable: u64,
-    /// Beyond a bound: redirects in a row, references of a page and their length, bytes of an answer that are looked at.
+    /// Targets beyond a limit: redirects in a row, references of a page and their length, bytes of an answer searched.
     pub left_out: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct FollowUpCounts {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pages {
     pub loaded: u64,
-    /// Pages of which something got no good answer.
+    /// Pages of which a part got no good answer.
     pub failed: u64,
 }
 
@@ -73,20 +73,21 @@ pub struct Expectations {
     pub missed: u64,
 }
 
-/// Answers to a replay beside those of the log.
+/// Differences between the answers to a replay and those of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mismatch {
-    /// Answers whose status class or redirect target is another than the log's.
+    /// Answers whose status class or redirect target differs from the log's.
     pub status: u64,
-    /// Other answers whose size the log does not have for their class: outside ¼ to 4 × of its p5 to p95. Not a mismatch by itself.
+    /// Other answers of unusual size: below ¼ of the p5 or above 4 × the p95 of their class in the log. Not a mismatch
+    /// by itself.
     pub size: u64,
-    /// Answers of which the log says what they were.
+    /// Answers that the log has a record to compare with.
     pub compared: u64,
 }
 
 impl Mismatch {
-    /// The share of the compared answers that differ in status class or redirect target (0 to 1).
+    /// Returns the share of the compared answers that differ in status class or redirect target (0 to 1).
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.compared == 0 { 0.0 } else { self.status as f64 / self.compared as f64 }
@@ -107,7 +108,7 @@ pub struct Second {
     pub failed: u64,
     /// Compressed HDR V2 histogram of response latency, base64.
     pub response_hdr: String,
-    /// Where the time of its answers went, where servers say it: a summary of each of [`Kind::PARTS`].
+    /// A summary of each of [`Kind::PARTS`], if servers report their time.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub parts_us: Map<String, Value>,
 }
@@ -137,22 +138,22 @@ fn parts_of(slice: &Slice) -> Map<String, Value> {
     Kind::PARTS.into_iter().filter(counted).map(of).collect()
 }
 
-/// What requests came to: those of a phase, or those of one class in it. `latency_us` maps a [`Kind`] name to its summary.
+/// Results of the requests of a phase, or of one class in it. `latency_us` maps a [`Kind`] name to its summary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub requests: Requests,
     pub status: BTreeMap<String, u64>,
     pub bytes: Bytes,
     pub expectations: Expectations,
-    /// Of replays only.
+    /// Only for replays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mismatch: Option<Mismatch>,
     pub rate: Rate,
     pub latency_us: Map<String, Value>,
 }
 
-/// Processor time of the server and of all that it talks to on its machine (a proxy's backends, a database), user and system, of processes
-/// that have ended meanwhile, too. Neither the load's own nor that of other programs.
+/// CPU time (user and system) of the server and of all that it talks to on its machine, such as backends or a database.
+/// Includes processes that have exited meanwhile; excludes the generator and other programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerCpu {
     pub cpu_s: f64,
@@ -160,7 +161,7 @@ pub struct ServerCpu {
 }
 
 impl ServerCpu {
-    /// What an answer costs where so many seconds were used for all of them: the one definition of "CPU per request". 0 without answers.
+    /// Divides CPU seconds by answers: the one definition of "CPU per request". 0 without answers.
     #[must_use]
     pub fn of(cpu_s: f64, answered: u64) -> ServerCpu {
         let us_per_request = if answered == 0 { 0.0 } else { cpu_s * 1e6 / answered as f64 };
@@ -168,7 +169,7 @@ impl ServerCpu {
     }
 }
 
-/// One phase of a finished run; its [`Results`] are read as its own.
+/// One phase of a finished run; it dereferences to its [`Results`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReport {
     pub name: String,
@@ -181,21 +182,21 @@ pub struct PhaseReport {
     pub followed: FollowUpCounts,
     #[serde(default)]
     pub pages: Pages,
-    /// Of the measured phase, where the server is on this machine and its processes may be seen.
+    /// Only for the measured phase, if the server is on this machine and its processes are visible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu: Option<ServerCpu>,
-    /// In the order of the plan. Those of a run that was killed are as they were some seconds before.
+    /// Classes in the order of the plan. In a killed run they are some seconds old.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassReport>,
     pub seconds: Timeline<Second>,
 }
 
-/// One class of requests in a phase; its [`Results`] are read as its own. Its latencies are response, service and first
-/// byte: to connect and to wait for a connection has no class.
+/// One request class in a phase; it dereferences to its [`Results`]. Its latencies are response, service and first
+/// byte, because connecting and waiting for a connection belong to no class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassReport {
     pub name: String,
-    /// Names and patterns that it stands for.
+    /// Number of names and patterns in this class.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub patterns: usize,
     #[serde(flatten)]
@@ -228,7 +229,7 @@ impl Deref for ClassReport {
 }
 
 impl PhaseReport {
-    /// The results of a class; without one those of the phase.
+    /// Returns the results of a class, or without a name those of the phase.
     #[must_use]
     pub fn of_class(&self, name: Option<&str>) -> Option<&Results> {
         match name {
@@ -239,13 +240,13 @@ impl PhaseReport {
 }
 
 impl Results {
-    /// A number out of a latency summary, in microseconds: `latency(Kind::Response, "p99")`. None without samples.
+    /// Returns a number of a latency summary in microseconds: `latency(Kind::Response, "p99")`. `None` without samples.
     #[must_use]
     pub fn latency(&self, kind: Kind, field: &str) -> Option<f64> {
         self.latency_us.get(kind.name())?.get(field)?.as_f64()
     }
 
-    /// Is this percentile of the response latency only a lower bound?
+    /// Returns true if this percentile of the response latency is only a lower bound.
     #[must_use]
     pub fn is_lower_bound(&self, percentile: &str) -> bool {
         self.latency_us
@@ -255,7 +256,7 @@ impl Results {
             .is_some_and(|a| a.iter().any(|v| v.as_str() == Some(percentile)))
     }
 
-    /// Requests that got no answer, whatever the reason, as a share of those due (0 to 1).
+    /// Returns the requests without an answer, for whatever reason, as a share of those due (0 to 1).
     #[must_use]
     pub fn unanswered_share(&self) -> f64 {
         let r = &self.requests;

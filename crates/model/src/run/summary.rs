@@ -1,4 +1,4 @@
-//! Counts and histograms as they are reported.
+//! Turns counts and histograms into the results of a report.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::phase::{Bytes, Expectations, Mismatch, Rate, Results};
 use crate::counts::Counts;
 use crate::histogram::{Histogram, Kind, PERCENTILES};
 
-/// The results of requests that were counted for `duration_s`, perhaps of a replay. Statuses come with their number of answers.
+/// Returns the results of requests that were counted for `duration_s`. `status` yields each status and its answers.
 pub(super) fn results<'a>(
     c: &Counts,
     status: impl Iterator<Item = (u16, u64)>,
@@ -46,7 +46,7 @@ pub(super) fn summarise(h: &Histogram) -> Map<String, Value> {
     m
 }
 
-/// A percentile q is only a lower bound where more than (1 − q) of the requests due have no answer at all.
+/// Marks the percentiles q that are only lower bounds: more than (1 − q) of the due requests have no answer.
 fn mark_lower_bounds(summary: &mut Map<String, Value>, c: &Counts) {
     let missing = (c.failed.total() + c.timed_out + c.censored() + c.unsent()) as f64;
     let bounds: Vec<&str> = PERCENTILES

@@ -1,5 +1,5 @@
-//! A knob as one process tells another: the text of knobs stays as long as the program, and what comes from elsewhere is
-//! kept as long.
+//! The JSON form of a knob, for messages between processes. A `Knob` has `'static` text, so the text of a knob that
+//! is read is leaked.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
