@@ -1,5 +1,5 @@
-//! How HTTP is spoken: each option once, with its names, its bounds, its default and its help. The command line, `[http]` of
-//! plan files and their schema read this table; a new option is one row.
+//! The HTTP options: one row per option with its names, bounds, default and help. The command line, `[http]` of plan
+//! files and their schema read this table.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, read_within};
 
-/// What an option takes.
+/// Kind of value that an option takes.
 #[derive(Debug, Clone, Copy)]
 pub enum OptionKind {
-    /// Nothing on the command line; true or false in a file.
+    /// No value on the command line; true or false in a file.
     Switch,
     /// A number within its bounds, below 2^32.
     Number(&'static Bound),
@@ -20,7 +20,7 @@ pub enum OptionKind {
     Word(&'static [&'static str]),
 }
 
-/// What an option was given.
+/// Value that the user gave an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OptionValue {
     Switch(bool),
@@ -44,20 +44,21 @@ impl OptionValue {
 
 /// A row of the table.
 pub struct HttpOption {
-    /// On the command line, without its dashes.
+    /// Name on the command line, without dashes.
     pub flag: &'static str,
-    /// What the command line calls its value.
+    /// Name of the value in the command line's help.
     pub value_name: &'static str,
-    /// For the command line.
+    /// Help text for the command line.
     pub help: &'static str,
-    /// In a plan file, and what the schema says there.
+    /// Key in a plan file, and its description in the schema.
     pub key: &'static str,
     pub description: &'static str,
     pub takes: OptionKind,
-    /// Where it may stand: also beside a plan file, over which it wins; else it belongs to what a plan file says.
+    /// True if the option may be given in addition to a plan file, which it then overrides. Otherwise it belongs in the
+    /// file.
     pub beside_a_file: bool,
     pub set: fn(&mut HttpOptions, &OptionValue),
-    /// The number that a plan has.
+    /// Returns the option's number in a plan, for checking its bounds.
     pub number: fn(&HttpOptions) -> Option<u32>,
 }
 
@@ -75,7 +76,7 @@ macro_rules! options {
         help $help:literal, description $description:literal,
         set $set:expr, number $number:expr;
     )*) => {
-        /// HTTP as it is spoken.
+        /// HTTP options of a plan.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct HttpOptions {
@@ -88,7 +89,7 @@ macro_rules! options {
             }
         }
 
-        /// The whole table. Where one option implies another, the other comes before it.
+        /// The whole table. An option that implies another comes after it.
         pub const HTTP_OPTIONS: &[HttpOption] = &[$(HttpOption {
             flag: $flag,
             value_name: $value_name,
@@ -106,11 +107,11 @@ macro_rules! options {
 }
 
 options! {
-    /// Redirects that are followed, one after the other, at most.
+    /// Most redirects in a row to follow.
     redirects: u32 = 0, OptionKind::Number(REDIRECTS), flag "redirects" "N", key "redirects", beside_a_file false,
         help "Follow this many redirects", description "Redirects that are followed, at most [0].",
         set |o, given| o.redirects = given.number().unwrap_or(0), number |o| Some(o.redirects);
-    /// A user keeps the cookies that it is given.
+    /// Each user keeps the cookies that it receives.
     cookies: bool = false, OptionKind::Switch, flag "cookies" "", key "cookies", beside_a_file true,
         help "Each user keeps its cookies", description "Users keep cookies [in sessions].",
         set |o, given| o.cookies = given.on(), number |_| None;
@@ -118,7 +119,7 @@ options! {
     compressed: bool = false, OptionKind::Switch, flag "compressed" "", key "compressed", beside_a_file true,
         help "Ask for gzip and brotli", description "Ask for gzip and brotli.",
         set |o, given| o.compressed = given.on(), number |_| None;
-    /// Undo gzip and brotli: for expectations, for values taken from answers, and counted.
+    /// Decode gzip and brotli for expectations and extracted values, and count the bytes.
     decode: bool = false, OptionKind::Switch, flag "decode" "", key "decode", beside_a_file true,
         help "Decompress gzip and brotli, and count the bytes", description "Undo gzip and brotli.",
         set |o, given| (o.decode, o.compressed) = (given.on(), o.compressed || given.on()), number |_| None;
@@ -141,7 +142,7 @@ options! {
         set |o, given| o.expect_continue = given.on(), number |_| None;
 }
 
-/// Some of the options, as they were given: on a command line, or as `[http]` of a file.
+/// The options that the user gave, on the command line or in `[http]` of a file.
 #[derive(Debug, Clone, Default)]
 pub struct HttpOptionValues(Vec<(&'static HttpOption, OptionValue)>);
 
@@ -150,18 +151,18 @@ impl HttpOptionValues {
         self.0.push((option, given));
     }
 
-    /// What an option was given, by its key.
+    /// Returns the value of an option by its key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&OptionValue> {
         self.0.iter().find(|(option, _)| option.key == key).map(|(_, given)| given)
     }
 
-    /// Options that were given, in no order.
+    /// Returns the given options, in no particular order.
     pub fn options(&self) -> impl Iterator<Item = &'static HttpOption> {
         self.0.iter().map(|(option, _)| *option)
     }
 
-    /// Sets those options that `which` says, in the order of the table.
+    /// Sets the options that `which` selects, in the order of the table.
     pub fn set(&self, http: &mut HttpOptions, which: impl Fn(&HttpOption) -> bool) {
         for option in HTTP_OPTIONS.iter().filter(|o| which(o)) {
             if let Some(given) = self.get(option.key) {
@@ -227,7 +228,7 @@ impl JsonSchema for HttpOptionValues {
                 OptionKind::Switch => json_schema!({"type": "boolean"}),
                 OptionKind::Word(_) => json_schema!({"type": "string"}),
             };
-            // None of them has to be there.
+            // Every key is optional.
             let present = schema.get("type").cloned().unwrap_or_default();
             schema.insert("type".into(), serde_json::json!([present, "null"]));
             schema.insert("description".into(), o.description.into());

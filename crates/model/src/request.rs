@@ -1,8 +1,7 @@
-//! What is sent: requests, where their changing parts come from, and what is expected of the answers.
+//! Requests of a plan: what is sent, where variable parts come from, and what is expected of the answers.
 //!
-//! Text marked as a template may contain `{{name}}`: a column of the data file, a value taken from an earlier answer, or
-//! one of the built-in `{{user}}`, `{{iteration}}` and `{{random}}`, where nothing of the plan has that name. `{{{{` is
-//! two braces that are sent.
+//! A template may contain `{{name}}`: a column of the data file, a value taken from an earlier answer, or one of the
+//! built-in `{{user}}`, `{{iteration}}` and `{{random}}`, unless the plan defines that name. `{{{{` sends two braces.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,17 +22,17 @@ pub struct RequestSpec {
     pub method: String,
     /// Its path and query are a template.
     pub url: Url,
-    /// Extra header lines, in order; one of ours (Host, User-Agent, Accept, Connection) is replaced by its namesake, and
-    /// removed by an empty value. Values are templates.
+    /// Extra headers, in order; values are templates. A header replaces lastdrop's own one of the same name (Host,
+    /// User-Agent, Accept, Connection); an empty value removes it.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// All lines between the request line and the empty one, with their ends, as somebody else would write them; nothing is
-    /// added, neither `Host` nor the length of a body.
+    /// All header lines with their line ends, as another program would write them. lastdrop then adds nothing, neither
+    /// `Host` nor the length of the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<String>,
     #[serde(default)]
     pub body: Body,
-    /// How often it is chosen, beside the others.
+    /// Weight of the request when requests are chosen at random.
     #[serde(default = "one")]
     pub weight: f64,
     #[serde(default)]
@@ -42,16 +41,16 @@ pub struct RequestSpec {
     pub expect: Vec<Expectation>,
     #[serde(default)]
     pub extract: Vec<Extract>,
-    /// Pause after its answer, instead of the plan's.
+    /// Think time after its answer, instead of the plan's.
     #[serde(default)]
     pub think: Option<ThinkTime>,
-    /// In a session: only the first time that a user comes, as for a login.
+    /// In a session: sent only in a user's first session, as for a login.
     #[serde(default)]
     pub once: bool,
-    /// The last of a session where the plan has several of them; its connection is closed after the answer.
+    /// With several sessions in a plan: the last request of a session. Its connection is closed after the answer.
     #[serde(default)]
     pub last: bool,
-    /// Nothing in it is a template: braces are sent as they are.
+    /// The request has no templates: braces are sent unchanged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub literal: bool,
 }
@@ -61,7 +60,7 @@ fn one() -> f64 {
 }
 
 impl RequestSpec {
-    /// A GET of a URL.
+    /// Returns a GET of a URL.
     #[must_use]
     pub fn get(url: Url) -> RequestSpec {
         RequestSpec {
@@ -83,7 +82,7 @@ impl RequestSpec {
     }
 }
 
-/// What a request carries.
+/// Body of a request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
@@ -91,7 +90,7 @@ pub enum Body {
     None,
     /// A template.
     Text(String),
-    /// Sent as it is.
+    /// A file, sent unchanged.
     File(PathBuf),
     /// `application/x-www-form-urlencoded`; values are templates.
     Form(Vec<(String, String)>),
@@ -104,16 +103,16 @@ pub enum Body {
 pub struct FormPart {
     pub name: String,
     pub content: PartContent,
-    /// The name of a file, as it is sent; that of the file itself without it.
+    /// File name to send; without it, the name of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_name: Option<String>,
-    /// Its type; `application/octet-stream` for a file without it.
+    /// Content type; without it, `application/octet-stream` for a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
 }
 
 impl FormPart {
-    /// A part with a name and a content.
+    /// Makes a part with a name and a content.
     #[must_use]
     pub fn new(name: &str, content: PartContent) -> FormPart {
         FormPart { name: name.into(), content, file_name: None, content_type: None }
@@ -127,7 +126,7 @@ pub enum PartContent {
     File(PathBuf),
 }
 
-/// Who asks.
+/// Authentication of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {
@@ -144,17 +143,18 @@ pub enum Auth {
     Bearer(String),
 }
 
-/// What an answer has to be; one that is not is answered all the same, and counted as missed.
+/// A condition on an answer. An answer that does not meet it counts as answered, and also as missed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Expectation {
-    /// Any of these; a number below 10 is a class: 2 is 200 to 299.
+    /// Any of these statuses; a number below 10 is a class: 2 means 200 to 299.
     Status(Vec<u16>),
-    /// Bytes of body, without transfer coding.
+    /// Bytes of the body, without transfer coding.
     Length(u64),
     Text(String),
     NoText(String),
-    /// Path and query of the request that was answered, after redirects; see [`class::leads_to`](crate::class::leads_to).
+    /// Path and query of the request that was answered, after redirects; see
+    /// [`class::leads_to`](crate::class::leads_to).
     Url(String),
     /// `crc32:…`, `md5:…` or `sha256:…` of the body, in hex.
     Checksum(Checksum),
@@ -253,32 +253,31 @@ pub struct Extract {
     pub from: ExtractSource,
 }
 
-/// Where a value is in an answer.
+/// Where in an answer a value is taken from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExtractSource {
     Header(String),
     /// The first group of the first match in the body, or the whole match where it has no group.
     Regex(String),
-    /// RFC 6901, in a JSON body: `/items/0/id`.
+    /// A JSON pointer (RFC 6901) into the body: `/items/0/id`.
     Json(String),
-    /// Where the answer leads to, or came from: its Location, or else the path and query that were asked for in the end, after
-    /// redirects. As with a regex of the body.
+    /// A regex, as for the body, over the answer's Location or, without one, over the path and query after redirects.
     Url(String),
 }
 
-/// How long a user pauses between an answer and the next request.
+/// Think time: the pause of a user between an answer and the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ThinkTime {
     Fixed(Duration),
     Uniform(Duration, Duration),
-    /// With this mean.
+    /// Exponentially distributed with this mean.
     Exponential(Duration),
 }
 
 impl ThinkTime {
-    /// The mean pause.
+    /// Returns the mean think time.
     #[must_use]
     pub fn mean(&self) -> Duration {
         match self {
@@ -353,13 +352,13 @@ pub enum Pick {
     Sessions,
 }
 
-/// Rows for templates.
+/// Source of data rows for templates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Data {
-    /// CSV with a line of names.
+    /// CSV file with a header line.
     pub file: PathBuf,
     pub per: RowScope,
-    /// Rows at random instead of in turn.
+    /// Choose rows at random instead of in turn.
     #[serde(default)]
     pub random: bool,
 }
@@ -375,15 +374,15 @@ pub enum RowScope {
     Request,
 }
 
-/// Loads pages as a browser does: HTML, then what it embeds.
+/// Page mode: loads pages as a browser does, the HTML and then its embedded parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Page {
     pub connections_per_host: u32,
-    /// A user fetches what may be cached once.
+    /// A user fetches cacheable parts only once.
     pub cache: bool,
 }
 
-/// Checks a header's name and value: nothing that could smuggle in another line (RFC 9110, section 5).
+/// Checks that a header's name and value cannot smuggle in another line (RFC 9110, section 5).
 ///
 /// # Errors
 /// With what is wrong.

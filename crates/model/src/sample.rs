@@ -1,7 +1,7 @@
-//! What a look at a server and its machine finds: one a second beside the load, or on its own in `watch`.
+//! Samples of a server and its machine: one per second during a run, or in `watch` without load.
 //!
-//! Counters are differences since the look before, never totals since boot. A number that could not be read is absent,
-//! and [`ServerTimeline::unread`] says why; zero means zero.
+//! Counters are differences since the previous sample, never totals since boot. A number that could not be read is
+//! absent, and [`ServerTimeline::unread`] says why; zero means zero.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +14,28 @@ use crate::timeline::{Timeline, TimelineEntry};
 #[serde(default)]
 pub struct WorkerSample {
     pub pid: i32,
-    /// The letter of the server's scoreboard where it has one that names processes, else the kernel's: R running,
-    /// S asleep, D waiting for a disk.
+    /// The letter of the server's scoreboard if that names processes, otherwise the kernel's: R running, S sleeping,
+    /// D waiting for a disk.
     pub state: String,
     pub rss_bytes: Option<u64>,
-    /// Proportional: each shared page divided by the number of processes that map it.
+    /// Proportional set size: each shared page divided by the number of processes that map it.
     pub pss_bytes: Option<u64>,
     pub private_bytes: Option<u64>,
     pub shared_bytes: Option<u64>,
     pub swap_bytes: Option<u64>,
-    /// How old private, shared and proportional sizes are: they are read in turn.
+    /// Age of the private, shared and proportional sizes, which are read in turn.
     pub memory_age_s: Option<f64>,
-    /// Processors used since the look before; after a run: since the worker was first seen.
+    /// Processors used since the previous sample; after a run, since the worker was first seen.
     pub cpu_cores: Option<f64>,
-    /// CPU time of its whole life.
+    /// CPU time since its start.
     pub cpu_s: f64,
-    /// Waited for a processor, as a share of the time since the look before; above 1 for several threads.
+    /// Time waiting for a processor, as a share of the time since the previous sample; may exceed 1 with several
+    /// threads.
     pub run_delay: Option<f64>,
     pub age_s: f64,
-    /// Requests of its life, where the status page tells.
+    /// Requests since its start, if the status page shows them.
     pub requests: Option<u64>,
-    /// How long it has been at its present or last request, where the status page tells.
+    /// Time of its present or last request so far, if the status page shows it.
     pub request_s: Option<f64>,
     pub fds: Option<u64>,
     pub fds_limit: Option<u64>,
@@ -45,28 +46,28 @@ pub struct WorkerSample {
 pub struct ListenQueue {
     /// `127.0.0.1:80`, or `unix:/run/x.sock`.
     pub address: String,
-    /// Connections that wait to be accepted: the largest of the readings since the look before.
+    /// Length of the listen queue: the largest reading since the previous sample.
     pub queue: u64,
-    /// The mean of the same readings; absent in looks of older versions, which read once.
+    /// Mean of the same readings; absent in samples of older versions, which read once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_mean: Option<f64>,
-    /// How many may wait: the smaller of what the server asked for and `net.core.somaxconn`.
+    /// Limit of the queue: the smaller of the server's backlog and `net.core.somaxconn`.
     pub limit: u64,
-    /// It is the one that the run's URL leads to.
+    /// The run's URL leads to this socket.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_url: bool,
 }
 
-/// A destination to which connections hold local ports.
+/// A destination whose connections hold local ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortsInUse {
     /// Address and port.
     pub to: String,
-    /// Closed connections (TIME_WAIT) to it from one local address: each keeps its port for a minute.
+    /// Connections to it in TIME_WAIT from one local address; each holds its port for a minute.
     pub time_wait: u64,
 }
 
-/// A control group on the path from the server's own to the root. Counters are differences since the look before.
+/// A control group on the path from the server's own to the root. Counters are differences since the previous sample.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CgroupSample {
@@ -77,23 +78,23 @@ pub struct CgroupSample {
     pub throttled_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled_periods: Option<u64>,
-    /// CPU time that it may use, cores; None is unlimited or unread.
+    /// CPU limit in cores; `None` if unlimited or unread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_limit_cores: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Anonymous memory of it and those below: v1 `total_rss`, v2 `anon`.
+    /// Anonymous memory of it and its descendants: v1 `total_rss`, v2 `anon`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anonymous_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
-    /// Times that the high mark slowed it down.
+    /// Times that it was throttled at `memory.high`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_high: Option<u64>,
-    /// Times that it ran into its limit.
+    /// Times that it reached its memory limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<u64>,
-    /// Pages that had to leave for want of room and were soon wanted again: `workingset_refault`.
+    /// Pages that were evicted for lack of memory and soon needed again: `workingset_refault`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refaulted_pages: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,10 +105,10 @@ pub struct CgroupSample {
     pub pids: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids_limit: Option<u64>,
-    /// Times that a process or thread was refused.
+    /// Times that a new process or thread was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids_refused: Option<u64>,
-    /// Share of the time in which something in it waited, by resource: see [`Sample::pressure`].
+    /// Share of the time in which tasks in it waited, by resource: see [`Sample::pressure`].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pressure: BTreeMap<String, f64>,
 }
@@ -116,11 +117,11 @@ pub struct CgroupSample {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostSample {
-    /// Share of each processor that was busy, 0 to 1.
+    /// Busy share of each processor, 0 to 1.
     pub cores: Vec<f64>,
-    /// Share of all processor time that the hypervisor gave to others.
+    /// Share of all processor time that the hypervisor stole.
     pub steal: Option<f64>,
-    /// Tasks that run or could, and those that wait for a disk, at this moment.
+    /// Runnable tasks, and tasks waiting for a disk, at this moment.
     pub running: Option<u64>,
     pub blocked: Option<u64>,
     pub memory_available_bytes: Option<u64>,
@@ -128,74 +129,75 @@ pub struct HostSample {
     pub swap_out_pages: Option<u64>,
     pub major_faults: Option<u64>,
     pub oom_kills: Option<u64>,
-    /// Packets that a processor's backlog had no room for.
+    /// Packets dropped because a processor's backlog was full.
     pub backlog_dropped: Option<u64>,
-    /// Open files of the machine, and how many there may be.
+    /// Open files of the machine, and their limit.
     pub files: Option<u64>,
     pub files_limit: Option<u64>,
 }
 
-/// One look; differences cover the `span_s` before `t_s`.
+/// One sample; differences cover the `span_s` before `t_s`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// Seconds since the run began; in `watch` since it began.
+    /// Seconds since the run or the watch began.
     pub t_s: f64,
     pub span_s: f64,
-    /// How often the numbers that come and go (listen queues, sockets, workers that run) were read for this look.
+    /// Readings of the fast-changing numbers (listen queues, sockets, running workers) in this sample.
     pub readings: u32,
     pub worker_count: u64,
-    /// Workers that are at work: by the status page as it answered last; else those that the kernel has running or
-    /// waiting for a disk, the largest of the readings that saw all of them.
+    /// Busy workers by the latest answer of the status page. Without one, workers that the kernel shows running or
+    /// waiting for a disk: the largest of the readings that covered all workers.
     pub busy: Option<u64>,
-    /// The mean of all readings of the latter. Of a large pool each reading sees a part, and is scaled to the whole.
+    /// Mean of all readings of the kernel's states. In a large pool each reading covers a part and is scaled to the
+    /// whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_mean: Option<f64>,
-    /// Processors that master and workers used.
+    /// Processors used by master and workers.
     pub cpu_cores: Option<f64>,
     /// Workers by the kernel's state letter.
     pub states: BTreeMap<String, u64>,
-    /// Σ PSS of master, workers and their children, each as it was last read.
+    /// Σ PSS of master, workers and their children, each at its latest reading.
     pub real_memory_bytes: Option<u64>,
     pub private_bytes: Option<u64>,
     pub swap_bytes: Option<u64>,
-    /// Age of the oldest part of it.
+    /// Age of the oldest reading in it.
     pub memory_age_s: Option<f64>,
-    /// Open files of the worker that is closest to its limit, and that limit.
+    /// Open files of the worker closest to its limit, and that limit.
     pub fds: Option<u64>,
     pub fds_limit: Option<u64>,
     pub scoreboard: Option<String>,
-    /// Requests a second by the status page, those that ask for it left out.
+    /// Requests per second by the status page, without lastdrop's own requests of that page.
     pub requests_rps: Option<f64>,
-    /// Requests that wait for one of the servers behind it, by the status of a proxy.
+    /// Requests queued for a backend, by the status of a proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
-    /// For how long the status page has been waiting for a worker to answer it, seconds.
+    /// Seconds that the request of the status page has been waiting for a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_waits_s: Option<f64>,
-    /// That of the run's URL first.
+    /// The socket of the run's URL comes first.
     pub listen: Vec<ListenQueue>,
-    /// Sockets of the server's network namespace by state: `time_wait`, `established`, `close_wait`, … Of those in
-    /// `sockets_mean` the largest of the readings, of the others the latest.
+    /// Sockets of the server's network namespace by state: `time_wait`, `established`, `close_wait`, … A state that is
+    /// also in `sockets_mean` has its largest reading, others the latest.
     pub sockets: BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sockets_mean: BTreeMap<String, f64>,
-    /// Counters of the server's network namespace that moved (in a run) or all that are read (in `watch`).
+    /// Counters of the server's network namespace: in a run those that changed, in `watch` all that are read.
     pub kernel: BTreeMap<String, u64>,
-    /// Ports that the namespace has for connections to any one address and port.
+    /// Local ports of the namespace for connections to one address and port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_ports: Option<u64>,
-    /// The destination with the most closed connections; only looked for where there are enough of them for a shortage.
+    /// The destination with the most connections in TIME_WAIT; only read if there are enough of them for a shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ports_held: Option<PortsInUse>,
     pub conntrack: Option<u64>,
     pub conntrack_limit: Option<u64>,
     pub cgroups: Vec<CgroupSample>,
-    /// Share of the time in which tasks of the machine waited: `cpu_some`, `memory_some`, `memory_full`, `io_some`,
-    /// `io_full` (pressure stall information).
+    /// Share of the time in which tasks of the machine waited (pressure stall information): `cpu_some`, `memory_some`,
+    /// `memory_full`, `io_some`, `io_full`.
     pub pressure: BTreeMap<String, f64>,
     pub host: HostSample,
-    /// Lines of the kernel log that matter.
+    /// Relevant lines of the kernel log.
     pub log: Vec<String>,
 }
 
@@ -206,34 +208,35 @@ impl TimelineEntry for Sample {
     }
 }
 
-/// What was seen of the server during a run.
+/// Samples of the server during a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerTimeline {
-    /// As it is named on the command line, where its kind is known: `apache:/etc/apache2/apache2.conf`.
+    /// Its name on the command line if its kind is known: `apache:/etc/apache2/apache2.conf`.
     pub name: String,
     pub master: i32,
-    /// Workers as they were at the last look of the measured phase.
+    /// Workers at the last sample of the measured phase.
     pub workers: Vec<WorkerSample>,
     pub looks: Timeline<Sample>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
-    /// Processors that looking took.
+    /// Processors that sampling used.
     pub cost_cores: f64,
 }
 
-/// A system call that was seen.
+/// A traced system call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Syscall {
     pub pid: i32,
     pub call: String,
-    /// The file, or the connection: `TCP:[127.0.0.1:80->127.0.0.1:9]`; `unix:/run/x.sock` is one that was made to there.
+    /// The file, or the connection: `TCP:[127.0.0.1:80->127.0.0.1:9]`, or `unix:/run/x.sock` for one made to that
+    /// socket.
     pub path: String,
-    /// What is to be done, where one call can do many things: `FUTEX_WAIT_PRIVATE`, `F_SETLKW`, `LOCK_EX`.
+    /// The operation of a call with several: `FUTEX_WAIT_PRIVATE`, `F_SETLKW`, `LOCK_EX`.
     pub operation: String,
-    /// `ENOENT` and so on, where it failed.
+    /// The error if the call failed, such as `ENOENT`.
     pub error: Option<String>,
-    /// From entry to return, with what tracing adds.
+    /// Time from entry to return, including the overhead of tracing.
     pub seconds: f64,
 }
 

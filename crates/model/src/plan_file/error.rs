@@ -1,11 +1,11 @@
-//! A mistake in a plan file: what is wrong, where, and what to try.
+//! The error for a mistake in a plan file: what is wrong, where, and what to try.
 
 use std::fmt;
 
 /// A plan file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanFileError {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
     pub column: usize,
     pub what: String,
@@ -20,7 +20,7 @@ impl fmt::Display for PlanFileError {
 
 impl std::error::Error for PlanFileError {}
 
-/// What to try, for a mistake that serde found.
+/// Returns what to try for a mistake that serde reported.
 pub(super) fn suggestion(what: &str) -> String {
     let quoted: Vec<&str> = what.split('`').skip(1).step_by(2).collect();
     if what.starts_with("unknown") && quoted.len() > 1 {

@@ -1,4 +1,4 @@
-//! The format itself: what may stand in a plan file, with its documentation.
+//! The format of plan files. The doc comments of its structs are part of the JSON schema.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,11 +17,11 @@ use crate::request::{Expectation, Pick, RowScope, ThinkTime};
 use crate::units::parse_bytes;
 use crate::url::Url;
 
-/// A value that is written as text and read by its own rules.
+/// A value that the file has as text and that its type parses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text<T>(pub T);
 
-/// What can stand in a [`Text`].
+/// A type that a [`Text`] can hold.
 pub trait Readable: Sized {
     /// # Errors
     /// With what is wrong, and what to write instead.
@@ -166,7 +166,7 @@ pub struct PlanFile {
     pub(super) request: Vec<WithSpan<RequestFile>>,
 }
 
-/// A part of the file, with its place.
+/// A part of the file with its position.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct WithSpan<T>(pub(super) Spanned<T>);

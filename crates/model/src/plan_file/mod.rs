@@ -1,7 +1,7 @@
-//! Plan files: TOML that says all that a plan can say.
+//! Plan files: TOML that can express every plan.
 //!
-//! The structures of `format` are the format: what they take is what a file may say, their comments are its
-//! documentation, and its JSON schema is made from them. Every mistake is reported with line and column and what to try.
+//! The structs of `format` define the format, their doc comments document it, and its JSON schema is made from them.
+//! Every mistake is reported with line and column and what to try.
 
 mod error;
 mod format;
@@ -25,23 +25,23 @@ use crate::plan::{Network, Plan, Proxy};
 use crate::request::{Data, Page, Pick, RequestSpec};
 use crate::toml_error;
 
-/// What a plan file says, and what it leaves to others.
+/// A plan that was read from a file, and which parts the file left out.
 #[derive(Debug)]
 pub struct LoadedPlan {
-    /// Its requests are empty where they are in a file of URLs.
+    /// The plan; its requests are empty if they are in a URL file.
     pub plan: Plan,
     pub urls: Option<PathBuf>,
-    /// Does it say how much load there is to be?
+    /// True if the file says how much load to generate.
     pub has_load: bool,
     pub has_seed: bool,
     pub places: PartPositions,
 }
 
-/// Reads a plan file. `folder` is where relative file names start. What parts of the plan have to do with each other is for
-/// [`Plan::check`] to say, when options have added to it; `places` tells where its mistakes are.
+/// Reads a plan file. Relative file names start at `folder`. [`Plan::check`] checks the parts against each other, after
+/// command-line options were added; `places` then locates its mistakes.
 ///
 /// # Errors
-/// For the first mistake, with its place.
+/// For the first mistake, with its position.
 pub fn parse(text: &str, folder: &Path) -> Result<LoadedPlan, PlanFileError> {
     let lines = LineIndex::of(text);
     let at = |offset: usize, what: String, advice: String| {
@@ -67,7 +67,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<LoadedPlan, PlanFileError> {
         requests.extend(url.clone().map(RequestSpec::get));
     }
     let Some(first) = url.clone().or_else(|| requests.first().map(|r| r.url.clone())).or_else(|| {
-        // A file of URLs gives the real one.
+        // The URL file provides the real URL.
         urls.as_ref().and_then(|_| "http://127.0.0.1/".parse().ok())
     }) else {
         return Err(at(
@@ -98,7 +98,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<LoadedPlan, PlanFileError> {
         let p = p.0.get_ref();
         Page { connections_per_host: p.connections.map_or(6, |c| c.0), cache: p.cache }
     });
-    // A session without its cookies would be none.
+    // A session needs its cookies.
     plan.http.cookies = plan.pick == Pick::Session;
     if let Some(http) = &file.http {
         http.0.get_ref().set(&mut plan.http, |_| true);
@@ -120,7 +120,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<LoadedPlan, PlanFileError> {
     Ok(LoadedPlan { plan, urls, has_load, has_seed: file.seed.is_some(), places })
 }
 
-/// The JSON schema of plan files.
+/// Returns the JSON schema of plan files.
 #[must_use]
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(PlanFile).to_value()

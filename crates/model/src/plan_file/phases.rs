@@ -1,4 +1,4 @@
-//! The load that a plan file asks for: users, rate and times at its top, or `[[phase]]`.
+//! Reads the load of a plan file: users, rate and times at the top, or `[[phase]]`.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::plan::{Arrival, Load, Phase, Plan};
 
 const DEFAULT_CONNECTIONS: u32 = 256;
 
-/// Sets the phases; says whether the file has any load in it. A mistake is an offset in the file, what is wrong, and what
-/// to try.
+/// Sets the phases and returns whether the file specifies any load. An error has the offset in the file, what is
+/// wrong, and what to try.
 pub(super) fn read_phases(file: &PlanFile, plan: &mut Plan) -> Result<bool, (usize, String, String)> {
     let arrivals =
         |own: &Option<Text<Arrival>>| own.as_ref().or(file.arrivals.as_ref()).map_or(Arrival::Uniform, |a| a.0);

@@ -1,9 +1,9 @@
-//! Where the parts of a plan file stand, for the line and column of a mistake.
+//! Positions of the parts of a plan file, for the line and column of a mistake.
 
 use super::format::{PlanFile, WithSpan};
 use crate::plan::PlanPart;
 
-/// Where the lines of a text begin: a file of 100,000 requests is asked for the place of each.
+/// Offsets of the lines of a text. The index is built once, because a file may have 100,000 requests to locate.
 pub(super) struct LineIndex<'a> {
     text: &'a str,
     starts: Vec<usize>,
@@ -15,7 +15,7 @@ impl LineIndex<'_> {
         LineIndex { text, starts }
     }
 
-    /// Line and column, from 1.
+    /// Returns line and column of an offset, from 1.
     pub(super) fn place(&self, offset: usize) -> (usize, usize) {
         let mut offset = offset.min(self.text.len());
         while !self.text.is_char_boundary(offset) {
@@ -26,7 +26,7 @@ impl LineIndex<'_> {
     }
 }
 
-/// Where the parts of a plan stand in its file: line and column, from 1.
+/// Line and column of the parts of a plan in its file, from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartPositions {
     phases: Vec<(usize, usize)>,
@@ -37,7 +37,7 @@ pub struct PartPositions {
     tls: (usize, usize),
 }
 
-/// What is about the whole file is about its beginning.
+/// Position of mistakes that concern the whole file.
 const BEGINNING: (usize, usize) = (1, 1);
 
 impl PartPositions {
@@ -55,7 +55,7 @@ impl PartPositions {
         }
     }
 
-    /// Where a part is. None: it is not in the file (a request of a file of URLs, a phase of the command line).
+    /// Returns the position of a part; `None` if it is not in the file but in a URL file or on the command line.
     #[must_use]
     pub fn of_part(&self, part: PlanPart) -> Option<(usize, usize)> {
         match part {

@@ -1,4 +1,4 @@
-//! `[[request]]` of a plan file, as the request that it describes.
+//! Reads `[[request]]` of a plan file.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::format::RequestFile;
 use crate::request::{Auth, Body, Extract, ExtractSource, FormPart, PartContent, RequestSpec, check_header};
 use crate::url::Url;
 
-/// What is wrong, and what to try.
+/// A mistake: what is wrong, and what to try.
 type Mistake = (&'static str, &'static str);
 
 pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<RequestSpec, Mistake> {

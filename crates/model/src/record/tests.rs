@@ -3,7 +3,7 @@ use crate::Kind;
 use crate::counts::Counts;
 use crate::slice::{ClassAnswer, ClassPart};
 
-/// Numbers that look random and are the same each time (splitmix64).
+/// A pseudo-random generator with a fixed sequence (splitmix64).
 struct Rng(u64);
 
 impl Rng {
@@ -145,22 +145,22 @@ fn hostile_bytes_never_make_more_than_they_are() {
             bytes[at] = dice.next() as u8;
         }
         if let Ok(record) = Record::decode(&bytes) {
-            // Whatever it is now is a record like any other.
+            // Bytes that still decode must encode again.
             assert!(Record::decode(&record.encode()).is_ok());
         }
     }
-    // Each says that a great many of something follow: statuses, kinds, buckets, classes, answers.
+    // Each claims that very many items follow: statuses, kinds, buckets, classes, answers.
     let many = [0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
     for before in [&[0, 0, 0][..], &[0, 0, 0, 0], &[0, 0, 0, 0, 1, 0], &[0, 0, 0, 0, 0], &[0, 0, 0, 0, 0, 0]] {
         let bytes = [&b"ld\x02\x01"[..], before, &many].concat();
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Wrong(_))), "{before:?}");
     }
-    // Two buckets that come to be one, and to more than there can be.
+    // Two buckets that merge into one and exceed the limit of counts.
     let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x03];
     let twice = [&[1][..], &most, &[0], &most].concat();
     let bytes = [&b"ld\x02\x01"[..], &[0, 0, 0, 0, 1, 0, 2], &twice, &[0, 0, 0]].concat();
     assert!(matches!(Record::decode(&bytes), Err(RecordError::Wrong(_))));
-    // Longer than a year, by small steps.
+    // Small steps that add up to more than a year.
     let far: Vec<u8> = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x07, 1].repeat(3);
     let bytes = [&b"ld\x02\x01"[..], &[0, 0, 0, 0, 1, 0, 3], &far, &[0, 0, 0]].concat();
     assert!(matches!(Record::decode(&bytes), Err(RecordError::Wrong(_))));

@@ -1,32 +1,32 @@
-//! What an agent of a fleet did in a run.
+//! The part of one agent of a fleet in a run.
 
 use serde::{Deserialize, Serialize};
 
 use super::phase::Requests;
 use crate::counts::Counts;
 
-/// An agent's part of a run, all phases together.
+/// An agent's part of a run, over all phases.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentReport {
     pub name: String,
-    /// Everything that it did has been told. Else its requests are those of the seconds that it has told, and what its share of the
-    /// schedule had after them is unsent: the server may have seen more.
+    /// True if the agent has reported everything. Otherwise `requests` covers only the reported seconds and counts the
+    /// rest of its schedule as unsent; the server may have received more.
     pub complete: bool,
     pub requests: Requests,
-    /// Seconds of each phase that it has told.
+    /// Reported seconds of each phase.
     pub told_s: Vec<u64>,
-    /// Its clock minus the coordinator's when the run began, microseconds, and how far off that may be.
+    /// Its clock minus the coordinator's when the run began, and the error bound of that, microseconds.
     pub offset_us: i64,
     pub error_us: u64,
-    /// CPU of its load threads.
+    /// CPU time of its load threads.
     pub cpu_s: f64,
-    /// Its part of the run is this one's part of all weights.
+    /// Its share of the load is this weight divided by the sum of all weights.
     pub weight: u32,
-    /// It is on the machine that led the run.
+    /// The agent is on the machine that coordinated the run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub here: bool,
-    /// Of a log that was played: all requests of its share up to this number were sent, and the one after it was not. None: all were.
+    /// Replays: every request of its share up to this number was sent, and the next was not. `None`: all were sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub played_up_to: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What the generator itself used and ran out of during a run, and who else used the machine.
+//! Resources that the generator used and ran out of during a run, and other programs that used the machine.
 
 use std::collections::BTreeMap;
 
