@@ -1,8 +1,8 @@
-//! What a doctor has to go by: the experiments that were made, and what was seen of each server of a chain meanwhile. It can
-//! be stored, so that whatever was concluded from it can be concluded again.
+//! The data that a doctor's diagnosis rests on: the experiments that were made, and the measurements of each server of
+//! the chain. It can be stored, so that a diagnosis can be repeated from it.
 //!
-//! Shares are between 0 and 1, processors are cores, counters are differences over the step. What could not be read is
-//! absent, never zero.
+//! Shares are between 0 and 1, processors are cores, counters are differences over the step. A number that could not be
+//! read is absent, never zero.
 
 use std::collections::BTreeMap;
 
@@ -13,39 +13,39 @@ use crate::documents::WorkersCeiling;
 use crate::run::ServerCpu;
 use crate::settings::Settings;
 
-/// All of it.
+/// All experiments and measurements of one diagnosis.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Examination {
     pub url: String,
     pub tls: bool,
-    /// The agent on whose machine the servers were looked at, or several; empty: this machine.
+    /// The agent, or agents, on whose machine the servers were examined; empty: this machine.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub machine: String,
-    /// Processors of the servers' machine, and its memory.
+    /// Number of processors of the servers' machine.
     pub processors: u64,
     pub memory_bytes: u64,
-    /// Was the load put on by us, with a fixed number of users or a fixed rate? Otherwise it was there already.
+    /// Kind of load: lastdrop's own closed or open loop, or existing traffic.
     pub load: LoadShape,
-    /// The servers, the one that the URL leads to first, then those behind it.
+    /// The servers: first the one that the URL leads to, then its backends.
     pub servers: Vec<ExaminedServer>,
     pub steps: Vec<ExaminationStep>,
     pub inside: Vec<ServerProfile>,
-    /// How the memory of workers grew over all steps.
+    /// Growth of the workers' memory over all steps.
     pub growth: Vec<Growth>,
-    /// Settings of the kernel that people change for the sake of web servers, where they are not its own.
+    /// Kernel settings that are often changed for web servers, if they differ from the kernel's defaults.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
-    /// What was done otherwise than asked.
+    /// Deviations from what was asked for.
     pub notes: Vec<String>,
-    /// What could not be seen, and why.
+    /// What could not be measured, and why.
     pub unseen: Vec<String>,
-    /// Processors that looking took, on average; and what for, seconds of processor time.
+    /// Processors that the examination itself used, on average; and `cost_s`, its CPU seconds by purpose.
     pub cost_cores: f64,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub cost_s: BTreeMap<String, f64>,
-    /// Where the same servers are on several machines: what was seen of each machine, with its part of the load. Of these the whole is
-    /// put together, and of each it is concluded by itself.
+    /// With the same servers on several machines: the examination of each machine, with its share of the load. The
+    /// whole is combined from these, and each is also diagnosed separately.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<Examination>,
 }
@@ -56,7 +56,7 @@ pub enum LoadShape {
     #[default]
     Closed,
     Open,
-    /// Of others.
+    /// Existing traffic of real clients.
     Foreign,
 }
 
@@ -64,100 +64,100 @@ pub enum LoadShape {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExaminedServer {
-    /// What it is called in documents, and its kind; of a process of no known kind that is `pid`.
+    /// Name in documents, and kind; `pid` for a process of unknown kind.
     pub server: String,
     pub kind: String,
-    /// As it is named on a command line.
+    /// Name on a command line.
     pub named: String,
     pub software: String,
     pub master: i32,
-    /// Each of its workers is a process that serves one request at a time.
+    /// Each worker is a process that serves one request at a time.
     pub one_request_a_worker: bool,
     pub listens: Vec<String>,
-    /// Where it connects to, and which of these servers listens there.
+    /// Addresses that it connects to, and which of these servers listen there (`to`).
     pub connects: Vec<String>,
     pub to: Vec<String>,
-    /// What it does now, and where that comes from (`apache2.conf:12`).
+    /// Its present settings, and where each comes from (`apache2.conf:12`).
     pub settings: Settings,
     pub sources: BTreeMap<String, String>,
-    /// What each setting needs to come into force: `reload`, `restart`, `sysctl`.
+    /// What each setting needs to take effect: `reload`, `restart`, `sysctl`.
     pub needs: BTreeMap<String, String>,
-    /// The setting that says how many workers there may be.
+    /// The setting that limits the number of workers.
     pub pool: Option<String>,
-    /// What allows no more workers than that, of a pool on the machine that was examined.
+    /// Ceilings of the number of workers, for a pool on the examined machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<WorkersCeiling>,
-    /// Languages whose programs run inside its workers: `mod_perl`, `libphp` …
+    /// Language modules that run programs inside its workers: `mod_perl`, `libphp` …
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub embeds: Vec<String>,
-    /// Processors that it may use.
+    /// Processors that it may run on.
     pub cpus: Vec<usize>,
-    /// Directives that it has and that knobs do not tell, by name: `HostnameLookups` = `On`.
+    /// Directives that no knob covers, by name: `HostnameLookups` = `On`.
     pub directives: BTreeMap<String, String>,
-    /// Processes that hold one of its listening sockets and are none of its own: `pid name`.
+    /// Processes of other programs that hold one of its listening sockets: `pid name`.
     pub foreign_listeners: Vec<String>,
-    /// What an instance of it did without the modules (of PHP: extensions) that nothing refers to. None: not tried.
+    /// Test of a second instance without unused modules (for PHP: extensions); `None`: not tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modules: Option<ModuleTrial>,
 }
 
-/// A second instance of a server, with and without modules that nothing in its configuration refers to; of PHP: extensions that
-/// nothing in its configuration or the site's files refers to.
+/// Test of a second instance with and without unused modules. A module is unused if nothing in the configuration refers
+/// to it; a PHP extension, if nothing in the configuration or the site's files does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModuleTrial {
-    /// Without all of these its configuration passes its test, and the URL answers as with them.
+    /// Without all of these, the configuration passes its test and the URL answers as before.
     pub unused: Vec<ModuleSize>,
-    /// Those without which it does not start or the URL answers otherwise.
+    /// Modules without which it does not start, or the URL answers differently.
     pub needed: Vec<String>,
-    /// Those that there was no time for.
+    /// Modules that there was no time to test.
     pub undecided: Vec<String>,
-    /// Proportional size of a worker, bytes: with all modules, and without the unused ones.
+    /// Proportional set size of a worker in bytes: with all modules, and without the unused ones.
     pub worker_bytes: Option<u64>,
     pub worker_bytes_without: Option<u64>,
-    /// From the start to the first answer, seconds.
+    /// Seconds from start to first answer: with all modules, and without the unused ones.
     pub start_s: f64,
     pub start_without_s: f64,
 }
 
-/// A module and the proportional size of its file's mappings in a worker, bytes.
+/// A module, and the proportional set size of its file's mappings in a worker, bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModuleSize {
     pub name: String,
     pub bytes: Option<u64>,
-    /// The line that loads it (`20-ftp.ini:2` with its folder), where that is known.
+    /// File and line that load it (`20-ftp.ini:2` with its folder), if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<String>,
 }
 
-/// What an experiment was for.
+/// Purpose of an experiment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepKind {
-    /// One user alone: what a request costs when nobody waits.
+    /// A single user: the cost of a request without queueing.
     Alone,
     /// A few users.
     Few,
-    /// The load that is asked about.
+    /// The load that the user asked about.
     #[default]
     Main,
-    /// Twice as many.
+    /// Twice the load.
     Beyond,
-    /// The load that is asked about, with keep-alive the other way.
+    /// The main load with keep-alive switched.
     OtherKeepalive,
-    /// The same, where nobody asks for compressed answers.
+    /// The main load without asking for compressed answers.
     Uncompressed,
-    /// The same, where each user has a session of its own: otherwise all have the cookies that the plan has.
+    /// The main load with a session per user; otherwise all users share the plan's cookies.
     OtherSessions,
-    /// The same, while servers are traced and profiled: numbers of it are slower than the truth.
+    /// The main load while the servers are traced and profiled, which slows them down.
     Inside,
-    /// No load of ours.
+    /// No load by lastdrop; existing traffic is observed.
     Observed,
 }
 
 impl StepKind {
-    /// In what the load differed from the one that is asked about, but for how much it was.
+    /// Returns how the load differs from the main load, other than in its amount.
     #[must_use]
     pub fn difference(self) -> Option<&'static str> {
         match self {
@@ -169,12 +169,12 @@ impl StepKind {
     }
 }
 
-/// An experiment.
+/// Measurements of one experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExaminationStep {
     pub kind: StepKind,
-    /// Of a closed loop; 0 of an open one.
+    /// Users of a closed loop; 0 in an open loop.
     pub users: u32,
     pub rate_rps: f64,
     pub keepalive: bool,
@@ -183,9 +183,9 @@ pub struct ExaminationStep {
     pub answered: u64,
     pub answered_rps: f64,
     pub timed_out: u64,
-    /// Requests without an answer by what happened: `connect`, `reset`, `closed`, `protocol`.
+    /// Requests without an answer by failure: `connect`, `reset`, `closed`, `protocol`.
     pub failed: BTreeMap<String, u64>,
-    /// Why connections failed, in words.
+    /// Failed connections by reason.
     pub connect_errors: BTreeMap<String, u64>,
     pub status: BTreeMap<String, u64>,
     pub connections: u64,
@@ -194,38 +194,38 @@ pub struct ExaminationStep {
     pub bytes_received: u64,
     pub response: LatencySummary,
     pub service: LatencySummary,
-    /// From when a request was sent to the first byte of its answer.
+    /// Time from sending a request to the first byte of its answer.
     pub first_byte: LatencySummary,
     pub connect: LatencySummary,
     pub generator: GeneratorMeasurements,
-    /// Processor time of the servers and all behind them, seconds, as the run of this step counted it.
+    /// CPU seconds of the servers and their backends, as this step's run counted them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_s: Option<f64>,
-    /// Share of each processor of the servers' machine that was busy, and in interrupts of the network.
+    /// Busy share of each processor of the servers' machine; `softirq`: its share in network interrupts.
     pub cores: Vec<f64>,
     pub softirq: Vec<f64>,
     pub steal: f64,
-    /// Share of the time in which tasks of the machine waited: `memory_full`, `io_some` …
+    /// Share of the time in which tasks of the machine waited (pressure stall information): `memory_full`, `io_some` …
     pub pressure: BTreeMap<String, f64>,
     pub swapped_pages: u64,
-    /// The least of the machine's memory that was to be had.
+    /// The least available memory of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available_bytes: Option<u64>,
     pub oom_kills: u64,
-    /// Databases behind the servers, by their own views.
+    /// Databases behind the servers, as their own views report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub databases: Vec<DatabaseSample>,
-    /// Lines of the kernel's log that matter.
+    /// Relevant lines of the kernel log.
     pub kernel_log: Vec<String>,
     pub servers: Vec<ServerMeasurements>,
-    /// The stored run.
+    /// Id of the stored run.
     pub run: String,
-    /// Agents that were lost: the load was less than it should have been, and nobody knows when. Nothing follows from such a step.
+    /// Agents that were lost. The load was then too low for an unknown time, so nothing is concluded from the step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
 }
 
-/// Times in microseconds.
+/// Summary of a latency, microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencySummary {
@@ -237,19 +237,19 @@ pub struct LatencySummary {
     pub max: f64,
 }
 
-/// Ourselves.
+/// The generator during a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GeneratorMeasurements {
     pub saturated: bool,
     pub cores: f64,
-    /// Those of them that are the servers' machine's own, where the load does not come from there alone.
+    /// The part of `cores` on the servers' machine, if other machines also generate load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores_here: Option<f64>,
-    /// Those of each agent that puts load on.
+    /// Cores of each agent that generates load.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, f64>,
-    /// For how long its control group was not let run.
+    /// Time for which its control group was throttled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled_s: Option<f64>,
     pub no_ports: u64,
@@ -263,40 +263,40 @@ pub struct GeneratorMeasurements {
 #[serde(default)]
 pub struct ServerMeasurements {
     pub server: String,
-    /// Worker processes: at the beginning, at the end, and the most.
+    /// Worker processes at the beginning, at the end, and the most.
     pub workers_first: u64,
     pub workers_last: u64,
     pub workers_most: u64,
-    /// Worker processes that were born meanwhile, as far as they lived long enough to be seen.
+    /// Worker processes that started during the step and lived long enough to be seen.
     pub born: u64,
-    /// Times that its threads were looked at, and how many threads of workers there were on average.
+    /// Readings of its threads, and the mean number of worker threads.
     pub readings: u64,
     pub threads: f64,
-    /// Threads by what they were at, on average: `running`, `idle`, `events`, `client` (`client kept`: for the next request of a connection,
-    /// `client request`: for one, where that is known), `peer 127.0.0.1:3306`,
-    /// `lock /path`, `futex`, `sleep`, `disk`, `pipe`, `child` …
+    /// Mean number of threads by state: `running`, `idle`, `events`, `client`, `peer 127.0.0.1:3306`, `lock /path`,
+    /// `futex`, `sleep`, `disk`, `pipe`, `child` … If known, `client kept` means waiting for the next request of a
+    /// connection, and `client request` for the present one.
     pub waits: BTreeMap<String, f64>,
     pub cpu_cores: Option<f64>,
-    /// The busiest thread and the busiest process.
+    /// CPU of the busiest thread, and of the busiest process.
     pub hottest_thread_cores: f64,
     pub hottest_process_cores: f64,
-    /// The thread that ran, or waited for a processor, most of the time. None: the kernel does not count what threads wait.
+    /// The thread that was runnable most of the time. `None`: the kernel does not count how long threads wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_runnable: Option<Runnable>,
-    /// The listener of it that had the longest queue: mean and most that waited, and how many may.
+    /// Its longest listen queue: mean, largest length, limit and address.
     pub queue_mean: Option<f64>,
     pub queue_most: Option<u64>,
     pub queue_limit: Option<u64>,
     pub queue_at: String,
-    /// Places of the scoreboard by letter, on average.
+    /// Mean number of scoreboard slots by letter.
     pub scoreboard: BTreeMap<String, f64>,
-    /// Workers that its status page called busy, on average.
+    /// Mean number of busy workers by its status page.
     pub status_busy: Option<f64>,
-    /// Requests that a proxy keeps waiting for the servers behind it, most.
+    /// Most requests that a proxy queued for its backends.
     pub queued: Option<u64>,
-    /// The longest that the status page waited for a worker, seconds.
+    /// Longest wait of the status page for a worker, seconds.
     pub status_waits_s: Option<f64>,
-    /// Counters of the network namespace that moved.
+    /// Counters of the network namespace that changed.
     pub kernel: BTreeMap<String, u64>,
     pub sockets: BTreeMap<String, f64>,
     pub local_ports: Option<u64>,
@@ -306,14 +306,14 @@ pub struct ServerMeasurements {
     pub conntrack_limit: Option<u64>,
     pub fds: Option<u64>,
     pub fds_limit: Option<u64>,
-    /// Of its control groups: time throttled, periods of that, the tightest limit in cores.
+    /// Of its control groups: throttled time, throttled periods, and the tightest CPU limit in cores.
     pub throttled_us: u64,
     pub throttled_periods: u64,
     pub cpu_limit_cores: Option<f64>,
     pub memory_high: u64,
     pub memory_max: u64,
-    /// The tightest limit of memory of its control groups, pages that they gave up and soon wanted again, and the share of the time in
-    /// which something in one of them waited for memory.
+    /// Of its control groups: the tightest memory limit, refaulted pages, and the share of the time in which tasks
+    /// waited for memory.
     pub memory_limit_bytes: Option<u64>,
     pub refaulted_pages: u64,
     pub memory_stalled: f64,
@@ -321,55 +321,55 @@ pub struct ServerMeasurements {
     pub pids_refused: u64,
     pub real_memory_bytes: Option<u64>,
     pub private_bytes: Option<u64>,
-    /// Lines that its error log got, by what they say, and one of each.
+    /// New lines of its error log by message, and a sample line of each.
     pub log: BTreeMap<String, u64>,
     pub log_samples: BTreeMap<String, String>,
-    /// Of the connections that are not ours: the address that has the most of them and its share, and how many there were.
+    /// Connections of other clients: the address with the most of them and its share, and their number.
     pub top_client: Option<(String, f64)>,
     pub other_clients: f64,
-    /// Connections by the address that they were made to, all of its network namespace.
+    /// Outgoing connections of its network namespace by destination.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, PeerConnections>,
-    /// Children that have ended and that nobody has waited for since the step before.
+    /// Zombies: children that exited and have not been reaped since the previous step.
     pub zombies: u64,
 }
 
-/// How much of the time a thread could run.
+/// Share of the time in which a thread was runnable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Runnable {
-    /// It ran.
+    /// Share in which it ran.
     pub cores: f64,
-    /// It waited for a processor that others had, as a share of the time.
+    /// Share in which it waited for a processor.
     pub run_delay: f64,
 }
 
-/// Connections to one address, on average.
+/// Mean number of connections to one address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeerConnections {
     pub open: f64,
-    /// Those that the other side had not answered yet.
+    /// Connections that the peer had not accepted yet.
     pub opening: f64,
 }
 
-/// What was seen by tracing and profiling a server.
+/// Results of tracing and profiling a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerProfile {
     pub server: String,
-    /// Requests that the traced calls belong to, as far as they can be told.
+    /// Estimated number of requests that the traced calls belong to.
     pub requests: f64,
-    /// Calls a request, by what they are: `open`, `stat`, `htaccess`, `connect`, `log-write`, `dns`, `temp-file` …
+    /// Calls per request by kind: `open`, `stat`, `htaccess`, `connect`, `log-write`, `dns`, `temp-file` …
     pub calls: BTreeMap<String, f64>,
-    /// The object that stands for the most of them.
+    /// The most frequent object of each kind.
     pub objects: BTreeMap<String, String>,
-    /// Programs that listen where it connected to.
+    /// Programs that listen at the addresses it connected to.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub programs: BTreeMap<String, String>,
-    /// Time a request waits by what it waits for, seconds.
+    /// Seconds per request by what the request waits for.
     pub waits_s: BTreeMap<String, f64>,
-    /// Shares of processor time by library, and by function.
+    /// Shares of CPU time by library, and by function.
     pub libraries: BTreeMap<String, f64>,
     pub functions: BTreeMap<String, f64>,
     /// What could not be traced or profiled, and why.
@@ -377,32 +377,32 @@ pub struct ServerProfile {
     pub unseen: Vec<String>,
 }
 
-/// What workers gained a request, of those that lived through all steps.
+/// Memory growth per request of the workers that lived through all steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Growth {
     pub server: String,
     pub workers: u64,
     pub requests: u64,
-    /// Bytes a request: of their own, and resident (shared pages included).
+    /// Bytes per request: private, and resident (shared pages included).
     pub private_bytes: f64,
     pub resident_bytes: f64,
-    /// The least of the steps: what settles grows in the first only.
+    /// The least private growth of a step. Memory that settles grows only in the first step.
     pub least_private_bytes: f64,
-    /// Bytes of its own that a worker gained per request in each of the steps, in their order.
+    /// Private bytes per request that a worker gained in each step, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps_private_bytes: Vec<f64>,
-    /// All of them together.
+    /// Private bytes that all workers gained together.
     pub gained_bytes: f64,
-    /// At the end, on average: what a worker has for itself and what is resident of it; and what is resident of their master.
+    /// At the end: mean private and resident bytes of a worker, and resident bytes of the master.
     pub worker_private_bytes: f64,
     pub worker_resident_bytes: f64,
     pub master_resident_bytes: f64,
 }
 
 impl Examination {
-    /// The step that is judged: the load that is asked about, or what was there already. None where it was not made, or not whole:
-    /// another one does not stand for it.
+    /// Returns the step to judge: the main load, or the existing traffic. `None` if it was not made or is incomplete;
+    /// no other step replaces it.
     #[must_use]
     pub fn main(&self) -> Option<&ExaminationStep> {
         self.made_main().filter(|step| step.is_whole())
@@ -413,13 +413,14 @@ impl Examination {
         [StepKind::Main, StepKind::Observed, StepKind::Few].into_iter().find_map(made)
     }
 
-    /// Was the step made that is to be judged, and lost a part of its load?
+    /// Returns true if the step to judge was made but lost a part of its load.
     #[must_use]
     pub fn has_lost_main(&self) -> bool {
         self.made_main().is_some_and(|step| !step.is_whole())
     }
 
-    /// Returns why no limit is not the same as a server without a limit. None: the load that is asked about was put on and answered.
+    /// Returns why no limit is not the same as a server without a limit. None: the load that is asked about was put on
+    /// and answered.
     #[must_use]
     pub fn undecided(&self) -> Option<String> {
         /// More of them without an answer is what a limit looks like, whether its cause was seen or not.
@@ -434,20 +435,20 @@ impl Examination {
         })
     }
 
-    /// The step of this kind, where it was made and is whole.
+    /// Returns the step of this kind if it was made and is complete.
     #[must_use]
     pub fn step(&self, kind: StepKind) -> Option<&ExaminationStep> {
         self.whole_steps().find(|s| s.kind == kind)
     }
 
-    /// Steps from which something may follow.
+    /// Returns the complete steps, from which conclusions may be drawn.
     pub fn whole_steps(&self) -> impl Iterator<Item = &ExaminationStep> {
         self.steps.iter().filter(|s| s.is_whole())
     }
 }
 
 impl GeneratorMeasurements {
-    /// Cores that the load took from the servers' machine.
+    /// Returns the cores that the load used on the servers' machine.
     #[must_use]
     pub fn cores_beside_servers(&self) -> f64 {
         self.cores_here.unwrap_or(self.cores)
@@ -455,7 +456,7 @@ impl GeneratorMeasurements {
 }
 
 impl ExaminationStep {
-    /// Has all of its load been put on?
+    /// Returns true if all of its load was generated.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty()
@@ -466,26 +467,26 @@ impl ExaminationStep {
         self.servers.iter().find(|s| s.server == name)
     }
 
-    /// Requests without an answer.
+    /// Returns the number of requests without an answer.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
         self.failed.values().sum::<u64>() + self.timed_out
     }
 
-    /// Cores that ran something, of all.
+    /// Returns the busy cores of the machine.
     #[must_use]
     pub fn busy_cores(&self) -> f64 {
         self.cores.iter().sum()
     }
 
-    /// Cores that the servers and the load used.
+    /// Returns the cores that the servers and the load used.
     #[must_use]
     pub fn own_cores(&self) -> f64 {
         self.generator.cores_beside_servers() + self.servers.iter().filter_map(|s| s.cpu_cores).sum::<f64>()
     }
 
-    /// Seconds of processor time that an answer takes of the servers and all behind them. Where the run could not count it, their means over
-    /// the step tell. None where nothing was answered or nothing is known of them.
+    /// Returns the CPU seconds per answer of the servers and their backends. If the run did not count them, uses the
+    /// mean cores of the step. `None` if nothing was answered or no CPU is known.
     #[must_use]
     pub fn cpu_per_request_s(&self) -> Option<f64> {
         let cores = || self.servers.iter().filter_map(|s| s.cpu_cores).reduce(|a, b| a + b);
@@ -493,7 +494,7 @@ impl ExaminationStep {
         (self.answered > 0).then(|| ServerCpu::of(cpu_s, self.answered).us_per_request / 1e6)
     }
 
-    /// How busy these processors were, 0 to 1; all of them where none is named.
+    /// Returns how busy these processors were, 0 to 1; all processors if none is named.
     #[must_use]
     pub fn busy(&self, cpus: &[usize]) -> f64 {
         let of = |all: Vec<f64>| if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 };
@@ -501,7 +502,7 @@ impl ExaminationStep {
         if named.is_empty() { of(self.cores.clone()) } else { of(named) }
     }
 
-    /// Answers with this status, as a share.
+    /// Returns the share of answers whose status is wanted.
     #[must_use]
     pub fn share_of_status(&self, wanted: impl Fn(&str) -> bool) -> f64 {
         let all: u64 = self.status.values().sum();
@@ -511,7 +512,7 @@ impl ExaminationStep {
 }
 
 impl Runnable {
-    /// Share of the time in which it ran or waited for a processor: what it would use alone on the machine.
+    /// Returns the share of the time in which the thread was runnable: what it would use alone on the machine.
     #[must_use]
     pub fn share(self) -> f64 {
         self.cores + self.run_delay
@@ -519,14 +520,14 @@ impl Runnable {
 }
 
 impl ServerMeasurements {
-    /// Threads on average that wait for this: `peer` means any of `peer …`.
+    /// Returns the mean number of threads in a state; `peer` means any `peer …`.
     #[must_use]
     pub fn waiting(&self, what: &str) -> f64 {
         let is = |key: &str| key == what || key.strip_prefix(what).is_some_and(|rest| rest.starts_with(' '));
         self.waits.iter().filter(|(key, _)| is(key)).map(|(_, n)| n).sum()
     }
 
-    /// Of what these threads wait for, that which most of them do: its object and how many.
+    /// Returns the object that most threads in this state wait for, and their number.
     #[must_use]
     pub fn most_of(&self, what: &str) -> Option<(&str, f64)> {
         let all = self.waits.iter().filter_map(|(key, n)| Some((key.strip_prefix(what)?.strip_prefix(' ')?, *n)));
