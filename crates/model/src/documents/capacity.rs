@@ -1,4 +1,4 @@
-//! `lastdrop.capacity/1`: the highest rate that meets an objective, the knee, and the scalability law.
+//! `lastdrop.capacity/1`: the highest rate that meets an objective, the knee, and the fitted scalability law.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,22 +6,22 @@ use crate::objective::Objective;
 
 pub const CAPACITY_SCHEMA: &str = "lastdrop.capacity/1";
 
-/// One rate that was tried, or one number of users.
+/// One rate that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CapacityStep {
-    /// Requests a second that came due.
+    /// Requests per second that came due.
     pub rate: f64,
-    /// The objective was met, and the server kept up.
+    /// True if the objective was met and the server kept up.
     pub ok: bool,
-    /// What the step was for: start, bracket, search, confirm.
+    /// Purpose of the step: `start`, `bracket`, `search`, `confirm`.
     pub role: String,
     pub seconds: f64,
     pub answered_rps: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Share of the requests due without a good answer.
+    /// Share of the due requests without a good answer.
     pub errors: f64,
-    /// Why it is not ok.
+    /// Why `ok` is false.
     pub why: String,
     pub run: String,
 }
@@ -38,16 +38,16 @@ pub struct StaircaseStep {
     pub run: String,
 }
 
-/// The knee of the staircase: the number of users with the highest power, throughput divided by response time
-/// (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979). Up
-/// to it users add throughput, beyond it they mostly add waiting.
+/// The knee of the staircase: the number of users with the highest power, which is throughput divided by response time
+/// (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979).
+/// Up to the knee more users add throughput; beyond it they mostly add waiting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
     pub users: f64,
-    /// 95 %, or the neighbouring steps.
+    /// 95 % interval, or the neighbouring steps.
     pub interval: [f64; 2],
     pub rps: f64,
-    /// `usl`: from the fitted law; `measured`: the best of the steps.
+    /// `usl`: from the fitted law; `measured`: the best step.
     pub from: String,
 }
 
@@ -60,14 +60,14 @@ pub struct Usl {
     pub lambda_interval: [f64; 2],
     pub sigma_interval: [f64; 2],
     pub kappa_interval: [f64; 2],
-    /// Users and throughput at the highest throughput of the law; None where it only grows.
+    /// Users and throughput at the law's highest throughput; `None` if it always grows.
     pub peak_users: Option<f64>,
     pub peak_rps: Option<f64>,
-    /// Measured / law − 1 of each step.
+    /// Measured / law − 1, for each step.
     pub residuals: Vec<f64>,
-    /// Does the law describe the steps?
+    /// True if the law describes the steps.
     pub fits: bool,
-    /// Why not.
+    /// Why `fits` is false.
     pub why: String,
 }
 
@@ -76,26 +76,26 @@ pub struct CapacityDocument {
     pub schema: String,
     pub url: String,
     pub objective: Vec<Objective>,
-    /// Some rate meets the objective.
+    /// True if some rate meets the objective.
     pub met: bool,
-    /// The highest rate that met it and was held.
+    /// The highest rate that met the objective and was held.
     pub capacity_rps: f64,
-    /// The rate that was held, and the lowest that failed.
+    /// The held rate, and the lowest rate that failed.
     pub interval: [f64; 2],
     /// The verdict in a sentence.
     pub because: String,
-    /// The answer was held for so long.
+    /// Seconds for which the capacity was held.
     pub held_s: f64,
     pub steps: Vec<CapacityStep>,
     pub stairs: Vec<StaircaseStep>,
     pub knee: Option<Knee>,
     pub usl: Option<Usl>,
-    /// The lowest rate at which requests wait for a connection of ours: from there response and service are not the same.
+    /// The lowest rate at which requests wait for a free connection; from there response and service times differ.
     pub departure_rps: Option<f64>,
-    /// The lowest rate that failed did so because the generator was at its limit.
+    /// True if the lowest failed rate failed because the generator was at its limit.
     #[serde(default)]
     pub generator_limited: bool,
-    /// The time was over before a rate was found that meets the objective: there may be one.
+    /// True if the time ran out before a rate was found that meets the objective; there may be one.
     #[serde(default)]
     pub out_of_time: bool,
     pub interrupted: bool,

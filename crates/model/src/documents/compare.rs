@@ -1,4 +1,4 @@
-//! `lastdrop.compare/1`: B against A, and the noise of the machine.
+//! `lastdrop.compare/1`: comparison of B with A, and the noise of the machine.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 pub const COMPARE_SCHEMA: &str = "lastdrop.compare/1";
 
-/// What a comparison says of one metric of B against A.
+/// Verdict on one metric of B against A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricVerdict {
@@ -16,13 +16,13 @@ pub enum MetricVerdict {
     Inconclusive,
 }
 
-/// What a comparison says altogether.
+/// Verdict of the whole comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompareVerdict {
     Better,
     Worse,
-    /// Some metrics better, others worse.
+    /// Some metrics are better, others worse.
     Mixed,
     NoDifference,
     Inconclusive,
@@ -34,15 +34,15 @@ pub struct MetricComparison {
     pub b: f64,
     /// B / A.
     pub ratio: f64,
-    /// 95 %, of this metric alone.
+    /// 95 % interval of this metric alone.
     pub interval: [f64; 2],
-    /// Holds for all metrics together.
+    /// Verdict, corrected for testing all metrics together.
     pub verdict: MetricVerdict,
-    /// A difference of this share would have been seen (0.05 is 5 %).
+    /// The smallest difference that would have been detected, as a share (0.05 is 5 %).
     pub smallest_difference: f64,
 }
 
-/// What a comparison says of one class of requests. Its verdicts hold for all classes together.
+/// Comparison of one request class. Its verdicts are corrected for testing all classes together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassComparison {
     pub name: String,
@@ -50,15 +50,15 @@ pub struct ClassComparison {
     pub metrics: BTreeMap<String, MetricComparison>,
 }
 
-/// Which comparison it was.
+/// Kind of comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompareKind {
-    /// Two runs that were made one after the other.
+    /// Two stored runs, made one after the other.
     Stored,
-    /// Interleaved blocks.
+    /// Interleaved blocks of load on A and B.
     Live,
-    /// Interleaved blocks of the same: what it finds is noise.
+    /// Interleaved blocks on the same server (A/A test): any difference is noise.
     Aa,
 }
 
@@ -71,23 +71,23 @@ pub struct CompareSide {
     pub runs: Vec<String>,
 }
 
-/// A stretch of load at A beside one at B.
+/// One block of load on A and one on B.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CompareBlock {
     pub a: BTreeMap<String, f64>,
     pub b: BTreeMap<String, f64>,
     pub b_first: bool,
-    /// Why it does not count; empty where it does.
+    /// Why the block does not count; empty if it does.
     pub spoiled: String,
 }
 
-/// What the noise of this machine does to a metric: with nothing changed, the ratio of two runs made one after the other
-/// stays within 1 / (1 + floor) and 1 + floor in 95 of 100 cases.
+/// Noise of the machine. With nothing changed, the ratio of a metric in two successive runs stays between
+/// 1 / (1 + floor) and 1 + floor in 95 of 100 cases.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NoiseFloor {
-    /// By metric.
+    /// Noise floor by metric.
     pub floor: BTreeMap<String, f64>,
-    /// Milliseconds since 1970, UTC; None for one that was not measured but assumed.
+    /// Milliseconds since 1970, UTC; `None` if the floor is assumed, not measured.
     pub measured_unix_ms: Option<u64>,
     pub url: String,
 }
@@ -99,16 +99,16 @@ pub struct CompareDocument {
     pub a: CompareSide,
     pub b: CompareSide,
     pub metrics: BTreeMap<String, MetricComparison>,
-    /// The classes of requests that both sides have, where there are several.
+    /// The request classes that both sides have, if there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassComparison>,
     pub verdict: CompareVerdict,
     /// The verdict in a sentence.
     pub because: String,
-    /// Of the metric that the comparison is mainly about: `rps` in a closed loop, `p50_us` in an open one.
+    /// For the main metric: `rps` in a closed loop, `p50_us` in an open loop.
     pub smallest_difference: f64,
     pub blocks: Vec<CompareBlock>,
-    /// The noise that was reckoned with (stored runs), or found (--aa).
+    /// The noise floor that was used (stored runs) or measured (`--aa`).
     pub noise_floor: Option<NoiseFloor>,
     pub interrupted: bool,
     pub notes: Vec<String>,

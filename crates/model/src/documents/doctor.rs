@@ -1,4 +1,4 @@
-//! `lastdrop.doctor/1`: what limits a server, what is wasted, what will bite.
+//! `lastdrop.doctor/1`: what limits a server, what it wastes, and what is a risk.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,34 +12,34 @@ pub const DOCTOR_SCHEMA: &str = "lastdrop.doctor/1";
 pub struct DoctorDocument {
     pub schema: String,
     pub url: String,
-    /// The limit first, then wastes and risks by what they are worth.
+    /// The limit first, then wastes and risks by their effect.
     pub findings: Vec<Finding>,
-    /// The one thing that bounds throughput now.
+    /// The one finding that limits throughput now.
     pub limit: Option<String>,
-    /// How many workers the pool furthest behind should have.
+    /// Advised number of workers for the last pool of the chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers_advice: Option<WorkersAdvice>,
     pub chain: Vec<Link>,
-    /// In what nodes differ from the others of their kind.
+    /// Differences between nodes of the same kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<NodeDifference>,
-    /// Causes that the evidence cannot tell apart.
+    /// Pairs of causes that the evidence cannot tell apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cannot_tell: Vec<[String; 2]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<Confirmation>,
-    /// What is worth a word and no fault: answers of a rate limit, what was done otherwise than asked.
+    /// Information that is not a fault: rejections by a rate limit, deviations from what was asked for.
     pub notes: Vec<String>,
-    /// What could not be seen, and why.
+    /// What could not be measured, and why.
     pub unseen: Vec<String>,
-    /// Processors that looking took.
+    /// Processors that the examination used.
     pub cost_cores: f64,
     pub interrupted: bool,
-    /// All that it rests on.
+    /// The data that the diagnosis rests on.
     pub examination: Examination,
 }
 
-/// A server of the chain: where it listens, where it connects to, and which of the others listens there.
+/// A server of the chain: the addresses that it listens on, those it connects to, and which server listens there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     pub server: String,
@@ -52,12 +52,12 @@ pub struct Link {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Bounds throughput now.
+    /// Limits throughput now.
     #[default]
     Limit,
-    /// Costs without being the bound.
+    /// Costs resources but does not limit throughput.
     Waste,
-    /// Will bite.
+    /// Will cause trouble later.
     Risk,
 }
 
@@ -68,22 +68,22 @@ pub struct Finding {
     /// 0 to 1.
     pub confidence: f64,
     pub title: String,
-    /// What the server is called that it is about; empty: the machine, or ourselves.
+    /// Name of the server that the finding is about; empty: the machine, or the generator.
     pub server: String,
     pub evidence: Vec<Evidence>,
-    /// What would have contradicted it and did not.
+    /// What was ruled out: observations that would have contradicted the finding.
     pub against: Vec<String>,
     pub fix: Vec<Fix>,
-    /// What to do where no setting does it, and beside those that do.
+    /// What to do besides changing settings, or if no setting helps.
     pub advice: String,
-    /// What that should bring, by the model.
+    /// The gain that the model predicts for the fix.
     #[serde(default, rename = "expected", alias = "expect", skip_serializing_if = "Option::is_none")]
     pub expect: Option<ExpectedGain>,
-    /// How to see that it helped.
+    /// How to verify that it helped.
     pub check: String,
 }
 
-/// A number, and from where on it speaks for the finding.
+/// A number, and the threshold from which it supports the finding.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     pub source: String,
@@ -93,7 +93,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Is the number on the side of the finding? Others are there for whoever wants to see all of them.
+    /// Returns true if the number supports the finding. Numbers that do not are listed for completeness.
     #[must_use]
     pub fn speaks(&self) -> bool {
         match (self.value.as_f64(), self.threshold.as_f64()) {
@@ -104,31 +104,31 @@ impl Evidence {
     }
 }
 
-/// A setting and what it should be.
+/// A setting, and the value that it should have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fix {
-    /// What the server is called whose setting it is.
+    /// Name of the server that has the setting.
     pub server: String,
     pub knob: String,
     pub from: Value,
     pub to: Value,
     pub needs: String,
-    /// Where it stands now: a file and line, the server's default.
+    /// Where its present value comes from: a file and line, or the server's default.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub place: String,
 }
 
-/// Throughput after the change, as a ratio to now.
+/// Predicted throughput after the change, as a ratio to now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedGain {
     pub ratio: f64,
-    /// Between what and what it should be, where the evidence bounds it.
+    /// Bounds of the ratio, if the evidence gives them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
     pub because: String,
 }
 
-/// What the proposed change brought when it was tried.
+/// Measured effect of the proposed change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Confirmation {
     pub id: String,
@@ -138,11 +138,11 @@ pub struct Confirmation {
     pub kept: bool,
 }
 
-/// A change that brings less than this with 95 % confidence has not moved the limit.
+/// A change whose gain is below this with 95 % confidence has not moved the limit.
 const WORTH: f64 = 1.05;
 
 impl Confirmation {
-    /// Is it no limit, after all, whose change was tried? Without a ratio nobody knows.
+    /// Returns true if the trial showed that the finding is not the limit. Without a ratio that is unknown.
     #[must_use]
     pub fn is_refuted(&self) -> bool {
         self.ratio > 0.0 && self.interval[1] < WORTH

@@ -1,4 +1,4 @@
-//! What `knobs` says.
+//! `lastdrop.knobs/1`: the document of the command `knobs`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,41 +11,41 @@ pub const KNOBS_SCHEMA: &str = "lastdrop.knobs/1";
 pub struct KnobsDocument {
     pub schema: String,
     pub knobs: Vec<KnobRow>,
-    /// Nodes of a fleet whose settings are not those of the others of their kind.
+    /// Nodes of a fleet whose settings differ from those of other nodes of their kind.
     #[serde(default)]
     pub differs: Vec<NodeDifference>,
     pub notes: Vec<String>,
 }
 
-/// A setting of a server: what it is now, and what it could be.
+/// A setting of a server: its value, and the values it could have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KnobRow {
-    /// As it is named on a command line.
+    /// Name of the server on a command line.
     pub server: String,
     pub name: String,
-    /// What a plan about several servers calls it, where there are several: NAME.SETTING.
+    /// With several servers: the setting's name in a plan, NAME.SETTING.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub setting: String,
-    /// None: it is not known what the running server has.
+    /// The running server's value; `None` if unknown.
     pub value: Option<Setting>,
-    /// Where the value is from: a file and line, the running server, the server's default.
+    /// Source of the value: a file and line, the running server, or the server's default.
     pub source: String,
     pub default: Setting,
-    /// The smallest and the largest number, of those that are numbers.
+    /// The smallest and the largest value, for a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<[i64; 2]>,
-    /// The words that it may be, of those that are words.
+    /// The allowed words, for a word.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
     pub needs: ReloadClass,
-    /// What it does.
+    /// Its effect.
     pub effect: String,
     /// What it depends on.
     pub constraint: String,
-    /// The setting and its values with which it does anything: `pm is dynamic`.
+    /// The setting and its values with which this one has an effect: `pm is dynamic`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// Does it do anything with the present settings?
+    /// True if it has an effect with the present settings.
     #[serde(default = "yes")]
     pub matters: bool,
     /// Ids of the findings that make it worth trying.

@@ -1,4 +1,4 @@
-//! `lastdrop.log/1`: what an access log tells.
+//! `lastdrop.log/1`: the analysis of an access log.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use crate::histogram::Histogram;
 
 pub const LOG_SCHEMA: &str = "lastdrop.log/1";
 
-/// What `replay --analyse` finds. Times of day are seconds since 1970, others µs unless they say so. `lines` is the sum of `requests`,
-/// `ignored` and `unparsed`.
+/// Results of `replay --analyse`. Times of day are seconds since 1970; other times are µs unless a name says otherwise.
+/// `lines` is the sum of `requests`, `ignored` and `unparsed`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogDocument {
@@ -17,25 +17,25 @@ pub struct LogDocument {
     pub files: Vec<LogFile>,
     pub lines: u64,
     pub requests: u64,
-    /// Blank lines, comments, TCP in a log of HAProxy.
+    /// Blank lines, comments, and TCP lines of an HAProxy log.
     pub ignored: u64,
-    /// Lines that were not understood, those of `too_long` and `torn` among them.
+    /// Lines that could not be parsed, including `too_long` and `torn`.
     pub unparsed: u64,
     pub too_long: u64,
     pub torn: u64,
-    /// Out of order by more than the window.
+    /// Lines out of order by more than the window.
     pub late: u64,
-    /// With a time far ahead of their neighbours', which they were given instead.
+    /// Lines with a time far ahead of their neighbours'; they get their neighbours' time.
     pub clock_jumps: u64,
-    /// Files that break off.
+    /// Files that end in the middle.
     pub damaged: Vec<String>,
-    /// The first of the lines that were not understood.
+    /// The first lines that could not be parsed.
     pub rejected: Vec<LogRejected>,
-    /// From the first request to the last.
+    /// Seconds from the first request to the last.
     pub seconds: f64,
     pub begin_unix_s: f64,
     pub end_unix_s: f64,
-    /// What times are a multiple of.
+    /// Resolution of the log's times.
     pub resolution_us: u64,
     pub rate: LogRate,
     pub arrivals: LogArrivals,
@@ -44,13 +44,13 @@ pub struct LogDocument {
     pub bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_bytes: Option<LogSpread>,
-    /// The most frequent first; the last may be `(other)`: all that there is no room for.
+    /// The most frequent class first. The last may be `(other)`, which holds the classes beyond the limit.
     pub classes: Vec<LogClass>,
     /// The most frequent first.
     pub clients: Vec<LogClient>,
-    /// Requests of the clients that are not listed.
+    /// Requests of clients that are not listed.
     pub other_clients: u64,
-    /// False where there were more classes or clients than are counted one by one: counts are then at least so many.
+    /// False if there were more classes or clients than are counted separately; counts are then lower bounds.
     pub exact: bool,
     pub sessions: LogSessions,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct LogFile {
     pub format: String,
 }
 
-/// A line that was not understood.
+/// A line that could not be parsed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LogRejected {
     pub file: String,
@@ -88,7 +88,7 @@ pub struct LogRate {
     pub peak: LogMoment,
     pub busiest_minute: LogMoment,
     pub start_unix_s: i64,
-    /// What each of the counts is of: 1 s, more in a log of more than an hour.
+    /// Seconds that each count covers: 1, or more in a log longer than an hour.
     pub step_s: u64,
     pub counts: Vec<u64>,
 }
@@ -99,15 +99,15 @@ pub struct LogMoment {
     pub rps: f64,
 }
 
-/// How requests come.
+/// Law of the arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArrivalsLaw {
     /// Evenly spaced.
     Uniform,
-    /// Each without regard to the others.
+    /// Independent of each other (Poisson).
     Poisson,
-    /// Several together.
+    /// In bursts.
     Bursts,
 }
 
@@ -122,23 +122,23 @@ impl ArrivalsLaw {
     }
 }
 
-/// Counts of seconds within their minutes. All is None, or nothing, where no minute has enough requests.
+/// Statistics of the per-second counts within each minute. All fields are empty if no minute has enough requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogArrivals {
-    /// Variance of the counts of seconds over their mean: 0 evenly spaced, 1 Poisson, more in bursts.
+    /// Variance of the per-second counts divided by their mean: 0 evenly spaced, 1 Poisson, more in bursts.
     pub dispersion: Option<f64>,
     /// The law that fits best.
     pub law: Option<ArrivalsLaw>,
-    /// How well: 0 is perfectly, 1 not at all (Kolmogorov's distance).
+    /// Its Kolmogorov distance: 0 is a perfect fit, 1 none.
     pub distance: Option<f64>,
-    /// That of each law.
+    /// Kolmogorov distance of each law.
     pub distances: BTreeMap<String, f64>,
-    /// So many come together by the law that fits.
+    /// Requests per burst by the law that fits best.
     pub burst: f64,
 }
 
-/// Values in short.
+/// Summary of a distribution.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LogSpread {
     pub count: u64,
@@ -152,7 +152,7 @@ pub struct LogSpread {
 }
 
 impl LogSpread {
-    /// None of nothing.
+    /// Returns the summary of a histogram; `None` if it is empty.
     #[must_use]
     pub fn of(h: &Histogram) -> Option<LogSpread> {
         (h.count() > 0).then(|| LogSpread {
@@ -168,18 +168,18 @@ impl LogSpread {
     }
 }
 
-/// Requests that belong together: `GET /item/{n}`.
+/// A class of requests: `GET /item/{n}`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogClass {
     pub name: String,
     pub count: u64,
-    /// So many more there may have been, which are with the others.
+    /// Most further requests of this class that may have been counted under the others.
     #[serde(skip_serializing_if = "is_zero")]
     pub missed_at_most: u64,
-    /// Of all requests.
+    /// Share of all requests.
     pub share: f64,
-    /// By the first digit: `2xx`.
+    /// Answers by status class: `2xx`.
     pub status: BTreeMap<String, u64>,
     pub bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,7 +188,7 @@ pub struct LogClass {
     pub upstream_time_us: Option<LogSpread>,
 }
 
-/// An address, and what it took.
+/// A client address, and what it used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogClient {
@@ -197,18 +197,18 @@ pub struct LogClient {
     #[serde(skip_serializing_if = "is_zero")]
     pub missed_at_most: u64,
     pub bytes: u64,
-    /// Answers of 400 and more.
+    /// Answers with status 400 or above.
     pub errors: u64,
-    /// Of the server, where the log has it.
+    /// Total server time, if the log has it.
     pub server_time_us: u64,
 }
 
-/// What one address and browser asked for until half an hour without a request.
+/// Sessions: the requests of one address and browser until half an hour without a request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogSessions {
     pub count: u64,
-    /// So many were counted as ended before their time, to keep memory within its bound.
+    /// Sessions that were ended early to bound memory.
     #[serde(skip_serializing_if = "is_zero")]
     pub cut: u64,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! The JSON documents of commands other than `run`, a file for each. What is in them may grow; what is there keeps its name
-//! and its meaning, since documents of earlier versions are read as well.
+//! The JSON documents of commands other than `run`, one file each. Documents may gain fields, but a field keeps its
+//! name and its meaning, because documents of earlier versions are read as well.
 
 mod capacity;
 mod compare;

@@ -1,10 +1,10 @@
-//! `lastdrop.profile/1`: where a server's CPU goes.
+//! `lastdrop.profile/1`: a CPU profile of a server.
 
 use serde::{Deserialize, Serialize};
 
 pub const PROFILE_SCHEMA: &str = "lastdrop.profile/1";
 
-/// Where a server's CPU goes.
+/// A CPU profile of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProfileDocument {
     pub schema: String,
@@ -13,16 +13,16 @@ pub struct ProfileDocument {
     pub how: String,
     pub seconds: f64,
     pub samples: u64,
-    /// CPU time of the server meanwhile, by the kernel's count.
+    /// CPU time of the server during the profile, by the kernel's count.
     pub cpu_s: f64,
-    /// Requests meanwhile: those of the load, else by the status page.
+    /// Requests during the profile: those of the load, otherwise by the status page.
     pub requests: Option<u64>,
     pub us_per_request: Option<f64>,
-    /// The costliest by themselves first; empty without perf.
+    /// Functions by self time, the costliest first; empty without perf.
     pub functions: Vec<ProfileFunction>,
-    /// Programs and libraries; without perf: what the kernel had the processes at.
+    /// Programs and libraries; without perf, states of the processes as the kernel shows them.
     pub libraries: Vec<ProfileShare>,
-    /// Stacks, the outermost caller first, with their samples: those that were seen most; none without perf.
+    /// The most frequent stacks, the outermost caller first, with their samples; empty without perf.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<(Vec<String>, u64)>,
     pub notes: Vec<String>,
@@ -33,7 +33,7 @@ pub struct ProfileFunction {
     pub function: String,
     pub library: String,
     pub self_share: f64,
-    /// With all that it calls.
+    /// Share including the functions that it calls.
     pub total_share: f64,
     pub us_per_request: Option<f64>,
 }

@@ -1,11 +1,12 @@
-//! Documents of several servers in one.
+//! A list of documents, one per server.
 
 use serde::{Deserialize, Serialize};
 
-/// What a command says of each of several servers, in the order in which they were named; of one it says just that.
+/// Documents of several servers, in the order in which they were named. For a single server a command prints just its
+/// document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DocumentList<T> {
-    /// That of each.
+    /// Schema of each document.
     pub schema: String,
     pub servers: Vec<T>,
 }

@@ -1,4 +1,4 @@
-//! `lastdrop.size/1`: real memory of a server's workers, and how many fit.
+//! `lastdrop.size/1`: real memory of a server's workers, and how many workers fit.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,8 @@ impl MeanMax {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeWorkers {
     pub count: u64,
-    /// Of these, workers that have served next to nothing yet. The sizes below are those of the others; where all are cold, theirs.
+    /// Of these, workers that have served next to nothing yet. The sizes below are of the others, or of all if all are
+    /// cold.
     #[serde(default)]
     pub cold: u64,
     pub rss_bytes: MeanMax,
@@ -36,7 +37,7 @@ pub struct SizeWorkers {
     pub shared_bytes: MeanMax,
 }
 
-/// Workers that fit the budget, by four ways of reckoning; see `lastdrop-analyze`'s `pool`.
+/// Workers that fit the budget, by four formulas; see `lastdrop-analyze`'s `pool`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeFits {
     pub no_sharing: u64,
@@ -58,51 +59,51 @@ pub struct SizeDocument {
     pub real_memory_bytes: u64,
     /// Σ(size − shared) + the largest shared, of the workers.
     pub classic_real_memory_bytes: u64,
-    /// Σ RSS, which counts shared pages once a process.
+    /// Σ RSS, which counts shared pages once per process.
     pub sum_rss_bytes: u64,
-    /// Pages that the whole group has in common, counted once (parent included).
+    /// Pages shared by the group, parent included, each counted once.
     pub shared_once_bytes: u64,
     pub budget_bytes: u64,
     pub budget_from: String,
-    /// None: no worker has served anything yet, and nobody knows what one will need.
+    /// `None` if no worker has served anything yet, so that its size under load is unknown.
     #[serde(default)]
     pub fits: Option<SizeFits>,
-    /// Formulas with their numbers put in, by the name of the fit.
+    /// Formulas with their numbers, by the name of the fit.
     pub formulas: BTreeMap<String, String>,
-    /// How many workers the pool should have, where the server has one: `suggested` and `profiles` have the same number.
+    /// Advised number of workers, if the server has a pool; `suggested` and `profiles` use the same number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers_advice: Option<WorkersAdvice>,
     pub suggested: Settings,
     /// Suggestions for a dedicated, shared and bursty machine.
     pub profiles: BTreeMap<String, Settings>,
     pub effective: Settings,
-    /// The memory model, where pool sizes were tried (`--fit`).
+    /// The memory model, if pool sizes were tried (`--fit`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<SizeFit>,
-    /// What else than memory bounds the pool, where it was seen.
+    /// Known limits of the pool other than memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bounds: Vec<SizeBound>,
-    /// What directives do to the size of a worker (`--variant`).
+    /// Effect of directives on the size of a worker (`--variant`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<SizeVariant>,
     pub notes: Vec<String>,
 }
 
 impl SizeDocument {
-    /// Worker processes that fit; as many as there are where none of them has served anything.
+    /// Returns the worker processes that fit; the present number if no worker has served anything.
     #[must_use]
     pub fn fitting(&self) -> u64 {
         self.fits.map_or(self.workers.count, |fits| fits.independent)
     }
 }
 
-/// Something else than memory that more workers do not get beyond.
+/// A limit of the number of workers other than memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeBound {
     /// `database`, as in the ceilings of the advice.
     pub what: String,
     pub workers: u64,
-    /// The reckoning, in words.
+    /// The calculation in words.
     pub because: String,
 }
 
@@ -113,48 +114,48 @@ pub struct Interval {
     pub interval: [f64; 2],
 }
 
-/// A pool of some size and what it takes, bytes.
+/// A pool size and its memory, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct FitPoint {
     pub workers: u64,
-    /// What the model is fitted to: real memory and the kernel's own for these processes.
+    /// Real memory plus the kernel's memory for these processes; the model is fitted to it.
     pub total_bytes: u64,
-    /// Real memory, Σ PSS, and its anonymous part.
+    /// Real memory (Σ PSS), and its anonymous part.
     pub pss_bytes: u64,
     pub pss_anonymous_bytes: u64,
     /// The kernel's memory for the processes (page tables, stacks, maps), estimated.
     pub kernel_bytes: u64,
-    /// What the server's control group counts as anonymous, where the server has it for itself.
+    /// Anonymous memory of the server's control group, if it contains only the server.
     pub cgroup_anonymous_bytes: Option<u64>,
 }
 
-/// Workers at an age: means over the pool, bytes.
+/// Memory of workers at an age: means over the pool, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SharingPoint {
-    /// Requests that a worker has served, mean.
+    /// Mean number of requests that a worker has served.
     pub requests: f64,
     pub size_bytes: u64,
     pub shared_bytes: u64,
-    /// Size less shared: what the worker has for itself.
+    /// Size minus shared: the worker's private memory.
     pub private_bytes: u64,
 }
 
-/// What each request adds to a worker, bytes.
+/// Memory that each request adds to a worker, bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeGrowth {
     pub private_bytes: Interval,
     pub leaked_bytes: Interval,
     pub unshared_bytes: Interval,
-    /// Beyond chance?
+    /// True if the growth is statistically significant.
     pub grows: bool,
-    /// CPU seconds of a request, and of a new worker up to its first answer.
+    /// CPU seconds of a request, and of a new worker until its first answer.
     pub request_cpu_s: f64,
     pub replace_cpu_s: f64,
-    /// Requests after which replacing a worker pays best.
+    /// Optimal number of requests after which to replace a worker.
     pub best_age: Option<u64>,
 }
 
-/// total = shared + n · each, and how workers grow.
+/// The memory model, total = shared + n · each, and the growth of workers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SizeFit {
@@ -163,21 +164,21 @@ pub struct SizeFit {
     pub per_worker_bytes: Interval,
     /// Standard deviation of workers' private memory.
     pub spread_bytes: f64,
-    /// Requests at which a worker is replaced, in the answers below.
+    /// Requests after which a worker is replaced, as the numbers below assume.
     pub age: Option<u64>,
     pub independent_interval: [u64; 2],
     pub worst_case_interval: [u64; 2],
     pub growth: Option<SizeGrowth>,
     pub sharing: Vec<SharingPoint>,
-    /// `settled`, `growing` (as fast at the end as before) or `slowing` (still growing, less and less).
+    /// `settled`, `growing` (as fast at the end as before) or `slowing` (growing more and more slowly).
     pub settling: String,
-    /// Requests that each worker had served in the pools that were tried.
+    /// Requests that each worker had served in the tried pools.
     pub warmed_requests: f64,
-    /// Σ PSS (anonymous) as a share of what the control group counts, at the largest pool.
+    /// Anonymous Σ PSS divided by the control group's anonymous memory, at the largest pool.
     pub cgroup_ratio: Option<f64>,
 }
 
-/// Workers under other directives, after their first and second request.
+/// Memory of workers with other directives, after their first and second request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeVariant {
     pub name: String,

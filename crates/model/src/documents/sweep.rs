@@ -1,4 +1,4 @@
-//! `lastdrop.sweep/1`: a table of measurements, a row for each combination.
+//! `lastdrop.sweep/1`: a table of measurements, one row per combination.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct SweepRow {
     /// Name of the variant or series.
     pub series: String,
     pub url: String,
-    /// Characters of the query, where the plan sets its length.
+    /// Length of the query in characters, if the plan sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query_length: Option<u32>,
     /// Headers of the variant, `Name: value`, one after the other.
@@ -29,16 +29,16 @@ pub struct SweepRow {
     /// Mean response, microseconds.
     #[serde(default)]
     pub avtime_us: f64,
-    /// Answers a second; with several rounds their geometric mean.
+    /// Answers per second; with several rounds, their geometric mean.
     pub rps: f64,
-    /// 95 %, from the rounds; absent with fewer than two.
+    /// 95 % interval from the rounds; absent with fewer than two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rps_interval: Option<[f64; 2]>,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// `each`: every initial worker had a request first; `15s`: this much load; `no`.
+    /// Warm-up: `each` (every initial worker served a request first), `15s` (this much load), or `no`.
     pub warmed: String,
-    /// Id of the run, of the last round; empty where the settings were refused.
+    /// Id of the run of the last round; empty if the settings were refused.
     pub run: String,
     /// Ids of the runs of all rounds.
     #[serde(default)]
@@ -53,19 +53,19 @@ pub struct SweepDocument {
     pub server: Option<String>,
     /// Names of the columns that differ between rows.
     pub varying: Vec<String>,
-    /// Settings that the field's tables have a short word for, and that word; for text only.
+    /// Settings with a short name in published tables, and that name; for text output only.
     #[serde(skip)]
     pub abbreviations: Vec<(String, String)>,
     /// Parameters that are the same in all rows.
     pub fixed: BTreeMap<String, Value>,
     pub rows: Vec<SweepRow>,
-    /// Rounds in which all rows were measured, one after the other.
+    /// Rounds; each measures all rows, one after the other.
     #[serde(default)]
     pub rounds: u32,
-    /// The column by which the rows are sorted; empty where they are in the order of the plan.
+    /// The column by which the rows are sorted; empty for the order of the plan.
     #[serde(default)]
     pub sorted_by: String,
-    /// All rows were measured.
+    /// True if all rows were measured.
     pub complete: bool,
     pub notes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `top`: what a growing log or a server's status tells at a moment.
+//! `lastdrop.top/1`: traffic at one moment, from a growing log or a server's status page.
 
 use std::collections::BTreeMap;
 
@@ -8,47 +8,47 @@ use super::LogSpread;
 
 pub const TOP_SCHEMA: &str = "lastdrop.top/1";
 
-/// The window that ends now.
+/// Traffic of the window that ends now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopDocument {
     pub schema: String,
-    /// The log, or the server.
+    /// Name of the log, or of the server.
     pub source: String,
     pub unix_ms: u64,
-    /// Since the start, or as long as the window is.
+    /// Seconds covered: since the start, at most the window.
     pub window_s: f64,
-    /// Requests since the last look, a second.
+    /// Requests per second since the previous document.
     pub rps: f64,
     pub bytes_per_s: f64,
-    /// Of the window, as are all counts below.
+    /// Requests in the window, like all counts below.
     pub requests: u64,
-    /// Answers of 500 and more.
+    /// Answers with status 500 or above.
     pub server_errors: u64,
-    /// By the first digit: `2xx`.
+    /// Answers by status class: `2xx`.
     pub status: BTreeMap<String, u64>,
     pub bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_time_us: Option<LogSpread>,
-    /// The slowest first, where times are known; else the most frequent.
+    /// The slowest first if times are known, otherwise the most frequent.
     pub classes: Vec<TopGroup>,
     /// The most frequent first.
     pub clients: Vec<TopGroup>,
-    /// False where there was no room to count all classes and clients one by one.
+    /// False if there were more classes or clients than are counted separately.
     pub exact: bool,
-    /// Since the start: lines that are no requests of the log's format, and how often the log was rotated or truncated.
+    /// Since the start: lines that could not be parsed, and rotations or truncations of the log.
     pub unparsed: u64,
     pub rotations: u64,
-    /// Of a server's status: workers or connections at work and free, requests that wait for a server behind.
+    /// By a server's status page: busy and idle workers or connections, and requests queued for a backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
-    /// Classes and clients are known only of each worker's latest request.
+    /// True if classes and clients come only from each worker's latest request.
     pub sampled: bool,
-    /// Why there is nothing new: the server does not answer, the file cannot be read.
+    /// Why there is nothing new: the server does not answer, or the file cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
@@ -59,7 +59,7 @@ pub struct TopDocument {
 pub struct TopGroup {
     pub name: String,
     pub count: u64,
-    /// Answers of 400 and more.
+    /// Answers with status 400 or above.
     pub errors: u64,
     pub bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]

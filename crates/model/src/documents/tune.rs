@@ -1,4 +1,4 @@
-//! `lastdrop.tune/1`: which settings are better, and the race that proves it.
+//! `lastdrop.tune/1`: better settings, and the race that proves the gain.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,25 +14,26 @@ pub enum TuneVerdict {
     NoGain,
     Infeasible,
     Inconclusive,
-    /// Nothing was measured: `--dry-run` says what would be tried.
+    /// Nothing was measured: `--dry-run` only shows what would be tried.
     Planned,
 }
 
-/// What the best settings are the best at.
+/// The goal of a tune.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
-    /// Good answers a second.
+    /// Good answers per second.
     #[default]
     Throughput,
-    /// The shortest 99th percentile of response times.
+    /// The lowest 99th percentile of response times.
     Latency,
     /// The least memory of the workers.
     Memory,
 }
 
 impl Goal {
-    /// What a trial is compared by: good answers a second, microseconds or bytes. None where it was not measured.
+    /// Returns the measure by which trials are compared: good answers per second, microseconds or bytes. `None` if it
+    /// was not measured.
     #[must_use]
     pub fn measure(self, trial: &Trial) -> Option<f64> {
         let value = match self {
@@ -43,13 +44,13 @@ impl Goal {
         value.filter(|v| *v > 0.0 || self == Goal::Throughput)
     }
 
-    /// A measure as a number of which more is better.
+    /// Converts a measure into a number where more is better.
     #[must_use]
     pub fn goodness(self, measure: f64) -> f64 {
         if self == Goal::Throughput { measure } else { 1.0 / measure.max(f64::MIN_POSITIVE) }
     }
 
-    /// What a ratio is a number of times of.
+    /// Returns the words after a ratio: "1.2 times the throughput".
     #[must_use]
     pub fn times(self) -> &'static str {
         match self {
@@ -60,32 +61,34 @@ impl Goal {
     }
 }
 
-/// A measurement of the server with some settings over its own.
+/// A measurement of the server with some changed settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// What was changed; empty is the server as it was.
+    /// Changed settings; empty for the baseline.
     pub settings: Settings,
     /// Good answers per second, or the highest rate that meets the objectives.
     pub objective: f64,
     pub valid: bool,
-    /// Why it does not count.
+    /// Why the trial does not count.
     pub why: String,
     pub p99_us: f64,
     pub unanswered: u64,
     pub real_memory_bytes: Option<u64>,
     pub warmed: String,
-    /// What the trial was for: baseline, search, advice, race.
+    /// Purpose of the trial: `baseline`, `search`, `advice`, `race`.
     pub role: String,
-    /// Do clients keep their connections in this trial?
+    /// Whether clients reuse connections in this trial.
     pub keepalive: String,
     pub run: String,
-    /// Measured again so often because other programs were busy; what is told is the quietest.
+    /// Repetitions because other programs were busy; the numbers are those of the quietest measurement.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeated: u32,
-    /// It was ended early, for the best so far is out of its reach; what is told is about what it could have reached.
+    /// Stopped early, because it could not beat the best so far. `objective` is an estimate of what it could have
+    /// reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut_short: bool,
-    /// Where the highest rate that meets the objectives was searched: the rates that were tried. `objective` is that rate then.
+    /// The rates tried, if the trial searched for the highest rate that meets the objectives. `objective` is then that
+    /// rate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<CapacityStep>,
 }
@@ -105,23 +108,23 @@ pub struct Baseline {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Winner {
     pub settings: Settings,
-    /// How much better than the baseline, geometric mean over the pairs of the race. None where the baseline answered too little to be
-    /// divided by.
+    /// Gain over the baseline: geometric mean over the pairs of the race. `None` if the baseline answered too little
+    /// for a ratio.
     pub ratio: Option<f64>,
-    /// 95 %.
+    /// 95 % interval.
     pub interval: Option<[f64; 2]>,
-    /// In the measure of the goal.
+    /// Measure of the goal.
     pub objective: f64,
     pub p99_us: f64,
-    /// The rate at which it was shown to meet the objectives, on one more fresh start and with another seed.
+    /// The rate at which it met the objectives again, after a fresh start and with another seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meets: Option<CapacityStep>,
-    /// What its pool was expected to need, beside what it needed.
+    /// Predicted and measured memory of its pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryPrediction>,
 }
 
-/// Real memory (Σ PSS) of a pool: by the memory model, from pools of other sizes, before it was raced, and as it was measured then.
+/// Real memory (Σ PSS) of a pool: predicted by the memory model from pools of other sizes, and measured in the race.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPrediction {
     pub workers: u64,
@@ -129,132 +132,132 @@ pub struct MemoryPrediction {
     pub used_bytes: u64,
 }
 
-/// In the measure of the goal.
+/// Measure of the goal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     pub baseline: f64,
     pub best: f64,
 }
 
-/// What a setting has to do with how good the best of the search is, by the model of the search.
+/// Effect of a setting on the best trial of the search, by the search's model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SettingEffect {
     pub name: String,
-    /// In the best of the search.
+    /// Its value in the best trial.
     pub value: String,
-    /// What it is compared with: as it was, or the best of the other values.
+    /// The value that it is compared with: the original one, or the best of the others.
     pub other: String,
-    /// How many times better than with the other value, and the bounds of 95 %.
+    /// How many times better than the other value, with the 95 % interval.
     pub ratio: f64,
     pub interval: [f64; 2],
 }
 
 impl SettingEffect {
-    /// Is it shown to be no matter of chance?
+    /// Returns true if the effect is statistically significant.
     #[must_use]
     pub fn is_shown(&self) -> bool {
         self.interval[0] > 1.0 || self.interval[1] < 1.0
     }
 }
 
-/// A setting that was searched, or was not.
+/// A setting, and whether the search varied it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SearchedSetting {
     pub name: String,
-    /// The values that it could have; none where it was left alone.
+    /// Values that the search could try; empty if it left the setting alone.
     pub values: Vec<String>,
     pub because: String,
 }
 
-/// A change that a doctor's look has a reason for: tried before anything else.
+/// A change that the doctor proposes; it is tried first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
     pub settings: Settings,
-    /// What was found, and its id.
+    /// The finding in words; `finding` is its id.
     pub because: String,
     pub finding: String,
-    /// Throughput after the change as a ratio to now, where there is a model for it.
+    /// Predicted throughput after the change as a ratio to now, if there is a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,
 }
 
-/// A reason to try the settings that are worth trying for a finding: what the look before the search saw.
+/// A hint of the doctor before the search to try the settings listed for a finding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clue {
-    /// The finding that it points to. A clue is less than a finding: look-alikes are not excluded.
+    /// The finding that it hints at. A clue is weaker than a finding: similar causes are not ruled out.
     pub finding: String,
-    /// What the server is called; empty: any of them.
+    /// Name of the server; empty: any server.
     pub server: String,
-    /// What was seen.
+    /// The observation, in words.
     pub because: String,
 }
 
-/// What a tune takes, at most.
+/// Upper estimate of a tune's effort.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TuneEstimate {
-    /// Trials of the search with its finals; a race follows.
+    /// Trials of the search including its finals; a race follows.
     pub trials: u64,
-    /// Of the search and the race.
+    /// Seconds of search and race.
     pub seconds: u64,
 }
 
-/// What holds the servers back with the winner: what to look at next.
+/// The limit that remains with the winner's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemainingLimit {
-    /// Of the finding; None where nothing was found to be the limit.
+    /// Id of the finding; `None` if no limit was found.
     pub id: Option<String>,
     pub title: String,
 }
 
-/// What those who use servers have seen in some time.
+/// Metrics of the servers' users in some time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserMetrics {
     pub seconds: f64,
     pub requests: u64,
-    /// Without a good answer.
+    /// Requests without a good answer.
     pub errors: u64,
-    /// None where nothing is known of times.
+    /// `None` if no times are known.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
 }
 
-/// The time after better settings were left in force, in which they were watched.
+/// The time in which better settings were in force and watched.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WatchPeriod {
-    /// Whose requests were looked at, and how.
+    /// Whose requests were watched, and how.
     pub watched: String,
-    /// How long it was to be, seconds.
+    /// Requested duration, seconds.
     pub asked_s: f64,
     pub before: UserMetrics,
     pub during: UserMetrics,
-    /// The settings from before are in force again.
+    /// True if the previous settings were restored.
     pub went_back: bool,
     pub because: String,
 }
 
-/// One setting moved by one step while visitors use the servers.
+/// One setting changed by one step while visitors use the servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TuneStep {
     pub name: String,
     pub from: String,
     pub to: String,
-    /// How many times as short visitors' times were with it, and the bounds of 95 %; None where too little was seen.
+    /// Factor by which visitors' times became shorter, with the 95 % interval; `None` with too few requests.
     pub ratio: Option<f64>,
     pub interval: Option<[f64; 2]>,
     pub pairs: usize,
-    /// It was left in force for the steps after it.
+    /// True if the change stayed in force for later steps.
     pub taken: bool,
     pub because: String,
 }
 
-/// The visitors of servers that were tuned while they were in use.
+/// Tuning of servers with real visitors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LiveTuning {
-    /// How they are seen: `access log /var/log/nginx/access.log`.
+    /// Source of the visitors' metrics: `access log /var/log/nginx/access.log`.
     pub by: String,
-    /// What of their times was compared: `p95`.
+    /// The compared metric: `p95`.
     pub compared: String,
-    /// Of the servers as they were, at the beginning.
+    /// Metrics at the beginning, with the original settings.
     pub before: UserMetrics,
     pub steps: Vec<TuneStep>,
 }
@@ -271,20 +274,20 @@ pub struct TuneDocument {
     pub because: String,
     pub baseline: Option<Baseline>,
     pub winner: Option<Winner>,
-    /// Each setting of the servers, with what was to be tried of it or why it was left alone.
+    /// Each setting of the servers, with the values to try or why it was left alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searched: Vec<SearchedSetting>,
-    /// What a doctor's look before the search has proposed.
+    /// Proposals of the doctor before the search.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proposals: Vec<Proposal>,
-    /// What the look before the search saw.
+    /// Clues of the doctor before the search.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clues: Vec<Clue>,
-    /// How many workers the pool should have (of several pools: the last server's), by the look before the search; by ceilings alone where
-    /// nothing was looked at.
+    /// Advised number of workers (with several pools: of the last server), from the doctor before the search, or from
+    /// ceilings alone if the doctor did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers_advice: Option<WorkersAdvice>,
-    /// As it was known before the search began.
+    /// The estimate before the search began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<TuneEstimate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -294,26 +297,26 @@ pub struct TuneDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchPeriod>,
     pub trials: Vec<Trial>,
-    /// Trials (by their place in `trials`) than which none has more throughput, a shorter p99 and less memory at once.
+    /// Pareto-optimal trials, as indices into `trials`: no other trial is better in throughput, p99 and memory at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undominated: Vec<usize>,
-    /// Of each setting that was searched.
+    /// Effects of the searched settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub effects: Vec<SettingEffect>,
     pub race: Vec<Pair>,
-    /// The change of the configuration: lines that go with `-`, lines that come with `+`.
+    /// The change of the configuration as a diff: removed lines begin with `-`, added ones with `+`.
     pub diff: Vec<String>,
     pub kept: bool,
-    /// Where kept settings are, and how the server is started with them.
+    /// Where persisted settings are, and how to start the server with them.
     pub kept_in: Option<String>,
-    /// Is everything back as it was found?
+    /// True if the original state was restored.
     pub restored: bool,
     pub interrupted: bool,
     pub notes: Vec<String>,
 }
 
 impl TuneDocument {
-    /// Settings of which another value than the present one was measured.
+    /// Returns the settings of which another value was measured.
     #[must_use]
     pub fn tried(&self) -> Vec<&str> {
         let measured = self.trials.iter().filter(|t| !t.run.is_empty());
@@ -327,7 +330,7 @@ impl TuneDocument {
             .collect()
     }
 
-    /// Reasons why settings were not tried, each with their names.
+    /// Returns the reasons why settings were not tried, each with the settings' names.
     #[must_use]
     pub fn untried(&self) -> Vec<(String, Vec<&str>)> {
         let tried = self.tried();
@@ -343,7 +346,7 @@ impl TuneDocument {
         all
     }
 
-    /// Why a setting that was to be searched was not tried.
+    /// Returns why a setting that was to be searched was not tried.
     fn unreached(&self, name: &str) -> String {
         let refused = self.trials.iter().find(|t| t.run.is_empty() && t.settings.contains_key(name));
         let why = refused.map(|t| t.why.lines().next().unwrap_or_default().to_string()).filter(|why| !why.is_empty());

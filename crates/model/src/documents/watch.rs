@@ -1,4 +1,4 @@
-//! `lastdrop.watch/1`: a server at one moment, or several.
+//! `lastdrop.watch/1`: the state of one or several servers at one moment.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,51 +20,51 @@ pub struct WatchDocument {
     pub workers: Vec<WorkerSample>,
     #[serde(flatten)]
     pub look: Sample,
-    /// Databases at the end of its chain, or it itself.
+    /// Databases at the end of its chain, or the server itself if it is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub databases: Vec<DatabaseSample>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
-    /// Processors that looking takes.
+    /// Processors that sampling uses.
     pub cost_cores: f64,
 }
 
-/// Several servers at one moment: the workers of all, what else was seen of each, and who is connected to whom.
+/// Several servers at one moment: all workers, a sample of each server, and the connections between them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StackWatchDocument {
     pub schema: String,
     /// Milliseconds since 1970, UTC.
     pub unix_ms: u64,
-    /// Of all servers; absent where that of one is not known.
+    /// Real memory of all servers; absent if one of them is unknown.
     pub real_memory_bytes: Option<u64>,
     pub workers: Vec<ServerWorker>,
     pub looks: Vec<ServerSample>,
     pub chain: Vec<ChainServer>,
-    /// Those of the servers that are databases, and others at the end of the chain.
+    /// The servers that are databases, and other databases at the end of the chain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub databases: Vec<DatabaseSample>,
-    /// Nodes that are not as the others of their kind.
+    /// Nodes that differ from the others of their kind.
     #[serde(default)]
     pub differs: Vec<NodeDifference>,
-    /// Processors that looking takes.
+    /// Processors that sampling uses.
     pub cost_cores: f64,
 }
 
 /// A worker of one of several servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerWorker {
-    /// What its server is called.
+    /// Name of its server.
     pub server: String,
     #[serde(flatten)]
     pub worker: WorkerSample,
 }
 
-/// One of several servers.
+/// The sample of one of several servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerSample {
-    /// What it is called.
+    /// Name of the server.
     pub server: String,
-    /// As it is named on a command line.
+    /// Name on a command line.
     pub named: String,
     pub software: String,
     pub master: i32,
@@ -80,13 +80,14 @@ pub struct ChainServer {
     pub server: String,
     pub kind: String,
     pub listens: Vec<String>,
-    /// Where it has been connected to others of these servers since the watch began, and which of them listens there.
+    /// Addresses of other watched servers that it has connected to since the watch began, and which server listens
+    /// there.
     pub connects: Vec<String>,
     pub to: Vec<String>,
 }
 
 impl StackWatchDocument {
-    /// Puts looks at the servers together, each with what it is called.
+    /// Combines the documents of several named servers.
     #[must_use]
     pub fn of(servers: Vec<(String, WatchDocument)>, chain: Vec<ChainServer>) -> StackWatchDocument {
         let mut all = StackWatchDocument { schema: WATCH_SCHEMA.into(), chain, ..StackWatchDocument::default() };
@@ -104,20 +105,21 @@ impl StackWatchDocument {
         all
     }
 
-    /// The looks at a server that is a database, or at those that are no server of these.
+    /// Returns the samples of a server that is a database, or without a name those of databases that are not watched
+    /// servers.
     fn databases_of(&self, server: Option<&str>) -> Vec<DatabaseSample> {
         let is_watched = |d: &DatabaseSample| self.looks.iter().any(|l| Some(&l.server) == d.server.as_ref());
         let of = |d: &&DatabaseSample| server.map_or_else(|| !is_watched(d), |name| d.server.as_deref() == Some(name));
         self.databases.iter().filter(of).cloned().collect()
     }
 
-    /// Databases that are none of the servers that were named.
+    /// Returns the databases that are not among the watched servers.
     #[must_use]
     pub fn other_databases(&self) -> Vec<DatabaseSample> {
         self.databases_of(None)
     }
 
-    /// Each server alone, under what it is called and how it is named.
+    /// Returns one document per server, named by both its names if they differ.
     #[must_use]
     pub fn servers(&self) -> Vec<WatchDocument> {
         let alone = |look: &ServerSample| WatchDocument {
@@ -140,7 +142,7 @@ impl StackWatchDocument {
     }
 }
 
-/// What a watch shows: one server, or several.
+/// The document of a watch: one server, or several.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum WatchOutput {
@@ -152,7 +154,7 @@ impl WatchOutput {
     /// Reads either document.
     ///
     /// # Errors
-    /// When it is neither, or of another version.
+    /// When the text is neither document, or of another version.
     pub fn read(text: &str) -> Result<WatchOutput, serde_json::Error> {
         let value: serde_json::Value = serde_json::from_str(text)?;
         if value.get("schema").and_then(serde_json::Value::as_str) != Some(WATCH_SCHEMA) {

@@ -1,37 +1,37 @@
-//! How many workers a pool should have: one number, in the documents of every command that advises one.
+//! The advised number of workers of a pool, in the documents of every command that advises one.
 
 use serde::{Deserialize, Serialize};
 
-/// The advised number of workers, and what it follows from.
+/// The advised number of workers, and its derivation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkersAdvice {
-    /// The server whose pool it is, where a document is about several.
+    /// Name of the pool's server, in a document about several servers.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub server: String,
-    /// Requests that may be at work at once. Where the need is not known it is a ceiling: no more than that.
+    /// Requests that may be processed at once. If the need is unknown, it is only a ceiling.
     pub number: u64,
-    /// Workers that keep the processors busy, and those that idle connections hold. None: not known without load.
+    /// Workers that keep the processors busy plus those that idle connections hold; `None` if unknown without load.
     pub need: Option<u64>,
-    /// Of the need: workers that idle keep-alive connections hold.
+    /// The part of the need that idle keep-alive connections hold.
     #[serde(skip_serializing_if = "is_zero")]
     pub held_by_idle_connections: u64,
-    /// What allows no more workers than that, the lowest first.
+    /// Ceilings of the number of workers, the lowest first.
     pub ceilings: Vec<WorkersCeiling>,
-    /// `need`, or the ceiling that is below it.
+    /// What determines the number: `need`, or the ceiling below it.
     pub bound_by: String,
-    /// The need is above a ceiling.
+    /// True if the need exceeds a ceiling.
     pub too_few: bool,
-    /// Processor time of the server and all that it talks to, per request, and for how long a request alone holds its worker: what the need
-    /// follows from.
+    /// The inputs of the need: CPU time per request of the server and its backends, and how long a single request holds
+    /// its worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_us_per_request: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_us_per_request: Option<f64>,
-    /// How the need was reckoned, with its numbers.
+    /// The calculation of the need, with its numbers.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub because: String,
-    /// What would lower the need, with what it would be then.
+    /// What would lower the need, with the resulting need.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lower: Vec<String>,
 }
@@ -41,20 +41,20 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// Something that allows so many workers and no more.
+/// A ceiling of the number of workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkersCeiling {
     /// `memory`, `database`, `ServerLimit`, `descriptors`, `tasks`.
     pub by: String,
     pub number: u64,
-    /// The reckoning, in words.
+    /// The calculation in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub because: String,
 }
 
 impl WorkersAdvice {
-    /// The number, the need and the ceilings in a line.
+    /// Returns the number, the need and the ceilings as one line.
     #[must_use]
     pub fn line(&self) -> String {
         let ceilings: Vec<String> = self.ceilings.iter().map(|c| format!("{} {}", c.by, c.number)).collect();
