@@ -1,9 +1,9 @@
-//! A folder that is held open, and what is done with the files in it.
+//! A folder that is held open, and operations on its files.
 //!
-//! A name such as /srv/site/nginx.conf is looked up again by each system call that takes it. Whoever may write /srv can put a
-//! link in the place of `site` between two of them, and root writes elsewhere. So the folder is looked up once, a component
-//! at a time, and everything after that happens relative to its descriptor. `openat2` could refuse links as a whole, but the
-//! links of root (/var/run, a state folder on another disk) are wanted.
+//! Each system call resolves a name such as /srv/site/nginx.conf again. A user who may write /srv can replace `site` by
+//! a link between two calls, and root then writes elsewhere. Therefore [`Folder`] resolves the name once, one component
+//! at a time, and later operations are relative to its descriptor. `openat2` could refuse all links, but root's links
+//! (/var/run, a state folder on another disk) must work.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -21,16 +21,16 @@ use crate::owner::{is_trusted, is_trusted_folder};
 use crate::step::step;
 use crate::trusted::FileError;
 
-/// As many as the kernel follows.
+/// The kernel's own limit of links in one name.
 const MOST_LINKS: u32 = 40;
 const HELD: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Which folders and links are passed through on the way to a folder.
+/// Which folders and links a name may pass through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// Those that only root and the user who runs lastdrop may change.
+enum LinkPolicy {
+    /// Only those that nobody but root and the user who runs lastdrop can change.
     Trusted,
-    /// All folders. A link of another user leads only to a folder of that user.
+    /// All folders; a link of another user only if it leads to a folder of that user.
     OwnLinks,
 }
 
@@ -42,23 +42,23 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Holds a folder to which nobody but root and the user who runs lastdrop can redirect a name.
+    /// Opens a folder if only root and the user who runs lastdrop can change where its name leads.
     ///
     /// # Errors
-    /// With the folder or link on the way that another user may change, or when there is no such folder.
+    /// With the folder or link in the name that another user can change, or when there is no such folder.
     pub fn trusted(path: &Path) -> Result<Folder, FileError> {
-        Folder::walk(path, Way::Trusted)
+        Folder::walk(path, LinkPolicy::Trusted)
     }
 
-    /// Holds a folder that may be another user's. That user's links lead only to that user's folders.
+    /// Opens a folder that may belong to another user. That user's links may lead only to that user's folders.
     ///
     /// # Errors
     /// With the link that leads elsewhere, or when there is no such folder.
     pub fn of_anybody(path: &Path) -> Result<Folder, FileError> {
-        Folder::walk(path, Way::OwnLinks)
+        Folder::walk(path, LinkPolicy::OwnLinks)
     }
 
-    fn walk(path: &Path, way: Way) -> Result<Folder, FileError> {
+    fn walk(path: &Path, policy: LinkPolicy) -> Result<Folder, FileError> {
         let io = |at: &Path| FileError::io(at);
         let whole = match path.is_absolute() {
             true => path.to_path_buf(),
@@ -66,10 +66,10 @@ impl Folder {
         };
         let mut rest = components(&whole);
         let mut folder = Folder::root()?;
-        // The owner of a link that was followed, and its name.
+        // Owner and name of the other user's link that was followed.
         let mut foreign: Option<(u32, PathBuf)> = None;
         let mut links = 0;
-        folder.check(way)?;
+        folder.check(policy)?;
         while let Some(name) = rest.pop_front() {
             let at = folder.path.join(&name);
             let entry = File::from(
@@ -83,7 +83,7 @@ impl Folder {
                 }
                 if !is_trusted(about.uid()) {
                     let is_first = foreign.as_ref().is_none_or(|(owner, _)| *owner == about.uid());
-                    if way == Way::Trusted || !is_first {
+                    if policy == LinkPolicy::Trusted || !is_first {
                         return Err(FileError::link(&at, &about));
                     }
                     foreign = Some((about.uid(), at.clone()));
@@ -102,7 +102,7 @@ impl Folder {
             }
             let path = if name == ".." { folder.path.parent().unwrap_or(Path::new("/")).to_path_buf() } else { at };
             folder = Folder { file: entry, path };
-            folder.check(way)?;
+            folder.check(policy)?;
         }
         match foreign {
             Some((owner, link)) if folder.metadata()?.uid() != owner => {
@@ -119,15 +119,15 @@ impl Folder {
         Ok(Folder { file: file.into(), path })
     }
 
-    fn check(&self, way: Way) -> Result<(), FileError> {
+    fn check(&self, policy: LinkPolicy) -> Result<(), FileError> {
         let about = self.metadata()?;
-        match way {
-            Way::Trusted if !is_trusted_folder(&about) => Err(FileError::distrusted(&self.path, &about)),
-            Way::Trusted | Way::OwnLinks => Ok(()),
+        match policy {
+            LinkPolicy::Trusted if !is_trusted_folder(&about) => Err(FileError::distrusted(&self.path, &about)),
+            LinkPolicy::Trusted | LinkPolicy::OwnLinks => Ok(()),
         }
     }
 
-    /// Its name without links.
+    /// Returns its name without links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -139,15 +139,16 @@ impl Folder {
         self.file.metadata().map_err(FileError::io(&self.path))
     }
 
-    /// Opens a file in it for reading, at once and without following a link: nothing is known about the file yet.
+    /// Opens a file in it for reading, without blocking and without following a link. The caller must still check the
+    /// file.
     ///
     /// # Errors
-    /// When there is none, when it is a link, or when it may not be read.
+    /// When it does not exist, is a link, or may not be read.
     pub fn open(&self, name: &OsStr) -> io::Result<File> {
         self.open_with(name, OFlag::O_RDONLY, 0)
     }
 
-    /// The same with other flags.
+    /// Like [`Folder::open`], with other flags.
     ///
     /// # Errors
     /// As [`Folder::open`].
@@ -157,16 +158,16 @@ impl Folder {
         Ok(file.into())
     }
 
-    /// Makes a new file in it that only its owner may read and write.
+    /// Creates a new file in it that only its owner may read and write.
     ///
     /// # Errors
-    /// When there is something of that name, even a link, or when it cannot be made.
+    /// When the name exists, even as a link, or the file cannot be created.
     pub fn create_new(&self, name: &OsStr) -> io::Result<File> {
         step();
         self.open_with(name, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL, 0o600)
     }
 
-    /// The device and inode of an entry itself, not of what a link leads to. None where there is none.
+    /// Returns device and inode of an entry itself, not of a link's target; `None` if it does not exist.
     ///
     /// # Errors
     /// When the kernel cannot tell.
@@ -178,7 +179,7 @@ impl Folder {
         }
     }
 
-    /// Puts an entry in the place of another.
+    /// Renames an entry, replacing another one.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -187,7 +188,7 @@ impl Folder {
         Ok(renameat(&self.file, from, &self.file, to)?)
     }
 
-    /// Removes an entry that is no folder, if it is there.
+    /// Removes an entry if it exists and is not a folder.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -199,7 +200,7 @@ impl Folder {
         }
     }
 
-    /// Returns once its entries are on disk.
+    /// Flushes the folder's entries to disk.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn links_of_root_are_followed_and_those_of_others_only_to_what_is_theirs() {
         if !nix::unistd::geteuid().is_root() {
-            // Nobody else can make files of other users.
+            // Only root can create files of other users.
             return;
         }
         let dir = tempfile::tempdir().expect("a folder");
@@ -249,7 +250,8 @@ mod tests {
         for name in ["theirs", "theirs/inner", "theirs/own", "theirs/evil"] {
             lchown(at(name), Some(NOBODY), Some(NOBODY)).expect("given away");
         }
-        let path = |way: Result<Folder, FileError>| way.map(|folder| folder.path.clone()).map_err(|e| e.to_string());
+        let path =
+            |opened: Result<Folder, FileError>| opened.map(|folder| folder.path.clone()).map_err(|e| e.to_string());
         for name in ["by-root", "theirs/own", "theirs/inner", "theirs/../theirs/inner"] {
             assert_eq!(path(Folder::of_anybody(&at(name))), Ok(at("theirs/inner")), "{name}");
         }

@@ -1,8 +1,8 @@
-//! Files that a user names, or a server: read only where they have an end. `/dev/zero` has none, and a named pipe without a
-//! writer none either.
+//! Reads files that a user or a server names, if they end. `/dev/zero` does not, nor does a named pipe without a
+//! writer.
 //!
-//! Opening never waits: a named pipe is opened without blocking and has some seconds to find its writer. A shell's
-//! `<(command)` is a pipe that is handed over open, under a name such as /dev/fd/63.
+//! Opening never blocks: a named pipe is opened without blocking, and its writer has some seconds to come. A shell's
+//! `<(command)` is an already open pipe under a name such as /dev/fd/63.
 
 use std::cell::Cell;
 use std::fs::{File, Metadata, OpenOptions};
@@ -17,16 +17,16 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::trusted::kind_of;
 
-/// More than this is not read of one file.
+/// Largest input; a longer one is an error.
 pub const MOST_BYTES: u64 = 256 << 20;
-/// How long a named pipe may be without a writer.
+/// How long a named pipe may have no writer.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_MS: u16 = 20;
 
-/// A regular file, or a pipe that somebody writes to.
+/// An open regular file, or a pipe with a writer.
 #[derive(Debug)]
 pub struct Input {
-    /// A byte that was read to find out whether there is a writer.
+    /// A byte that was read to detect the writer.
     first: Option<u8>,
     file: File,
 }
@@ -47,22 +47,23 @@ impl Read for Input {
 /// Opens a regular file, or `/dev/null`, without waiting.
 ///
 /// # Errors
-/// When it cannot be opened or is anything else.
+/// When it cannot be opened, or is of another type.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    // Opening a device may do something. What is opened is looked at again, for the name may be another file's by then.
+    // Opening a device may have side effects, so its type is checked first. The open file is checked again, because the
+    // name may refer to another file by then.
     check_regular(&std::fs::metadata(path)?)?;
     let file = open_at_once(path)?;
     check_regular(&file.metadata()?)?;
     Ok(file)
 }
 
-/// Opens a regular file, `/dev/null`, or a pipe; a named pipe has to find its writer within some seconds.
+/// Opens a regular file, `/dev/null`, or a pipe. A named pipe must get a writer within some seconds.
 ///
 /// # Errors
-/// When it cannot be opened, is anything else, or nobody writes to the pipe.
+/// When it cannot be opened, is of another type, or the pipe gets no writer.
 pub fn open_stream(path: &Path) -> io::Result<Input> {
     if let Some(file) = handed_over(path)? {
-        // A file that can be read from its beginning is opened by its name.
+        // A regular file is opened by its name instead, so that it is read from its beginning.
         let about = file.metadata()?;
         if !about.is_file() && !is_null_device(&about) {
             return Ok(Input { first: None, file });
@@ -81,7 +82,7 @@ pub fn open_stream(path: &Path) -> io::Result<Input> {
     Ok(Input { first, file })
 }
 
-/// What standard input is, where it can be read to an end.
+/// Checks that standard input can be read to an end.
 ///
 /// # Errors
 /// When it is a folder or a device other than a terminal.
@@ -94,14 +95,14 @@ pub fn check_stdin() -> io::Result<()> {
 /// Reads a regular file, or `/dev/null`.
 ///
 /// # Errors
-/// When it cannot be read, is no regular file, or is larger than [`MOST_BYTES`].
+/// When it cannot be read, is not a regular file, or is larger than [`MOST_BYTES`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
     let length = file.metadata()?.len();
     read_all(file, length)
 }
 
-/// The same as text.
+/// Reads a regular file, or `/dev/null`, as text.
 ///
 /// # Errors
 /// As [`read`], and for bytes that are not UTF-8.
@@ -109,7 +110,7 @@ pub fn read_regular_text(path: &Path) -> io::Result<String> {
     text(read(path)?)
 }
 
-/// Reads the text of a file, or of a pipe: what a shell makes of `<(command)`.
+/// Reads the text of a file or pipe, such as a shell's `<(command)`.
 ///
 /// # Errors
 /// As [`read`], and for bytes that are not UTF-8.
@@ -141,7 +142,8 @@ thread_local! {
     static REFUSES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Opens no file on this thread, or does again: for whoever should read as another user and cannot. Gives what was so before.
+/// Makes this thread refuse to open files, or ends that, and returns the previous state. For a thread that should read
+/// with another user's rights but cannot change to them.
 pub fn refuse(refuses: bool) -> bool {
     REFUSES.replace(refuses)
 }
@@ -151,11 +153,11 @@ fn open_at_once(path: &Path) -> io::Result<File> {
         let why = "lastdrop cannot take on the rights of the server's user (CAP_SETUID and CAP_SETGID), and root reads nothing for it";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    // It stays so: the kernel has regular files, such as /proc/kmsg, that wait for something to read.
+    // The file stays non-blocking, because reading some of the kernel's regular files, such as /proc/kmsg, would block.
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// The device with nothing in it, which stands for "none" where a file has to be named.
+/// Returns true for `/dev/null`, which users name to mean "no file".
 fn is_null_device(metadata: &Metadata) -> bool {
     metadata.file_type().is_char_device() && metadata.rdev() == libc::makedev(1, 3)
 }
@@ -168,7 +170,7 @@ fn check_regular(about: &Metadata) -> io::Result<()> {
     }
 }
 
-/// What whoever started lastdrop handed over open, if this is the name of such a descriptor: a pipe, a terminal, a file.
+/// Returns an inherited descriptor (a pipe, terminal or file) if the path names one.
 ///
 /// # Errors
 /// When it is a folder, or a device other than a terminal.
@@ -182,7 +184,7 @@ pub fn handed_over(path: &Path) -> io::Result<Option<File>> {
         None => None,
     };
     let Some(number) = number else { return Ok(None) };
-    // SAFETY: it is only duplicated, and a number that is no descriptor is an error of that.
+    // SAFETY: the descriptor is only duplicated, and duplicating a number that is no descriptor returns an error.
     let copy = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?;
     let file = File::from(copy);
     check_stream(&file)?;
@@ -196,7 +198,7 @@ fn check_stream(file: &File) -> io::Result<()> {
     if kind.is_fifo() || kind.is_socket() || file.is_terminal() { Ok(()) } else { check_regular(&about) }
 }
 
-/// Waits until somebody has opened a named pipe for writing. Gives the first byte where it had to be read for that.
+/// Waits until a process has opened a named pipe for writing. Returns the first byte if detecting the writer read it.
 fn wait_for_writer(pipe: &File, limit: Duration) -> io::Result<Option<u8>> {
     let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
@@ -213,7 +215,7 @@ fn wait_for_writer(pipe: &File, limit: Duration) -> io::Result<Option<u8>> {
             // No writer yet.
             Ok(0) => {}
             Ok(_) => return Ok(Some(byte[0])),
-            // One that has written nothing yet.
+            // A writer that has written nothing yet.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(e) => return Err(e),
         }
@@ -262,7 +264,7 @@ mod tests {
             let pipe = pipe.clone();
             thread::spawn(move || {
                 let mut to = OpenOptions::new().write(true).open(pipe).expect("a reader comes");
-                // The reader is there and finds a writer that says nothing yet.
+                // The reader now finds a writer that has written nothing yet.
                 thread::sleep(Duration::from_millis(60));
                 to.write_all(b"late").expect("written");
             })

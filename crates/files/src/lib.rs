@@ -1,11 +1,11 @@
-//! Opens files that other users of the machine may have had a hand in.
+//! Safe access to files that other users of the machine may have tampered with.
 //!
-//! Three questions come before reading or writing, and each has a module:
+//! Three questions are answered before reading or writing; each has a module:
 //!
 //! * May lastdrop obey this file? [`TrustedFile`]: only root and the user who runs lastdrop can have written it.
-//! * Where does this name lead? [`Folder`]: a folder that is held open, so that nobody can swap it for a link between a
-//!   check and a write.
-//! * Has this input an end? [`input`]: regular files and pipes with a writer; no devices, and no waiting for ever.
+//! * Where does this name lead? [`Folder`]: a folder that is held open, so that nobody can replace it by a link between
+//! a check and a write.
+//! * Does this input end? [`input`]: regular files, and pipes with a writer; no devices, and no endless waiting.
 //!
 //! Every check is made on the descriptor that is used afterwards, never on a name.
 

@@ -1,5 +1,5 @@
-//! What owner and mode of a file say about who can have written it. Files that lastdrop obeys are those of root and of the user who
-//! runs it; what root executes for a server is judged by the same words, with other owners.
+//! Who can have written a file, by its owner and mode. lastdrop obeys files of root and of the user who runs it. The
+//! same checks, with other owners, decide what root executes for a server.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -8,27 +8,28 @@ use std::sync::OnceLock;
 const OTHERS_WRITE: u32 = 0o022;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
-/// The owner that a user namespace shows for users that it does not know.
+/// The owner that a user namespace shows for users outside its map.
 const OVERFLOW_UID: u32 = 65_534;
 
 pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
-/// May nobody but its owner write it, as its mode says?
+/// Returns true if the mode lets only the owner write.
 #[must_use]
 pub fn is_closed_to_others(mode: u32) -> bool {
     mode & OTHERS_WRITE == 0
 }
 
-/// May nobody but the owner of a file in this folder rename or remove it, as the folder's mode says? In a sticky one, such as /tmp,
-/// others may only add files.
+/// Returns true if the folder's mode lets only the owner of a file in it rename or remove that file. In a sticky
+/// folder, such as /tmp, others may only add files.
 #[must_use]
 pub fn keeps_files_of_their_owners(mode: u32) -> bool {
     is_closed_to_others(mode) || mode & STICKY != 0
 }
 
-/// May only its owner write it? Where users have groups of their own (umask 002), that group is nobody else.
+/// Returns true if only the owner may write the file. A group that contains only the user (as with umask 002) counts as
+/// the owner.
 pub(crate) fn is_written_by_its_owner_alone(metadata: &Metadata) -> bool {
     match metadata.mode() & OTHERS_WRITE {
         0 => true,
@@ -46,7 +47,7 @@ fn is_our_own_group(group: u32) -> bool {
     *own == Some(group)
 }
 
-/// The group of a user that nobody else is in, by the files of users and groups; root has none.
+/// Returns the user's group if nobody else is in it, by /etc/passwd and /etc/group; root has none.
 fn own_group(user: u32, passwd: &str, groups: &str) -> Option<u32> {
     let users: Vec<(&str, u32, u32)> = passwd
         .lines()
@@ -66,14 +67,14 @@ fn own_group(user: u32, passwd: &str, groups: &str) -> Option<u32> {
     (has_no_others && !is_first_group_of_others).then_some(*group)
 }
 
-/// May nobody but root and the user who runs lastdrop rename or remove files of theirs in this folder?
+/// Returns true if only root and the user who runs lastdrop can rename or remove their files in this folder.
 pub(crate) fn is_trusted_folder(metadata: &Metadata) -> bool {
     let is_closed = is_written_by_its_owner_alone(metadata) || keeps_files_of_their_owners(metadata.mode());
     is_closed && (is_trusted(metadata.uid()) || is_outside_of_our_users(metadata.uid()))
 }
 
-/// In a user namespace the folders of the machine belong to nobody that it knows. They are passed through: without them
-/// there would be no way to any file. Files that lastdrop obeys have to belong to a known user all the same.
+/// Returns true if the owner is the one that a user namespace shows for unknown users. The machine's folders belong to
+/// it there, so a name may pass through them. A file that lastdrop obeys must still belong to a known user.
 fn is_outside_of_our_users(uid: u32) -> bool {
     static UNKNOWN_IS_SHOWN_AS: OnceLock<Option<u32>> = OnceLock::new();
     let unknown = UNKNOWN_IS_SHOWN_AS.get_or_init(|| {
@@ -84,7 +85,7 @@ fn is_outside_of_our_users(uid: u32) -> bool {
     *unknown == Some(uid)
 }
 
-/// What an unknown user is shown as under a map of users; None where the map has that number for somebody.
+/// Returns the uid that unknown users are shown as under a uid map; `None` if the map assigns that uid to a user.
 fn unknown_user(map: &str, overflow: u32) -> Option<u32> {
     let is_known = map.lines().any(|line| {
         let mut numbers = line.split_whitespace().filter_map(|n| n.parse::<u64>().ok());

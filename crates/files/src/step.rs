@@ -1,7 +1,7 @@
-//! Steps that leave something changed: a file that is made, replaced or removed, a signal, a program that is started.
+//! Counts the steps that change something: creating, replacing or removing a file, a signal, the start of a program.
 //!
-//! A kill may come before any of them. A test has one come before each in turn: with `LASTDROP_END_AT=N` the program ends itself by
-//! SIGKILL before its N-th step, and nothing but its journal can put back what it has changed.
+//! lastdrop may be killed before any of them. A test kills it before each in turn: with `LASTDROP_END_AT=N` the program
+//! sends itself SIGKILL before its N-th step. Only its journal can then restore what it has changed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::getpid;
 
-/// The number of the step before which this process ends.
+/// Environment variable: the number of the step before which this process kills itself.
 const END_AT: &str = "LASTDROP_END_AT";
 
-/// The next step that changes something comes now.
+/// Marks the place before a step that changes something.
 pub fn step() {
     static END: OnceLock<Option<u64>> = OnceLock::new();
     static STEPS: AtomicU64 = AtomicU64::new(0);

@@ -1,8 +1,8 @@
-//! A file that lastdrop obeys: a journal that says what to restore, a kind of server that says what to execute, a token.
+//! Files that lastdrop obeys: a journal (what to restore), a described kind of server (what to execute), a token.
 //!
-//! The file and every folder above it belong to root or to the user who runs lastdrop, and nobody else may write them; the
-//! sticky bit excuses a folder such as /tmp and never a file. The file is opened once, without following a link and without
-//! waiting; owner, mode and type are those of the descriptor that is read from.
+//! The file and every folder above it must belong to root or to the user who runs lastdrop, and nobody else may write
+//! them. A folder that others may write is accepted if it is sticky, such as /tmp; a file never is. The file is opened
+//! once, without following a link and without blocking. Owner, mode and type are checked on that descriptor.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -85,7 +85,7 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// What a file is that is no regular one.
+/// Names the type of a file that is not regular.
 pub(crate) fn kind_of(about: &Metadata) -> &'static str {
     let file = about.file_type();
     match () {
@@ -98,7 +98,7 @@ pub(crate) fn kind_of(about: &Metadata) -> &'static str {
     }
 }
 
-/// A regular file that only root and the user who runs lastdrop can have written.
+/// An open regular file that only root and the user who runs lastdrop can have written.
 #[derive(Debug)]
 pub struct TrustedFile {
     file: File,
@@ -106,10 +106,10 @@ pub struct TrustedFile {
 }
 
 impl TrustedFile {
-    /// Opens one for reading.
+    /// Opens a trusted file for reading.
     ///
     /// # Errors
-    /// With its name, owner and mode where it is not one; when there is none.
+    /// With its name, owner and mode if it is not trusted; when it does not exist.
     pub fn open(path: &Path) -> Result<TrustedFile, FileError> {
         let (folder, name) = held(path)?;
         let path = folder.path().join(&name);
@@ -117,10 +117,10 @@ impl TrustedFile {
         TrustedFile::checked(&folder, path, opened)
     }
 
-    /// Opens one for reading and writing, and makes it where there is none. Its content stays.
+    /// Opens a trusted file for reading and writing, and creates it if it does not exist. Its content stays.
     ///
     /// # Errors
-    /// As [`TrustedFile::open`]; and where the file has other names.
+    /// As [`TrustedFile::open`]; also when the file has other names (hard links).
     pub fn create(path: &Path) -> Result<TrustedFile, FileError> {
         let (folder, name) = held(path)?;
         let path = folder.path().join(&name);
@@ -128,7 +128,7 @@ impl TrustedFile {
         let opened = folder.open_with(&name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600);
         let opened = TrustedFile::checked(&folder, path, opened)?;
         let about = opened.metadata()?;
-        // Another name of it may be that of a file that somebody wants emptied.
+        // A caller may truncate the file; another name may be a file that an attacker wants to have emptied.
         if about.nlink() > 1 {
             return Err(opened.many_names(&about));
         }
@@ -147,7 +147,7 @@ impl TrustedFile {
         if !is_trusted(about.uid()) || !is_written_by_its_owner_alone(&about) {
             return Err(FileError::distrusted(path, &about));
         }
-        // In a folder of everybody another user may have given a file of ours another name.
+        // In a folder that everybody may write, another user may have hard-linked one of our files.
         if about.nlink() > 1 && !is_written_by_its_owner_alone(&folder.metadata()?) {
             return Err(file.many_names(&about));
         }
@@ -159,7 +159,7 @@ impl TrustedFile {
         FileError::ManyNames { path, links, owner: about.uid(), mode: about.mode() & 0o7777 }
     }
 
-    /// Its name without links.
+    /// Returns its name without links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -171,7 +171,7 @@ impl TrustedFile {
         self.file.metadata().map_err(FileError::io(&self.path))
     }
 
-    /// All its bytes, if they are not more than `most`.
+    /// Returns all its bytes, at most `most`.
     ///
     /// # Errors
     /// When it is larger, or cannot be read.
@@ -191,10 +191,10 @@ impl TrustedFile {
     }
 }
 
-/// Checks a folder and those above it.
+/// Checks that a folder and all folders above it are trusted.
 ///
 /// # Errors
-/// With the one that another user may change; when there is none.
+/// With the folder that another user can change; when the folder does not exist.
 pub fn check_folder(path: &Path) -> Result<(), FileError> {
     Folder::trusted(path).map(drop)
 }
@@ -205,7 +205,7 @@ fn held(path: &Path) -> Result<(Folder, std::ffi::OsString), FileError> {
     Ok((Folder::trusted(folder)?, name.to_os_string()))
 }
 
-/// Why a file was not opened: a link and a socket are not, whoever asks.
+/// Finds out why a file could not be opened; it may be a link or a socket.
 fn refusal(folder: &Folder, path: &Path, error: io::Error) -> FileError {
     let name = path.file_name().unwrap_or_default();
     let about = folder.open_with(name, OFlag::O_PATH, 0).and_then(|entry| entry.metadata());
