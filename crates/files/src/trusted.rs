@@ -66,7 +66,7 @@ impl FileError {
         FileError::Link { path: path.into(), owner: about.uid(), mode: about.mode() & 0o7777 }
     }
 
-    /// Is there no such file?
+    /// Returns true if the file does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -74,7 +74,7 @@ pub fn describe(settings: &Settings) -> String {
     shown.join(", ")
 }
 
-/// What a knob is for, so that a search can treat every server alike.
+/// Purpose of a knob, the same for every server, so that a search can treat all servers alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Most workers that may run at once.

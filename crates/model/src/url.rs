@@ -74,14 +74,14 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// The value of the Host header: brackets around IPv6, the port unless it is the scheme's own.
+    /// Returns the value of the Host header: brackets around IPv6, and the port unless it is the scheme's default.
     #[must_use]
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         if self.port == default_port(self.tls) { host } else { format!("{host}:{}", self.port) }
     }
 
-    /// Scheme and authority: `https://host:8443`.
+    /// Returns scheme and authority: `https://host:8443`.
     #[must_use]
     pub fn origin(&self) -> String {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority())

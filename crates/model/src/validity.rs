@@ -29,7 +29,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// The worst of the reasons; valid without any.
+    /// Returns the validity with the worst verdict of the reasons; valid without reasons.
     #[must_use]
     pub fn of(reasons: Vec<Reason>) -> Validity {
         let verdict = reasons.iter().map(|r| r.verdict).max().unwrap_or(Verdict::Valid);

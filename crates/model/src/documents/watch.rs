@@ -8,7 +8,7 @@ use crate::sample::{Sample, WorkerSample};
 
 pub const WATCH_SCHEMA: &str = "lastdrop.watch/1";
 
-/// A server at one moment, as `watch` shows it; differences cover `span_s`.
+/// State of a server at one moment, as `watch` shows it; differences cover `span_s`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WatchDocument {
     pub schema: String,

@@ -1,4 +1,4 @@
-//! How much load there is, and for how long: the phases of a plan.
+//! The phases of a plan: how much load, and for how long.
 
 use std::fmt;
 use std::str::FromStr;

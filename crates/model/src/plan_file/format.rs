@@ -71,7 +71,7 @@ impl FromStr for Bandwidth {
             }
             None => match parse_bytes(text) {
                 Ok(bytes) => bytes as f64,
-                // No unit helps it.
+                // Read it as a plain number, so that the bounds check reports a value such as -1 or inf.
                 Err(_) => text.trim().parse().map_err(|_| wrong())?,
             },
         };
