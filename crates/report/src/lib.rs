@@ -32,7 +32,7 @@ pub use compare::compare_text;
 pub use doctor::{doctor_list, doctor_text, explain_text, limit_line};
 pub use events::event_line;
 pub use formats::{Format, formatted, junit, sweep_csv};
-pub use html::{Shown, html_report};
+pub use html::{ReportDocument, html_report};
 pub use knobs::knobs_text;
 pub use log::log_text;
 pub use profile::{flame_graph, profile_text};

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use lastdrop_model::plan::Phase;
-use lastdrop_report::html::{Live, Moment, Sight};
+use lastdrop_report::html::{LiveRun, LiveSample, LiveSecond};
 use lastdrop_store::{LatestSecond, Progress, Store, StoreError};
 use lastdrop_wire::{Acceptor, Wire};
 
@@ -68,10 +68,10 @@ impl Starts {
     }
 }
 
-fn moment(second: &LatestSecond, start_s: f64) -> Moment {
+fn moment(second: &LatestSecond, start_s: f64) -> LiveSecond {
     let h = &second.response;
     let some = |value: u64| (h.count() > 0).then_some(value);
-    Moment {
+    LiveSecond {
         at_s: (start_s + f64::from(second.second)).floor() + 0.5,
         answered: second.counts.answered,
         failed: second.counts.failed.total() + second.counts.timed_out,
@@ -83,9 +83,9 @@ fn moment(second: &LatestSecond, start_s: f64) -> Moment {
 }
 
 /// A run under way, as far as it has been written down.
-pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Live<'a>, StoreError> {
+pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<LiveRun<'a>, StoreError> {
     let mut had = Had { second: store.key_before_latest(id, SHOWN)?, look: store.look_key_before_latest(id, SHOWN)? };
-    let (mut starts, mut moments) = (Starts::default(), Vec::<Moment>::new());
+    let (mut starts, mut moments) = (Starts::default(), Vec::<LiveSecond>::new());
     loop {
         let news = store.seconds_after(id, had.second)?;
         let Some(last) = news.last() else { break };
@@ -103,10 +103,10 @@ pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Li
         let news = store.looks_after(id, had.look)?;
         let Some(last) = news.last() else { break };
         had.look = last.key;
-        sights.extend(news.iter().map(|l| Sight::of(&l.look)));
+        sights.extend(news.iter().map(|l| LiveSample::of(&l.look)));
     }
     let (answered, failed) = store.ends_until(id, had.second)?;
-    Ok(Live {
+    Ok(LiveRun {
         id,
         label: &progress.label,
         started_unix_ms: progress.started_unix_ms,
@@ -173,7 +173,7 @@ impl<'a> Stream<'a> {
             }
             for seen in store.looks_after(id, had.look).map_err(io::Error::other)? {
                 had.look = seen.key;
-                self.event("look", had, &serde_json::to_string(&Sight::of(&seen.look))?)?;
+                self.event("look", had, &serde_json::to_string(&LiveSample::of(&seen.look))?)?;
             }
             if is_over && news.is_empty() {
                 return self.event("ended", had, "");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lastdrop_model::{ObjectiveResult, Printable, Run, Verdict};
-use lastdrop_report::html::Said;
+use lastdrop_report::html::EscapedText;
 use lastdrop_report::{history_line, utc};
 use lastdrop_store::{Listed, ListedPart, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
 use maud::{Markup, html};
@@ -83,7 +83,7 @@ pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing, under_way:
         @if let Some(first) = first {
             div.pick role="status" {
                 p {
-                    strong { "Compare " } (Said(&what(first))) span.quiet { " of " (when(first.at_unix_ms)) " UTC" }
+                    strong { "Compare " } (EscapedText(&what(first))) span.quiet { " of " (when(first.at_unix_ms)) " UTC" }
                     strong { " with …" } " choose another run."
                 }
                 a href=(Asked { first: None, ..asked.clone() }.link()) { "Do not compare" }
@@ -165,19 +165,19 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
     html! {
         tr.chosen[asked.first.as_ref() == Some(id)] {
             th.what scope="row" {
-                a id=(format!("run-{id}")) href=(format!("/run/{id}")) { (Said(&what(one))) }
+                a id=(format!("run-{id}")) href=(format!("/run/{id}")) { (EscapedText(&what(one))) }
                 @if let Some((tone, word)) = chip { " " span.chip.(tone) { (word) } }
                 @for tag in &one.remark.tags {
-                    " " a.tag href=(Asked { search: tag.clone(), page: 0, first: asked.first.clone() }.link()) { (Said(tag)) }
+                    " " a.tag href=(Asked { search: tag.clone(), page: 0, first: asked.first.clone() }.link()) { (EscapedText(tag)) }
                 }
                 @if !one.parts.is_empty() { (parts(one)) }
-                @if !one.remark.note.is_empty() { p.note-text { (Said(&short(&one.remark.note))) } }
+                @if !one.remark.note.is_empty() { p.note-text { (EscapedText(&short(&one.remark.note))) } }
             }
             td.when { (when(one.at_unix_ms)) }
-            td.load { (Said(&numbers[3])) }
-            td.n data-name="answered/s" { (Said(&numbers[0])) }
-            td.n data-name="p99" { (Said(&numbers[1])) }
-            td.n data-name="unanswered" { (Said(&numbers[2])) }
+            td.load { (EscapedText(&numbers[3])) }
+            td.n data-name="answered/s" { (EscapedText(&numbers[0])) }
+            td.n data-name="p99" { (EscapedText(&numbers[1])) }
+            td.n data-name="unanswered" { (EscapedText(&numbers[2])) }
             td.compare { @if comparable { (compare(id, asked, &what(one))) } }
         }
     }
@@ -191,7 +191,7 @@ fn parts(one: &Listed) -> Markup {
             summary { (one.part_count) @if one.part_count == 1 { " run" } @else { " runs" } }
             ol {
                 @for part in &one.parts {
-                    li { a href=(format!("/run/{}", part.id)) { (Said(&part_name(part))) } }
+                    li { a href=(format!("/run/{}", part.id)) { (EscapedText(&part_name(part))) } }
                 }
                 @if left > 0 { li.quiet { (left) " more: lastdrop history --all -n " (one.part_count) } }
             }
@@ -209,12 +209,12 @@ fn compare(id: &str, asked: &Asked, what: &str) -> Markup {
     match &asked.first {
         None => {
             let link = Asked { first: Some(id.into()), ..asked.clone() }.link();
-            html! { a id=(name) href=(link) aria-label=(Said(&format!("compare {what} with another run"))) { "compare" } }
+            html! { a id=(name) href=(link) aria-label=(EscapedText(&format!("compare {what} with another run"))) { "compare" } }
         }
         Some(first) if first == id => html! { span.quiet { "this one" } },
         Some(first) => html! {
             a.button id=(name) href=(format!("/compare?a={}&b={}", encoded(first), encoded(id)))
-                aria-label=(Said(&format!("with this: {what}"))) { "with this" }
+                aria-label=(EscapedText(&format!("with this: {what}"))) { "with this" }
         },
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lastdrop_http::RequestParser;
-use lastdrop_report::html::{Content, Shown, served_page};
+use lastdrop_report::html::{Content, ReportDocument, served_page};
 use lastdrop_store::{Found, Remark, State, Store, StoreError, What};
 use lastdrop_wire::{Acceptor, Slot, Wire};
 use maud::Markup;
@@ -223,8 +223,8 @@ impl Site {
         if whole(id, store)? == Found::Document(id.to_string()) {
             let text = store.document(id)?;
             let tail = pages::remark(id, &store.remark(id)?, &self.door);
-            return Ok(match Shown::read(&text) {
-                Ok(shown) => self.page(id, pages::above(None), &Content::Shown(&shown), tail),
+            return Ok(match ReportDocument::read(&text) {
+                Ok(shown) => self.page(id, pages::above(None), &Content::Documents(&shown), tail),
                 Err(why) => self.failure(500, &why),
             });
         }
@@ -238,8 +238,8 @@ impl Site {
         }
         let run = store.load(id)?;
         let lead = pages::above(Some(pages::actions(&run, &self.door)));
-        let shown = [Shown::Run(Box::new(run))];
-        let answer = self.page(id, lead, &Content::Shown(&shown), remark);
+        let shown = [ReportDocument::Run(Box::new(run))];
+        let answer = self.page(id, lead, &Content::Documents(&shown), remark);
         store.check_reads()?;
         Ok(answer)
     }
@@ -256,8 +256,8 @@ impl Site {
             Err(why) => self.failure(500, &why),
             Ok(document) => {
                 let lead = pages::above(Some(pages::swap(a, b)));
-                let shown = [Shown::Pair(Box::new(document), Box::new(first), Box::new(second))];
-                self.page("Two runs", lead, &Content::Shown(&shown), Markup::default())
+                let shown = [ReportDocument::Pair(Box::new(document), Box::new(first), Box::new(second))];
+                self.page("Two runs", lead, &Content::Documents(&shown), Markup::default())
             }
         })
     }

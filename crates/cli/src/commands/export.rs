@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use lastdrop_model::Printable;
-use lastdrop_report::export::{EXPORTERS, Exporter, Pieces, Runs, exporter};
+use lastdrop_report::export::{EXPORTERS, Exporter, Framing, Runs, exporter};
 use lastdrop_store::Store;
 
 use crate::commands::history::open;
@@ -42,7 +42,7 @@ fn format(name: &str) -> Result<&'static dyn Exporter, String> {
 pub fn export(args: ExportArgs) -> Result<Exit> {
     let pieces = args.format.pieces();
     if args.output.contains("://") {
-        if pieces != Pieces::Messages {
+        if pieces != Framing::Messages {
             return Err(UsageError(format!("{} is written to a file, and not to a URL", args.format.name())).into());
         }
         let url = collector(&args.output).map_err(UsageError)?;
@@ -57,7 +57,7 @@ pub fn export(args: ExportArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     let file = Outfile::open(&args.output)?;
-    if pieces == Pieces::Messages && file.is_stdout() && stdio::out_is_terminal() {
+    if pieces == Framing::Messages && file.is_stdout() && stdio::out_is_terminal() {
         return Err(UsageError("protobuf is not for a terminal: -o FILE, or -o http://HOST:PORT".into()).into());
     }
     let store = open(args.store)?;
@@ -76,9 +76,9 @@ pub fn write_pieces(store: &Store, id: &str, exporter: &dyn Exporter, file: Outf
     file.pieces(|out| {
         let mut last = Vec::new();
         let mut write = |piece: Vec<u8>| match exporter.pieces() {
-            Pieces::Lines => out.write_all(text(&piece).as_str().as_bytes()),
-            Pieces::Messages => out.write_all(&piece),
-            Pieces::State => {
+            Framing::Lines => out.write_all(text(&piece).as_str().as_bytes()),
+            Framing::Messages => out.write_all(&piece),
+            Framing::State => {
                 last = piece;
                 Ok(())
             }

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_model::bounds::LISTED;
 use lastdrop_report::export::EXPORTERS;
-use lastdrop_report::formats::{Kept, Table, history_table};
+use lastdrop_report::formats::{HistoryRow, Table, history_table};
 use lastdrop_report::table::aligned;
-use lastdrop_report::{Format, Shown, history_line, run_text, timeline_text, utc};
+use lastdrop_report::{Format, ReportDocument, history_line, run_text, timeline_text, utc};
 use lastdrop_store::{Entry, Found, State, Store, StoreError, What};
 use serde_json::json;
 
@@ -114,7 +114,7 @@ impl Listing {
     }
 
     fn table(&self) -> Table {
-        let runs = self.runs.iter().map(|ListedRun { entry: e, others }| Kept {
+        let runs = self.runs.iter().map(|ListedRun { entry: e, others }| HistoryRow {
             id: &e.id,
             unix_ms: e.started_unix_ms,
             what: "run",
@@ -123,7 +123,7 @@ impl Listing {
             run: e.run.as_ref(),
             runs: others + 1,
         });
-        let documents = self.documents.iter().map(|d| Kept {
+        let documents = self.documents.iter().map(|d| HistoryRow {
             id: &d.id,
             unix_ms: d.unix_ms,
             what: what(&d.schema),
@@ -224,8 +224,8 @@ fn show_document(store: &Store, id: &str, json: Option<Outfile>, csv: bool, form
         Some(file) => file.json(&serde_json::from_str::<serde_json::Value>(&document)?)?,
         None if format != Format::Text => print_formatted(&document, format)?,
         None => {
-            let shown = Shown::read(&document).map_err(|why| UsageError(format!("{id}: {why}")))?;
-            stdio::out(shown.iter().map(Shown::text).collect::<String>());
+            let shown = ReportDocument::read(&document).map_err(|why| UsageError(format!("{id}: {why}")))?;
+            stdio::out(shown.iter().map(ReportDocument::text).collect::<String>());
         }
     }
     Ok(Exit::Done)

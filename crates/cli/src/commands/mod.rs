@@ -40,7 +40,7 @@ use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::Url;
 use lastdrop_model::documents::DocumentList;
 use lastdrop_report::export::Runs;
-use lastdrop_report::{Format, Shown, formatted};
+use lastdrop_report::{Format, ReportDocument, formatted};
 use lastdrop_server::{RemoteHosts, ServerError, ServerRef, Stack, left_at};
 use lastdrop_store::Store;
 
@@ -179,7 +179,7 @@ fn unix_ms() -> u64 {
 /// # Errors
 /// When it has none of that form.
 pub fn print_formatted(document: &str, format: Format) -> Result<()> {
-    let shown = Shown::read(document).map_err(UsageError)?;
+    let shown = ReportDocument::read(document).map_err(UsageError)?;
     stdio::out(formatted(&shown, format).map_err(UsageError)?);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_model::units::show_bytes;
-use lastdrop_report::html::{Shown, html_report};
+use lastdrop_report::html::{ReportDocument, html_report};
 use lastdrop_store::{Found, Store};
 
 use crate::commands::compare::compare_runs;
@@ -40,15 +40,15 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     for name in &args.ids {
         shown.extend(read(name, store.as_ref())?);
     }
-    let shown = match <[Shown; 2]>::try_from(shown) {
-        Ok([Shown::Run(a), Shown::Run(b)]) => {
+    let shown = match <[ReportDocument; 2]>::try_from(shown) {
+        Ok([ReportDocument::Run(a), ReportDocument::Run(b)]) => {
             let document = compare_runs((&args.ids[0], &a), (&args.ids[1], &b), store.as_ref())?;
-            vec![Shown::Pair(Box::new(document), a, b)]
+            vec![ReportDocument::Pair(Box::new(document), a, b)]
         }
         Ok(two) => two.into(),
         Err(others) => others,
     };
-    let secret = shown.iter().any(Shown::has_secrets);
+    let secret = shown.iter().any(ReportDocument::has_secrets);
     let made = format!("Made by lastdrop {}. Times are in UTC.", env!("CARGO_PKG_VERSION"));
     let page = html_report(&shown, &made);
     if let Some(store) = &store {
@@ -62,18 +62,18 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
 }
 
 /// What a name stands for: a file, or something in the store.
-fn read(name: &str, store: Option<&Store>) -> Result<Vec<Shown>> {
+fn read(name: &str, store: Option<&Store>) -> Result<Vec<ReportDocument>> {
     let path = Path::new(name);
     if path.is_file() {
         let text = lastdrop_load::files::read_text(path).with_context(|| format!("cannot read {name}"))?;
-        return Ok(Shown::read(&text).map_err(|why| UsageError(format!("{name}: {why}")))?);
+        return Ok(ReportDocument::read(&text).map_err(|why| UsageError(format!("{name}: {why}")))?);
     }
     let store = store.with_context(|| format!("there is no file {name}, and no store of runs to look in"))?;
     match store.find_any(name)? {
-        Found::Run(id) => Ok(vec![Shown::Run(Box::new(store.load(&id)?))]),
+        Found::Run(id) => Ok(vec![ReportDocument::Run(Box::new(store.load(&id)?))]),
         Found::Document(id) => {
             let text = store.document(&id)?;
-            Ok(Shown::read(&text).map_err(|why| UsageError(format!("{id}: {why}")))?)
+            Ok(ReportDocument::read(&text).map_err(|why| UsageError(format!("{id}: {why}")))?)
         }
     }
 }

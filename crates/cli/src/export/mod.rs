@@ -10,7 +10,7 @@ mod thread;
 use anyhow::{Context, Result};
 use lastdrop_lab::Observer;
 use lastdrop_model::Event;
-use lastdrop_report::export::{EXPORTERS, Exporter, Form, Pieces, Runs, exporter};
+use lastdrop_report::export::{EXPORTERS, Encoder, Exporter, Framing, Runs, exporter};
 
 pub use self::post::{collector, post_all};
 
@@ -32,10 +32,10 @@ pub fn export_to(text: &str) -> Result<ExportTo, String> {
         text.split_once(':').filter(|(_, to)| !to.is_empty()).ok_or_else(|| format!("write {}", forms()))?;
     let exporter = exporter(name).ok_or_else(|| format!("there is no '{name}'; there are {}", forms()))?;
     match exporter.pieces() {
-        Pieces::Lines if to == "-" => Err("stdout is for the report; name a file".into()),
-        Pieces::Lines => Ok(()),
-        Pieces::State => serve::addresses(to).map(|_| ()),
-        Pieces::Messages => collector(to).map(|_| ()),
+        Framing::Lines if to == "-" => Err("stdout is for the report; name a file".into()),
+        Framing::Lines => Ok(()),
+        Framing::State => serve::addresses(to).map(|_| ()),
+        Framing::Messages => collector(to).map(|_| ()),
     }?;
     Ok(ExportTo { exporter, to: to.to_string() })
 }
@@ -43,9 +43,9 @@ pub fn export_to(text: &str) -> Result<ExportTo, String> {
 /// What its pieces go to, in help.
 fn place(exporter: &dyn Exporter) -> &'static str {
     match exporter.pieces() {
-        Pieces::Lines => "FILE",
-        Pieces::State => "[ADDRESS:]PORT",
-        Pieces::Messages => "http://HOST:PORT",
+        Framing::Lines => "FILE",
+        Framing::State => "[ADDRESS:]PORT",
+        Framing::Messages => "http://HOST:PORT",
     }
 }
 
@@ -70,7 +70,7 @@ trait Sink: std::fmt::Debug {
 #[derive(Debug)]
 struct Export {
     name: String,
-    form: Box<dyn Form>,
+    form: Box<dyn Encoder>,
     sink: Box<dyn Sink>,
 }
 
@@ -94,9 +94,9 @@ pub fn exports(wanted: &[ExportTo], runs: Runs, private: bool, quiet: bool) -> R
     let open = |ExportTo { exporter, to }: &ExportTo| -> Result<Box<dyn Observer>> {
         let name = format!("{}:{}", exporter.name(), lastdrop_model::secrets::url(to));
         let sink: Box<dyn Sink> = match exporter.pieces() {
-            Pieces::Lines => Box::new(file::Lines::open(to, private)?),
-            Pieces::State => Box::new(serve::Server::open(to, quiet).with_context(|| format!("cannot serve {name}"))?),
-            Pieces::Messages => Box::new(post::Poster::open(to)?),
+            Framing::Lines => Box::new(file::Lines::open(to, private)?),
+            Framing::State => Box::new(serve::Server::open(to, quiet).with_context(|| format!("cannot serve {name}"))?),
+            Framing::Messages => Box::new(post::Poster::open(to)?),
         };
         Ok(Box::new(Export { name, form: exporter.begin(runs), sink }))
     };

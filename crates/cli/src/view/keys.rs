@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lastdrop_report::live::{Manner, Pane};
+use lastdrop_report::live::{Pane, ScreenOptions};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// What a key asks for beyond how the view looks.
@@ -33,7 +33,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn press(&mut self, key: KeyEvent, manner: &mut Manner, panes: &[Pane], now: Instant) -> Asked {
+    pub fn press(&mut self, key: KeyEvent, manner: &mut ScreenOptions, panes: &[Pane], now: Instant) -> Asked {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if let Some(text) = &mut manner.writing {
             match key.code {
@@ -57,8 +57,8 @@ impl Keys {
             manner.help = false;
             return Asked::Nothing;
         }
-        let list = |manner: &mut Manner, back: isize| manner.skip = manner.skip.saturating_add_signed(back);
-        let step = |manner: &mut Manner, steps: isize| {
+        let list = |manner: &mut ScreenOptions, back: isize| manner.skip = manner.skip.saturating_add_signed(back);
+        let step = |manner: &mut ScreenOptions, steps: isize| {
             (manner.pane, manner.skip) = (manner.pane.step(panes, steps), 0);
         };
         match key.code {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn typed(keys: &mut Keys, manner: &mut Manner, text: &str, now: Instant) -> Asked {
+    fn typed(keys: &mut Keys, manner: &mut ScreenOptions, text: &str, now: Instant) -> Asked {
         let mut last = Asked::Nothing;
         for c in text.chars() {
             let code = if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) };
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_mark_has_the_moment_of_its_key_and_takes_keys_as_letters() {
-        let (mut keys, mut manner, then) = (Keys::default(), Manner::default(), Instant::now());
+        let (mut keys, mut manner, then) = (Keys::default(), ScreenOptions::default(), Instant::now());
         assert_eq!(typed(&mut keys, &mut manner, "m", then), Asked::Nothing);
         let later = then + Duration::from_secs(5);
         assert_eq!(typed(&mut keys, &mut manner, "quick ?\n", later), Asked::Mark(then, "quick ?".into()));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn panes_go_round_among_those_that_there_are() {
-        let (mut keys, mut manner, now) = (Keys::default(), Manner::default(), Instant::now());
+        let (mut keys, mut manner, now) = (Keys::default(), ScreenOptions::default(), Instant::now());
         let panes = [Pane::Overview, Pane::Latency, Pane::News];
         for (key, expected) in [
             (KeyCode::Tab, Pane::Latency),
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn help_is_closed_by_any_key_and_nothing_else_happens() {
-        let (mut keys, mut manner, now) = (Keys::default(), Manner::default(), Instant::now());
+        let (mut keys, mut manner, now) = (Keys::default(), ScreenOptions::default(), Instant::now());
         assert_eq!(typed(&mut keys, &mut manner, "?", now), Asked::Nothing);
         assert!(manner.help);
         assert_eq!(typed(&mut keys, &mut manner, "q", now), Asked::Nothing);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_lab::Observer;
 use lastdrop_model::Event;
-use lastdrop_report::live::{Live, Manner, draw};
+use lastdrop_report::live::{LiveExperiment, ScreenOptions, draw};
 use ratatui::crossterm::event::KeyEvent;
 
 use super::canvas::{Canvas, Input, Keyboard};
@@ -29,7 +29,7 @@ const HEARING: Duration = Duration::from_millis(50);
 /// What the observer and the thread that draws share.
 #[derive(Default)]
 struct Shared {
-    live: Mutex<Live>,
+    live: Mutex<LiveExperiment>,
     remarks: Mutex<Vec<(Instant, String)>>,
     /// Nothing is drawn any more.
     gone: AtomicBool,
@@ -67,7 +67,7 @@ impl Screen {
             shared: Arc::clone(&shared),
             terminal,
             stop,
-            manner: Manner { colour, ..Manner::default() },
+            manner: ScreenOptions { colour, ..ScreenOptions::default() },
             keyboard,
             keys: Keys::default(),
             held: None,
@@ -110,11 +110,11 @@ struct Drawing {
     shared: Arc<Shared>,
     terminal: Drawn,
     stop: Stop,
-    manner: Manner,
+    manner: ScreenOptions,
     keyboard: Keyboard,
     keys: Keys,
     /// The picture that is held.
-    held: Option<Box<Live>>,
+    held: Option<Box<LiveExperiment>>,
     began: Instant,
     /// What was drawn last: the version of it, the second of the clock, and the size of the terminal.
     drawn: Option<(u64, u64, (u16, u16))>,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use lastdrop_model::{Event, Kind, Sample, Slice};
 
 use super::phases::Phases;
-use super::{Exporter, Form, Pieces, Runs};
+use super::{Encoder, Exporter, Framing, Runs};
 use crate::server::shown_queue;
 use crate::table::quote;
 
@@ -26,12 +26,12 @@ impl Exporter for Csv {
         "a line per second, for spreadsheets"
     }
 
-    fn pieces(&self) -> Pieces {
-        Pieces::Lines
+    fn pieces(&self) -> Framing {
+        Framing::Lines
     }
 
-    fn begin(&self, _: Runs) -> Box<dyn Form> {
-        Box::new(Lines::default())
+    fn begin(&self, _: Runs) -> Box<dyn Encoder> {
+        Box::new(CsvEncoder::default())
     }
 }
 
@@ -44,7 +44,7 @@ const WAITS: usize = 5;
 const LOOKS: usize = 120;
 
 #[derive(Debug, Default)]
-struct Lines {
+struct CsvEncoder {
     headed: bool,
     run: String,
     phases: Phases,
@@ -54,7 +54,7 @@ struct Lines {
     looks: VecDeque<(f64, String)>,
 }
 
-impl Lines {
+impl CsvEncoder {
     fn second(&self, slice: &Slice) -> (f64, String) {
         let at = self.phases.at(slice.phase, slice.second);
         let h = &slice.latencies[Kind::Response as usize];
@@ -85,7 +85,7 @@ impl Lines {
     }
 }
 
-impl Form for Lines {
+impl Encoder for CsvEncoder {
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         let mut out = String::new();
         // The previous run may have failed, without an `Ended` event.
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_second_is_a_line_with_as_many_fields_as_the_heading() {
-        let text = text(&mut Lines::default(), &events_of(2, 3, 10));
+        let text = text(&mut CsvEncoder::default(), &events_of(2, 3, 10));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 7, "{text}");
         assert!(lines[2].starts_with("1.000,\"p 0,\"\"b\"\"\",10,0,"), "{}", lines[2]);
@@ -148,12 +148,12 @@ mod tests {
     #[test]
     fn a_look_is_that_of_one_second_whenever_it_comes() {
         let mut events = events_of(1, 5, 1);
-        let whole = text(&mut Lines::default(), &events);
+        let whole = text(&mut CsvEncoder::default(), &events);
         // All samples first: seconds come late if they wait for the server's log.
         events[1..].sort_by_key(|e| !matches!(e, Event::Sample { .. }));
-        assert_eq!(text(&mut Lines::default(), &events), whole);
+        assert_eq!(text(&mut CsvEncoder::default(), &events), whole);
         events.retain(|e| !matches!(e, Event::Sample { look } if look.t_s < 3.0));
-        let text = text(&mut Lines::default(), &events);
+        let text = text(&mut CsvEncoder::default(), &events);
         let seen: Vec<bool> = text.lines().skip(1).map(|l| l.contains(",8,")).collect();
         assert_eq!(seen, [false, false, true, true, true], "{text}");
     }

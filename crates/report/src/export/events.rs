@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use lastdrop_model::{Event, printable};
 
-use super::{Exporter, Form, Pieces, Runs};
+use super::{Encoder, Exporter, Framing, Runs};
 
 #[derive(Debug)]
 pub(super) struct Events;
@@ -18,19 +18,19 @@ impl Exporter for Events {
         "JSON lines of all that happens"
     }
 
-    fn pieces(&self) -> Pieces {
-        Pieces::Lines
+    fn pieces(&self) -> Framing {
+        Framing::Lines
     }
 
-    fn begin(&self, _: Runs) -> Box<dyn Form> {
-        Box::new(Lines)
+    fn begin(&self, _: Runs) -> Box<dyn Encoder> {
+        Box::new(JsonLinesEncoder)
     }
 }
 
 #[derive(Debug)]
-struct Lines;
+struct JsonLinesEncoder;
 
-impl Form for Lines {
+impl Encoder for JsonLinesEncoder {
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         let text = match event {
             // Single requests belong in the log export.

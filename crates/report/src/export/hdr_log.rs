@@ -5,7 +5,7 @@
 use lastdrop_model::{Event, Kind};
 
 use super::phases::Phases;
-use super::{Exporter, Form, Pieces, Runs};
+use super::{Encoder, Exporter, Framing, Runs};
 use crate::run::utc;
 
 #[derive(Debug)]
@@ -20,17 +20,23 @@ impl Exporter for HdrLog {
         "response latency of each second, for HdrHistogram's tools"
     }
 
-    fn pieces(&self) -> Pieces {
-        Pieces::Lines
+    fn pieces(&self) -> Framing {
+        Framing::Lines
     }
 
-    fn begin(&self, runs: Runs) -> Box<dyn Form> {
-        Box::new(Log { runs, began_unix_ms: None, offset_s: 0.0, run: String::new(), phases: Phases::default() })
+    fn begin(&self, runs: Runs) -> Box<dyn Encoder> {
+        Box::new(HdrLogEncoder {
+            runs,
+            began_unix_ms: None,
+            offset_s: 0.0,
+            run: String::new(),
+            phases: Phases::default(),
+        })
     }
 }
 
 #[derive(Debug)]
-struct Log {
+struct HdrLogEncoder {
     runs: Runs,
     /// Start of the first run; all times count from it.
     began_unix_ms: Option<u64>,
@@ -40,7 +46,7 @@ struct Log {
     phases: Phases,
 }
 
-impl Log {
+impl HdrLogEncoder {
     fn head(&self, started_unix_ms: u64) -> String {
         let what = match self.runs {
             Runs::One => format!("run {}", self.run),
@@ -65,7 +71,7 @@ impl Log {
     }
 }
 
-impl Form for Log {
+impl Encoder for HdrLogEncoder {
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         self.phases.see(event);
         match event {

@@ -11,7 +11,7 @@ use crate::server::shown_queue;
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum MetricKind {
     /// Never decreases.
     Counter,
     Gauge,
@@ -30,7 +30,7 @@ pub(super) struct Metric {
     /// Words joined by `_`, without prefix and unit.
     pub name: &'static str,
     pub about: &'static str,
-    pub sort: Sort,
+    pub sort: MetricKind,
     pub unit: Unit,
     /// Returns the metric's current values.
     pub points: for<'a> fn(&'a Totals) -> Vec<Point<'a>>,
@@ -98,11 +98,11 @@ fn counts(totals: &Totals, of: fn(&Counts) -> u64) -> Vec<Point<'_>> {
 }
 
 fn counter(name: &'static str, about: &'static str, points: for<'a> fn(&'a Totals) -> Vec<Point<'a>>) -> Metric {
-    Metric { name, about, sort: Sort::Counter, unit: Unit::None, points }
+    Metric { name, about, sort: MetricKind::Counter, unit: Unit::None, points }
 }
 
 fn gauge(name: &'static str, about: &'static str, points: for<'a> fn(&'a Totals) -> Vec<Point<'a>>) -> Metric {
-    Metric { name, about, sort: Sort::Gauge, unit: Unit::None, points }
+    Metric { name, about, sort: MetricKind::Gauge, unit: Unit::None, points }
 }
 
 /// Returns one number of the latest sample, if the sample has it.
@@ -220,7 +220,7 @@ pub(super) fn metrics() -> Vec<Metric> {
         Metric {
             name: "latency",
             about: "Latencies by kind: response is from due to done, service from sent to done.",
-            sort: Sort::Histogram,
+            sort: MetricKind::Histogram,
             unit: Unit::Seconds,
             points: |t| {
                 let point = |(labels, histogram)| Point { labels, value: Value::Histogram(histogram) };

@@ -23,20 +23,20 @@ pub trait Exporter: Debug + Sync {
     /// The programs that read it.
     fn about(&self) -> &'static str;
     /// How its pieces combine.
-    fn pieces(&self) -> Pieces;
+    fn pieces(&self) -> Framing;
     /// Starts an export of one run, or of several in a row.
-    fn begin(&self, runs: Runs) -> Box<dyn Form>;
+    fn begin(&self, runs: Runs) -> Box<dyn Encoder>;
 }
 
 /// Encodes events into pieces of one format.
-pub trait Form: Debug {
+pub trait Encoder: Debug {
     /// Takes the next event and returns the output that is ready now.
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>>;
 }
 
 /// How the pieces of a format combine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pieces {
+pub enum Framing {
     /// Lines of text; pieces are appended.
     Lines,
     /// Each piece is the whole text and replaces the previous one.
@@ -68,7 +68,7 @@ mod fixtures {
 
     use lastdrop_model::{Counts, Event, Kind, Sample, Slice};
 
-    use super::Form;
+    use super::Encoder;
     use crate::html::fixtures::run_of;
 
     /// Returns the events of a run with this many phases of this many seconds, with this many answers per
@@ -107,12 +107,12 @@ mod fixtures {
     }
 
     /// Feeds these events and returns all pieces.
-    pub(super) fn pieces(form: &mut dyn Form, events: &[Event<'_>]) -> Vec<Vec<u8>> {
+    pub(super) fn pieces(form: &mut dyn Encoder, events: &[Event<'_>]) -> Vec<Vec<u8>> {
         events.iter().filter_map(|e| form.see(e)).collect()
     }
 
     /// Feeds these events and returns the text of all pieces.
-    pub(super) fn text(form: &mut dyn Form, events: &[Event<'_>]) -> String {
+    pub(super) fn text(form: &mut dyn Encoder, events: &[Event<'_>]) -> String {
         String::from_utf8(pieces(form, events).concat()).expect("text")
     }
 }

@@ -4,11 +4,11 @@
 use lastdrop_model::Event;
 use prost::Message as _;
 
-use super::metrics::{BOUNDS_US, Metric, Point, Sort, Unit, Value, buckets, metrics};
+use super::metrics::{BOUNDS_US, Metric, MetricKind, Point, Unit, Value, buckets, metrics};
 use super::otlp_messages as otlp;
 use super::otlp_messages::{CUMULATIVE, KeyValue};
 use super::totals::Totals;
-use super::{Exporter, Form, Pieces, Runs};
+use super::{Encoder, Exporter, Framing, Runs};
 
 #[derive(Debug)]
 pub(super) struct Otlp;
@@ -22,21 +22,21 @@ impl Exporter for Otlp {
         "the same metrics as OpenTelemetry's protobuf"
     }
 
-    fn pieces(&self) -> Pieces {
-        Pieces::Messages
+    fn pieces(&self) -> Framing {
+        Framing::Messages
     }
 
-    fn begin(&self, _: Runs) -> Box<dyn Form> {
-        Box::new(Messages { totals: Totals::of(Runs::One) })
+    fn begin(&self, _: Runs) -> Box<dyn Encoder> {
+        Box::new(OtlpEncoder { totals: Totals::of(Runs::One) })
     }
 }
 
 #[derive(Debug)]
-struct Messages {
+struct OtlpEncoder {
     totals: Totals,
 }
 
-impl Form for Messages {
+impl Encoder for OtlpEncoder {
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         self.totals.see(event);
         matches!(event, Event::Second { .. }).then(|| message(&self.totals).encode_to_vec())
@@ -65,13 +65,13 @@ fn metric(metric: &Metric, points: Vec<Point<'_>>, times: (u64, u64)) -> Option<
         return None;
     }
     let data = match metric.sort {
-        Sort::Gauge => otlp::Data::Gauge(otlp::Gauge { data_points: numbers(points, times) }),
-        Sort::Counter => otlp::Data::Sum(otlp::Sum {
+        MetricKind::Gauge => otlp::Data::Gauge(otlp::Gauge { data_points: numbers(points, times) }),
+        MetricKind::Counter => otlp::Data::Sum(otlp::Sum {
             data_points: numbers(points, times),
             aggregation_temporality: CUMULATIVE,
             is_monotonic: true,
         }),
-        Sort::Histogram => otlp::Data::Histogram(otlp::Histogram {
+        MetricKind::Histogram => otlp::Data::Histogram(otlp::Histogram {
             data_points: points.into_iter().filter_map(|p| histogram(p, times)).collect(),
             aggregation_temporality: CUMULATIVE,
         }),

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use lastdrop_model::Event;
 
-use super::metrics::{BOUNDS_US, Metric, Point, Sort, Unit, Value, buckets, metrics};
+use super::metrics::{BOUNDS_US, Metric, MetricKind, Point, Unit, Value, buckets, metrics};
 use super::totals::Totals;
-use super::{Exporter, Form, Pieces, Runs};
+use super::{Encoder, Exporter, Framing, Runs};
 
 #[derive(Debug)]
 pub(super) struct Prometheus;
@@ -21,21 +21,21 @@ impl Exporter for Prometheus {
         "counters, percentiles and histograms, for Prometheus"
     }
 
-    fn pieces(&self) -> Pieces {
-        Pieces::State
+    fn pieces(&self) -> Framing {
+        Framing::State
     }
 
-    fn begin(&self, _: Runs) -> Box<dyn Form> {
-        Box::new(Page { totals: Totals::of(Runs::Several) })
+    fn begin(&self, _: Runs) -> Box<dyn Encoder> {
+        Box::new(PrometheusEncoder { totals: Totals::of(Runs::Several) })
     }
 }
 
 #[derive(Debug)]
-struct Page {
+struct PrometheusEncoder {
     totals: Totals,
 }
 
-impl Form for Page {
+impl Encoder for PrometheusEncoder {
     fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         self.totals.see(event);
         let news =
@@ -53,9 +53,9 @@ fn page(totals: &Totals) -> String {
         }
         let name = name(&metric);
         let sort = match metric.sort {
-            Sort::Counter => "counter",
-            Sort::Gauge => "gauge",
-            Sort::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let _ = writeln!(out, "# HELP {name} {}\n# TYPE {name} {sort}", metric.about);
         for point in &points {
@@ -71,7 +71,7 @@ fn name(metric: &Metric) -> String {
         Unit::Seconds => "_seconds",
         Unit::Bytes => "_bytes",
     };
-    let total = if metric.sort == Sort::Counter { "_total" } else { "" };
+    let total = if metric.sort == MetricKind::Counter { "_total" } else { "" };
     format!("lastdrop_{}{unit}{total}", metric.name)
 }
 

@@ -9,11 +9,11 @@ use lastdrop_model::documents::{TuneDocument, TuneVerdict};
 use lastdrop_model::printable::xml;
 use lastdrop_model::{Run, Verdict};
 
-use crate::html::Shown;
+use crate::html::ReportDocument;
 
 /// The outcome of a test case; reasons are sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Came {
+enum TestOutcome {
     Passed,
     /// The reason, and details.
     Failed(String, String),
@@ -29,7 +29,7 @@ struct Suite {
     /// The subject of the test.
     of: String,
     seconds: f64,
-    cases: Vec<(String, Came)>,
+    cases: Vec<(String, TestOutcome)>,
 }
 
 /// Renders the objectives of a run as a test suite: a test case each; a missed objective is a failure. An
@@ -43,15 +43,15 @@ pub fn junit(run: &Run) -> String {
 ///
 /// # Errors
 /// If one of them has no requirement that could pass or fail.
-pub(super) fn of_documents(shown: &[Shown]) -> Result<String, String> {
-    let suite = |one: &Shown| match one {
-        Shown::Run(run) => Ok(of_run(run)),
-        Shown::Pair(d, ..) | Shown::Compare(d) => Ok(of_compare(d)),
-        Shown::Capacity(d) => Ok(of_capacity(d)),
-        Shown::Tune(d) => Ok(of_tune(d)),
-        Shown::Doctor(d) => Ok(of_doctor(d)),
-        Shown::Sweep(d) => Ok(of_sweep(d)),
-        Shown::Size(_) | Shown::Trace(_) | Shown::Profile(_) => {
+pub(super) fn of_documents(shown: &[ReportDocument]) -> Result<String, String> {
+    let suite = |one: &ReportDocument| match one {
+        ReportDocument::Run(run) => Ok(of_run(run)),
+        ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => Ok(of_compare(d)),
+        ReportDocument::Capacity(d) => Ok(of_capacity(d)),
+        ReportDocument::Tune(d) => Ok(of_tune(d)),
+        ReportDocument::Doctor(d) => Ok(of_doctor(d)),
+        ReportDocument::Sweep(d) => Ok(of_sweep(d)),
+        ReportDocument::Size(_) | ReportDocument::Trace(_) | ReportDocument::Profile(_) => {
             Err("this asks nothing of a server that it could pass or fail; there are text, json, csv and md"
                 .to_string())
         }
@@ -63,8 +63,8 @@ fn of_run(run: &Run) -> Suite {
     let judged = run.objectives.iter().map(|j| {
         let name = j.objective.to_string();
         let came = match j.met {
-            true => Came::Passed,
-            false => Came::Failed(
+            true => TestOutcome::Passed,
+            false => TestOutcome::Failed(
                 format!("{name} was missed: {} is {}", j.objective.what(), j.seen),
                 format!("run {}", run.id),
             ),
@@ -72,7 +72,7 @@ fn of_run(run: &Run) -> Suite {
         (name, came)
     });
     let why = || run.validity.reasons.iter().map(|r| r.what.as_str()).collect::<Vec<_>>().join("; ");
-    let invalid = (run.validity.verdict == Verdict::Invalid).then(|| ("validity".into(), Came::Error(why())));
+    let invalid = (run.validity.verdict == Verdict::Invalid).then(|| ("validity".into(), TestOutcome::Error(why())));
     Suite {
         of: run.plan.url.to_string(),
         seconds: run.measured().map_or(0.0, |p| p.duration_s),
@@ -87,9 +87,9 @@ fn of_compare(d: &CompareDocument) -> Suite {
     let case = |(name, m): (String, &lastdrop_model::documents::MetricComparison)| {
         let ratio = format!("B / A is {:.3} ({:.3} to {:.3})", m.ratio, m.interval[0], m.interval[1]);
         let came = match m.verdict {
-            MetricVerdict::Better | MetricVerdict::NoDifference => Came::Passed,
-            MetricVerdict::Worse => Came::Failed(format!("{name} is worse: {ratio}"), d.because.clone()),
-            MetricVerdict::Inconclusive => Came::Skipped("the measurement cannot tell".into()),
+            MetricVerdict::Better | MetricVerdict::NoDifference => TestOutcome::Passed,
+            MetricVerdict::Worse => TestOutcome::Failed(format!("{name} is worse: {ratio}"), d.because.clone()),
+            MetricVerdict::Inconclusive => TestOutcome::Skipped("the measurement cannot tell".into()),
         };
         (name, came)
     };
@@ -99,9 +99,9 @@ fn of_compare(d: &CompareDocument) -> Suite {
 fn of_capacity(d: &CapacityDocument) -> Suite {
     let name = d.objective.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let came = match d.met {
-        true => Came::Passed,
-        false if d.generator_limited || d.out_of_time => Came::Error(d.because.clone()),
-        false => Came::Failed(d.because.clone(), format!("capacity {:.1}/s", d.capacity_rps)),
+        true => TestOutcome::Passed,
+        false if d.generator_limited || d.out_of_time => TestOutcome::Error(d.because.clone()),
+        false => TestOutcome::Failed(d.because.clone(), format!("capacity {:.1}/s", d.capacity_rps)),
     };
     let seconds = d.steps.iter().map(|s| s.seconds).sum();
     Suite { of: d.url.clone(), seconds, cases: vec![(if name.is_empty() { "capacity".into() } else { name }, came)] }
@@ -109,9 +109,9 @@ fn of_capacity(d: &CapacityDocument) -> Suite {
 
 fn of_tune(d: &TuneDocument) -> Suite {
     let came = match d.verdict {
-        TuneVerdict::Improved | TuneVerdict::NoGain | TuneVerdict::Planned => Came::Passed,
-        TuneVerdict::Infeasible => Came::Failed(d.because.clone(), String::new()),
-        TuneVerdict::Inconclusive => Came::Skipped(d.because.clone()),
+        TuneVerdict::Improved | TuneVerdict::NoGain | TuneVerdict::Planned => TestOutcome::Passed,
+        TuneVerdict::Infeasible => TestOutcome::Failed(d.because.clone(), String::new()),
+        TuneVerdict::Inconclusive => TestOutcome::Skipped(d.because.clone()),
     };
     Suite { of: d.url.clone(), seconds: 0.0, cases: vec![("tune".into(), came)] }
 }
@@ -121,17 +121,17 @@ fn of_doctor(d: &DoctorDocument) -> Suite {
         // A rate limit is usually intended.
         let is_fault = f.severity != Severity::Waste && f.id != "rate-limited";
         let came = match is_fault {
-            true => Came::Failed(f.title.clone(), f.advice.clone()),
-            false => Came::Skipped(f.title.clone()),
+            true => TestOutcome::Failed(f.title.clone(), f.advice.clone()),
+            false => TestOutcome::Skipped(f.title.clone()),
         };
         (f.id.clone(), came)
     };
-    let mut cases: Vec<(String, Came)> = d.findings.iter().map(case).collect();
+    let mut cases: Vec<(String, TestOutcome)> = d.findings.iter().map(case).collect();
     let has_limit = d.findings.iter().any(|f| f.severity == Severity::Limit);
     if let Some(why) = d.examination.undecided().filter(|_| !has_limit) {
-        cases.push(("examination".into(), Came::Error(format!("nothing is concluded: {why}"))));
+        cases.push(("examination".into(), TestOutcome::Error(format!("nothing is concluded: {why}"))));
     } else if cases.is_empty() {
-        cases.push(("nothing was found".into(), Came::Passed));
+        cases.push(("nothing was found".into(), TestOutcome::Passed));
     }
     Suite { of: d.url.clone(), seconds: 0.0, cases }
 }
@@ -142,9 +142,11 @@ fn of_sweep(d: &SweepDocument) -> Suite {
         let parts = [format!("{}.", i + 1), r.series.clone(), format!("{} users", r.users)];
         let parts: Vec<String> = parts.into_iter().filter(|p| !p.is_empty()).chain(settings).collect();
         let came = match (r.answered, r.failed) {
-            (0, _) => Came::Error(if r.note.is_empty() { "nothing was answered".into() } else { r.note.clone() }),
-            (_, 0) => Came::Passed,
-            (_, failed) => Came::Failed(format!("{failed} requests failed"), format!("run {}", r.run)),
+            (0, _) => {
+                TestOutcome::Error(if r.note.is_empty() { "nothing was answered".into() } else { r.note.clone() })
+            }
+            (_, 0) => TestOutcome::Passed,
+            (_, failed) => TestOutcome::Failed(format!("{failed} requests failed"), format!("run {}", r.run)),
         };
         (parts.join(" "), came)
     };
@@ -153,14 +155,14 @@ fn of_sweep(d: &SweepDocument) -> Suite {
 }
 
 fn written(suites: &[Suite]) -> String {
-    let count = |suites: &[Suite], of: fn(&Came) -> bool| -> usize {
+    let count = |suites: &[Suite], of: fn(&TestOutcome) -> bool| -> usize {
         suites.iter().flat_map(|s| &s.cases).filter(|(_, came)| of(came)).count()
     };
     let counts = |suites: &[Suite]| {
         let tests = count(suites, |_| true);
-        let failures = count(suites, |c| matches!(c, Came::Failed(..)));
-        let errors = count(suites, |c| matches!(c, Came::Error(_)));
-        let skipped = count(suites, |c| matches!(c, Came::Skipped(_)));
+        let failures = count(suites, |c| matches!(c, TestOutcome::Failed(..)));
+        let errors = count(suites, |c| matches!(c, TestOutcome::Error(_)));
+        let skipped = count(suites, |c| matches!(c, TestOutcome::Skipped(_)));
         format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\"")
     };
     let seconds: f64 = suites.iter().map(|s| s.seconds).sum();
@@ -177,10 +179,12 @@ fn written(suites: &[Suite]) -> String {
             let name = xml(name);
             let _ = write!(out, "    <testcase name=\"{name}\" classname=\"{of}\" time=\"{seconds:.3}\"");
             let inner = match came {
-                Came::Passed => None,
-                Came::Failed(why, more) => Some(format!("<failure message=\"{}\">{}</failure>", xml(why), xml(more))),
-                Came::Skipped(why) => Some(format!("<skipped message=\"{}\"/>", xml(why))),
-                Came::Error(why) => Some(format!("<error message=\"{}\"/>", xml(why))),
+                TestOutcome::Passed => None,
+                TestOutcome::Failed(why, more) => {
+                    Some(format!("<failure message=\"{}\">{}</failure>", xml(why), xml(more)))
+                }
+                TestOutcome::Skipped(why) => Some(format!("<skipped message=\"{}\"/>", xml(why))),
+                TestOutcome::Error(why) => Some(format!("<error message=\"{}\"/>", xml(why))),
             };
             match inner {
                 None => out.push_str("/>\n"),
@@ -204,17 +208,17 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_has_not_passed_and_a_rate_limit_is_no_fault() {
-        let came = |steps: Vec<ExaminationStep>, findings: Vec<Finding>| -> Vec<Came> {
+        let came = |steps: Vec<ExaminationStep>, findings: Vec<Finding>| -> Vec<TestOutcome> {
             let examination = Examination { steps, ..Examination::default() };
             let suite = of_doctor(&DoctorDocument { findings, examination, ..DoctorDocument::default() });
             suite.cases.into_iter().map(|(_, came)| came).collect()
         };
-        assert_eq!(came(Vec::new(), Vec::new()), [Came::Error("nothing was measured".into())]);
+        assert_eq!(came(Vec::new(), Vec::new()), [TestOutcome::Error("nothing was measured".into())]);
         let main = || vec![ExaminationStep::default()];
-        assert_eq!(came(main(), Vec::new()), [Came::Passed]);
+        assert_eq!(came(main(), Vec::new()), [TestOutcome::Passed]);
         let risk =
             |id: &str| Finding { id: id.into(), severity: Severity::Risk, title: "so".into(), ..Finding::default() };
-        assert_eq!(came(main(), vec![risk("rate-limited")]), [Came::Skipped("so".into())]);
-        assert_eq!(came(main(), vec![risk("memory-leak")]), [Came::Failed("so".into(), String::new())]);
+        assert_eq!(came(main(), vec![risk("rate-limited")]), [TestOutcome::Skipped("so".into())]);
+        assert_eq!(came(main(), vec![risk("memory-leak")]), [TestOutcome::Failed("so".into(), String::new())]);
     }
 }

@@ -4,9 +4,9 @@ use lastdrop_model::Verdict;
 use lastdrop_model::printable::line;
 
 use super::tables::table;
-use crate::html::Shown;
+use crate::html::ReportDocument;
 
-pub(super) fn markdown(shown: &Shown) -> String {
+pub(super) fn markdown(shown: &ReportDocument) -> String {
     let told = shown.told();
     let mut out = format!("**{}: {}**\n\n", told.tone.word(), escaped(&told.headline));
     for sentence in &told.sentences {
@@ -15,7 +15,7 @@ pub(super) fn markdown(shown: &Shown) -> String {
     for (value, name) in &told.numbers {
         out += &format!("- {}: {}\n", escaped(name), escaped(value));
     }
-    if let Shown::Run(run) = shown
+    if let ReportDocument::Run(run) = shown
         && run.validity.verdict != Verdict::Valid
     {
         for reason in &run.validity.reasons {

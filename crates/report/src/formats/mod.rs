@@ -7,8 +7,8 @@ mod tables;
 
 pub use self::cases::junit;
 use self::tables::table;
-pub use self::tables::{Kept, Table, history_table, sweep_csv};
-use crate::html::Shown;
+pub use self::tables::{HistoryRow, Table, history_table, sweep_csv};
+use crate::html::ReportDocument;
 
 /// The format of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,12 +42,12 @@ impl Format {
 ///
 /// # Errors
 /// A sentence that says why a document has no such format.
-pub fn formatted(shown: &[Shown], format: Format) -> Result<String, String> {
+pub fn formatted(shown: &[ReportDocument], format: Format) -> Result<String, String> {
     match format {
         Format::Csv => Ok(shown.iter().filter_map(table).map(|t| t.csv()).collect::<Vec<_>>().join("\r\n")),
         Format::Markdown => Ok(shown.iter().map(markdown::markdown).collect::<Vec<_>>().join("\n")),
         Format::Junit => cases::of_documents(shown),
-        Format::Text | Format::Json => Ok(shown.iter().map(Shown::text).collect()),
+        Format::Text | Format::Json => Ok(shown.iter().map(ReportDocument::text).collect()),
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::html::fixtures::run_of;
 
-    fn shown() -> Vec<Shown> {
+    fn shown() -> Vec<ReportDocument> {
         let mut run = run_of(3, 10);
         run.phases[0].name = "a|b, \"c\"".into();
         let judged = |text: &str, met| {
@@ -66,7 +66,7 @@ mod tests {
             ObjectiveResult { objective, value: Some(0.5), seen: "5 ms".into(), met }
         };
         run.objectives = vec![judged("p99<1ms", false), judged("errors<1%", true)];
-        vec![Shown::Run(Box::new(run))]
+        vec![ReportDocument::Run(Box::new(run))]
     }
 
     #[test]

@@ -9,7 +9,7 @@ use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Run, Settings};
 use serde_json::{Map, Value};
 
-use crate::html::Shown;
+use crate::html::ReportDocument;
 use crate::run::{describe_load, utc};
 use crate::table::quote;
 
@@ -113,7 +113,7 @@ impl Table {
 
 /// A row of a store's history: a run, or the result of several.
 #[derive(Debug)]
-pub struct Kept<'a> {
+pub struct HistoryRow<'a> {
     pub id: &'a str,
     pub unix_ms: u64,
     /// `run`, `tune` …
@@ -128,8 +128,8 @@ pub struct Kept<'a> {
 
 /// The table of a store's contents.
 #[must_use]
-pub fn history_table(kept: &[Kept<'_>]) -> Table {
-    let row = |k: &Kept<'_>| {
+pub fn history_table(kept: &[HistoryRow<'_>]) -> Table {
+    let row = |k: &HistoryRow<'_>| {
         let measured = k.run.and_then(Run::measured);
         let load = k.run.and_then(|run| run.plan.phases.iter().find(|p| p.measured));
         vec![
@@ -150,17 +150,17 @@ pub fn history_table(kept: &[Kept<'_>]) -> Table {
 }
 
 /// Returns the document's table, or `None` if it has none.
-pub(super) fn table(shown: &Shown) -> Option<Table> {
+pub(super) fn table(shown: &ReportDocument) -> Option<Table> {
     Some(match shown {
-        Shown::Run(run) => phases(run),
-        Shown::Pair(d, ..) | Shown::Compare(d) => metrics(d),
-        Shown::Capacity(d) => steps(d),
-        Shown::Tune(d) => trials(d),
-        Shown::Doctor(d) => findings(d),
-        Shown::Sweep(d) => sweep(d),
-        Shown::Size(d) => fits(d),
-        Shown::Trace(d) => calls(d),
-        Shown::Profile(_) => return None,
+        ReportDocument::Run(run) => phases(run),
+        ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => metrics(d),
+        ReportDocument::Capacity(d) => steps(d),
+        ReportDocument::Tune(d) => trials(d),
+        ReportDocument::Doctor(d) => findings(d),
+        ReportDocument::Sweep(d) => sweep(d),
+        ReportDocument::Size(d) => fits(d),
+        ReportDocument::Trace(d) => calls(d),
+        ReportDocument::Profile(_) => return None,
     })
 }
 

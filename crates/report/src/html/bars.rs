@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::chart::Colour;
 use super::table::Table;
-use super::text::Said;
+use super::text::EscapedText;
 
 #[derive(Debug)]
 pub(super) struct Bar {
@@ -21,7 +21,7 @@ pub(super) struct Bar {
 pub(super) fn bars(title: &str, tells: &str, rows: &[Bar], table: &Table) -> Markup {
     html! {
         figure {
-            figcaption { h3 { (Said(title)) } @if !tells.is_empty() { p { (Said(tells)) } } }
+            figcaption { h3 { (EscapedText(title)) } @if !tells.is_empty() { p { (EscapedText(tells)) } } }
             (list(rows))
             @if !table.is_empty() { (table.folded()) }
         }
@@ -35,14 +35,14 @@ fn list(rows: &[Bar]) -> Markup {
             @for b in rows {
                 @let width = if most > 0.0 && b.value.is_finite() { b.value / most * 100.0 } else { 0.0 };
                 li {
-                    span.name { (Said(&b.name)) }
+                    span.name { (EscapedText(&b.name)) }
                     svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true" {
                         rect.track width="100" height="1" {} rect.(b.colour) width=(format!("{width:.2}")) height="1" {}
                         @if let Some(mark) = b.mark.filter(|_| most > 0.0) {
                             rect.limit x=(format!("{:.2}", mark / most * 100.0 - 0.4)) width="0.4" height="1" {}
                         }
                     }
-                    span.value { (Said(&b.says)) }
+                    span.value { (EscapedText(&b.says)) }
                 }
             }
         }

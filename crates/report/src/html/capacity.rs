@@ -13,7 +13,7 @@ use super::compare::notes;
 use super::number::{Unit, grouped, seconds, share};
 use super::page::Section;
 use super::table::{NOTES, Table};
-use super::verdict::{Told, Tone};
+use super::verdict::{Headline, Tone};
 
 pub(super) fn section(d: &CapacityDocument) -> Section {
     let objectives: Vec<String> = d.objective.iter().map(ToString::to_string).collect();
@@ -31,11 +31,11 @@ pub(super) fn section(d: &CapacityDocument) -> Section {
     }
 }
 
-pub(crate) fn verdict(d: &CapacityDocument) -> Told {
+pub(crate) fn verdict(d: &CapacityDocument) -> Headline {
     let held = d.held_s > 0.0;
     let mut told = if d.met && !held {
         // A rate held for a few seconds during the search proves nothing yet.
-        Told::new(
+        Headline::new(
             Tone::Warning,
             format!(
                 "For a few seconds it did what is asked of it at {} requests a second; longer was not tried.",
@@ -43,16 +43,16 @@ pub(crate) fn verdict(d: &CapacityDocument) -> Told {
             ),
         )
     } else if d.met {
-        Told::new(
+        Headline::new(
             Tone::Good,
             format!("It takes {} requests a second and still does what is asked of it.", grouped(d.capacity_rps)),
         )
     } else if d.generator_limited {
-        Told::new(Tone::Warning, "It could not be found out: the generator was at its limit first.")
+        Headline::new(Tone::Warning, "It could not be found out: the generator was at its limit first.")
     } else if d.out_of_time || d.interrupted {
-        Told::new(Tone::Warning, "There was no time to find a rate at which it does what is asked of it.")
+        Headline::new(Tone::Warning, "There was no time to find a rate at which it does what is asked of it.")
     } else {
-        Told::new(Tone::Bad, "At no rate does it do what is asked of it.")
+        Headline::new(Tone::Bad, "At no rate does it do what is asked of it.")
     };
     told.say(d.because.clone());
     if d.met {
@@ -252,7 +252,7 @@ fn law(d: &CapacityDocument) -> Markup {
         row("κ", "cost of each pair that has to agree", u.kappa, u.kappa_interval),
     ]);
     html! {
-        @if !u.fits { p.quiet { "The law does not describe these steps: " (super::text::Said(&u.why)) } }
+        @if !u.fits { p.quiet { "The law does not describe these steps: " (super::text::EscapedText(&u.why)) } }
         (table.folded())
     }
 }

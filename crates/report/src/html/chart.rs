@@ -8,7 +8,7 @@ use maud::{Markup, PreEscaped, html};
 
 use super::axis::Axis;
 use super::table::Table;
-use super::text::Said;
+use super::text::EscapedText;
 
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 330.0;
@@ -81,14 +81,14 @@ impl Chart {
         let (x, y) = (self.px(x), self.py(y));
         let f = |v: f64| format!("{v:.1}");
         let mark = match shape {
-            Shape::Dot => html! { circle.pt.(colour) cx=(f(x)) cy=(f(y)) r="5" data-v=(Said(says)) {} },
-            Shape::Ring => html! { circle.pt.hollow.(colour) cx=(f(x)) cy=(f(y)) r="5" data-v=(Said(says)) {} },
+            Shape::Dot => html! { circle.pt.(colour) cx=(f(x)) cy=(f(y)) r="5" data-v=(EscapedText(says)) {} },
+            Shape::Ring => html! { circle.pt.hollow.(colour) cx=(f(x)) cy=(f(y)) r="5" data-v=(EscapedText(says)) {} },
             Shape::Square => {
-                html! { rect.pt.(colour) x=(f(x - 5.0)) y=(f(y - 5.0)) width="10" height="10" data-v=(Said(says)) {} }
+                html! { rect.pt.(colour) x=(f(x - 5.0)) y=(f(y - 5.0)) width="10" height="10" data-v=(EscapedText(says)) {} }
             }
             Shape::Cross => {
                 let d = format!("M{:.1} {:.1}l10 10m0 -10l-10 10", x - 5.0, y - 5.0);
-                html! { path.pt.hollow.(colour) d=(d) data-v=(Said(says)) {} }
+                html! { path.pt.hollow.(colour) d=(d) data-v=(EscapedText(says)) {} }
             }
         };
         self.put(mark);
@@ -98,7 +98,7 @@ impl Chart {
     pub(super) fn stop(&mut self, colour: Colour, x: f64, y: f64, says: &str) {
         let at = |v: f64| format!("{v:.1}");
         let (x, y) = (at(self.px(x)), at(self.py(y)));
-        self.put(html! { circle.pt.stop.(colour) cx=(x) cy=(y) r="4" data-v=(Said(says)) {} });
+        self.put(html! { circle.pt.stop.(colour) cx=(x) cy=(y) r="4" data-v=(EscapedText(says)) {} });
     }
 
     /// Draws an interval of y at x.
@@ -113,7 +113,7 @@ impl Chart {
         let y = self.py(y);
         self.put(html! {
             path.line.dashed.thin.(colour) d=(format!("M{LEFT} {y:.1}H{:.1}", WIDTH - RIGHT)) {}
-            text.word.(colour) x=(format!("{:.1}", LEFT + 5.0)) y=(format!("{:.1}", y - 5.0)) { (Said(word)) }
+            text.word.(colour) x=(format!("{:.1}", LEFT + 5.0)) y=(format!("{:.1}", y - 5.0)) { (EscapedText(word)) }
         });
     }
 
@@ -124,7 +124,7 @@ impl Chart {
         let (at, anchor) = if right { (x - 5.0, "end") } else { (x + 5.0, "start") };
         self.put(html! {
             path.line.dashed.thin.(colour) d=(format!("M{x:.1} {TOP}V{:.1}", HEIGHT - BOTTOM)) {}
-            text.word.(colour) x=(format!("{at:.1}")) y=(format!("{:.1}", TOP + 12.0)) text-anchor=(anchor) { (Said(word)) }
+            text.word.(colour) x=(format!("{at:.1}")) y=(format!("{:.1}", TOP + 12.0)) text-anchor=(anchor) { (EscapedText(word)) }
         });
     }
 
@@ -136,15 +136,15 @@ impl Chart {
         let f = |v: f64| format!("{v:.1}");
         let bottom = HEIGHT - BOTTOM;
         html! {
-            svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(Said(&self.label)) {
+            svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(EscapedText(&self.label)) {
                 @for (value, word) in self.y.ticks() {
                     @let y = self.py(value);
                     path.grid d=(format!("M{LEFT} {y:.1}H{:.1}", WIDTH - RIGHT)) {}
-                    text.tick x=(f(LEFT - 8.0)) y=(f(y + 4.0)) text-anchor="end" { (Said(&word)) }
+                    text.tick x=(f(LEFT - 8.0)) y=(f(y + 4.0)) text-anchor="end" { (EscapedText(&word)) }
                 }
                 @for (value, word) in spaced(self.x.ticks().into_iter().map(|(v, w)| (self.px(v), w))) {
                     path.grid d=(format!("M{value:.1} {TOP}V{bottom:.1}")) {}
-                    text.tick x=(f(value)) y=(f(bottom + 18.0)) text-anchor="middle" { (Said(&word)) }
+                    text.tick x=(f(value)) y=(f(bottom + 18.0)) text-anchor="middle" { (EscapedText(&word)) }
                 }
                 path.axis d=(format!("M{LEFT} {bottom:.1}H{:.1}", WIDTH - RIGHT)) {}
                 text.title x=(f(WIDTH - RIGHT)) y=(f(HEIGHT - 8.0)) text-anchor="end" { (self.x.title) }
@@ -160,7 +160,7 @@ impl Chart {
             title,
             tells,
             &self.legend,
-            html! { div.svg tabindex="0" role="group" aria-label=(Said(&self.label)) { (self.svg()) } },
+            html! { div.svg tabindex="0" role="group" aria-label=(EscapedText(&self.label)) { (self.svg()) } },
             table,
         )
     }
@@ -188,10 +188,10 @@ pub(super) fn figure(
 ) -> Markup {
     html! {
         figure {
-            figcaption { h3 { (Said(title)) } @if !tells.is_empty() { p { (Said(tells)) } } }
+            figcaption { h3 { (EscapedText(title)) } @if !tells.is_empty() { p { (EscapedText(tells)) } } }
             div.head {
                 @if !legend.is_empty() {
-                    ul.legend { @for (colour, form, name) in legend { li.(colour).(form) { (Said(name)) } } }
+                    ul.legend { @for (colour, form, name) in legend { li.(colour).(form) { (EscapedText(name)) } } }
                 }
                 output.readout {}
             }

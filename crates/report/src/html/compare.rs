@@ -12,9 +12,9 @@ use super::number::{Unit, change, seconds};
 use super::page::Section;
 use super::percentiles::percentile_curve;
 use super::table::{NOTES, Table};
-use super::text::{Said, short};
+use super::text::{EscapedText, short};
 use super::timeplot::{Clock, Plots, Series, TimePlot};
-use super::verdict::{Told, Tone};
+use super::verdict::{Headline, Tone};
 
 pub(super) fn section(d: &CompareDocument, runs: Option<(&Run, &Run)>, plots: &mut Plots) -> Section {
     let body = html! {
@@ -39,7 +39,7 @@ pub(super) fn section(d: &CompareDocument, runs: Option<(&Run, &Run)>, plots: &m
 
 /// The notes below all other parts.
 pub(super) fn notes(notes: &[String]) -> Markup {
-    html! { @if !notes.is_empty() { ul.quiet { @for note in notes { li { (Said(note)) } } } } }
+    html! { @if !notes.is_empty() { ul.quiet { @for note in notes { li { (EscapedText(note)) } } } } }
 }
 
 fn name_of(metric: &str) -> String {
@@ -82,7 +82,7 @@ fn colour(c: MetricVerdict) -> (Colour, Shape) {
     }
 }
 
-pub(crate) fn verdict(d: &CompareDocument) -> Told {
+pub(crate) fn verdict(d: &CompareDocument) -> Headline {
     let (tone, headline) = match d.verdict {
         CompareVerdict::Better => (Tone::Good, "B is better."),
         CompareVerdict::Worse => (Tone::Bad, "B is worse."),
@@ -90,7 +90,7 @@ pub(crate) fn verdict(d: &CompareDocument) -> Told {
         CompareVerdict::NoDifference => (Tone::Note, "No difference was shown."),
         CompareVerdict::Inconclusive => (Tone::Note, "It cannot be told from this whether B is better or worse."),
     };
-    let mut told = Told::new(tone, headline);
+    let mut told = Headline::new(tone, headline);
     told.say(d.because.clone());
     if d.interrupted {
         told.say("It was interrupted; this is what was known by then.");

@@ -13,8 +13,8 @@ use super::compare::notes;
 use super::number::{Unit, grouped, share};
 use super::page::Section;
 use super::table::{NOTES, Table};
-use super::text::{Said, short};
-use super::verdict::{Told, Tone};
+use super::text::{EscapedText, short};
+use super::verdict::{Headline, Tone};
 use crate::doctor::{change, machine, number};
 use crate::nodes::differing_lines;
 
@@ -39,13 +39,13 @@ pub(super) fn section(d: &DoctorDocument) -> Section {
     }
 }
 
-pub(super) fn verdict(d: &DoctorDocument) -> Told {
+pub(super) fn verdict(d: &DoctorDocument) -> Headline {
     let limit = d.findings.iter().find(|f| f.severity == Severity::Limit);
     let mut told = match limit {
-        Some(limit) => Told::new(Tone::Warning, format!("The limit: {}.", limit.title.trim_end_matches('.'))),
+        Some(limit) => Headline::new(Tone::Warning, format!("The limit: {}.", limit.title.trim_end_matches('.'))),
         None => match d.examination.undecided() {
-            Some(why) => Told::new(Tone::Bad, format!("Nothing is concluded: {why}.")),
-            None => Told::new(Tone::Good, "Nothing holds the server back under this load."),
+            Some(why) => Headline::new(Tone::Bad, format!("Nothing is concluded: {why}.")),
+            None => Headline::new(Tone::Good, "Nothing holds the server back under this load."),
         },
     };
     for fix in limit.iter().flat_map(|l| &l.fix).take(3) {
@@ -112,15 +112,15 @@ fn found(f: &Finding) -> Markup {
     );
     html! {
         article.finding.(tone) {
-            p.kind { (word) " · " (Said(&f.id)) " · confidence " (share(f.confidence)) @if !f.server.is_empty() { " · " (Said(&f.server)) } }
-            h3 { (Said(&f.title)) }
-            @if !f.fix.is_empty() { ul { @for fix in &f.fix { li { "Change " (Said(&change(fix, &f.server))) } } } }
-            @if !f.advice.is_empty() { p { (Said(&f.advice)) } }
-            @if let Some(e) = f.expect.as_ref().filter(|e| e.ratio > 1.04) { p { "Should be " (format!("{:.1}", e.ratio)) " times the throughput: " (Said(&e.because)) } }
-            @if !f.check.is_empty() { p.quiet { "To check: " (Said(&f.check)) } }
+            p.kind { (word) " · " (EscapedText(&f.id)) " · confidence " (share(f.confidence)) @if !f.server.is_empty() { " · " (EscapedText(&f.server)) } }
+            h3 { (EscapedText(&f.title)) }
+            @if !f.fix.is_empty() { ul { @for fix in &f.fix { li { "Change " (EscapedText(&change(fix, &f.server))) } } } }
+            @if !f.advice.is_empty() { p { (EscapedText(&f.advice)) } }
+            @if let Some(e) = f.expect.as_ref().filter(|e| e.ratio > 1.04) { p { "Should be " (format!("{:.1}", e.ratio)) " times the throughput: " (EscapedText(&e.because)) } }
+            @if !f.check.is_empty() { p.quiet { "To check: " (EscapedText(&f.check)) } }
             @if rows.is_empty() { (table.folded()) }
             @else { (bars("Known by", "Against the number from which each speaks for the finding, which is the line; grey does not.", &rows, &table)) }
-            @for against in &f.against { p.quiet { "Would have contradicted it, and was not seen: " (Said(against)) } }
+            @for against in &f.against { p.quiet { "Would have contradicted it, and was not seen: " (EscapedText(against)) } }
         }
     }
 }

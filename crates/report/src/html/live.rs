@@ -13,7 +13,7 @@ use crate::server::shown_queue;
 
 /// One second of a run, in the page and in the updates sent to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Moment {
+pub struct LiveSecond {
     /// Middle of the second, in seconds since the run began.
     pub at_s: f64,
     pub answered: u64,
@@ -27,7 +27,7 @@ pub struct Moment {
 
 /// One sample of the server, in the page and in the updates sent to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sight {
+pub struct LiveSample {
     /// Middle of the sampled time, in seconds since the run began.
     pub at_s: f64,
     pub server_cores: Option<f64>,
@@ -38,11 +38,11 @@ pub struct Sight {
     pub queue: Option<u64>,
 }
 
-impl Sight {
+impl LiveSample {
     #[must_use]
-    pub fn of(look: &Sample) -> Sight {
+    pub fn of(look: &Sample) -> LiveSample {
         let cores = &look.host.cores;
-        Sight {
+        LiveSample {
             at_s: middle(look),
             server_cores: look.cpu_cores,
             machine_cores: (!cores.is_empty()).then(|| cores.iter().sum()),
@@ -60,16 +60,16 @@ pub(super) fn middle(look: &Sample) -> f64 {
 
 /// What is known so far of a run in progress.
 #[derive(Debug)]
-pub struct Live<'a> {
+pub struct LiveRun<'a> {
     pub id: &'a str,
     pub label: &'a str,
     pub started_unix_ms: u64,
     /// The plan, without its requests.
     pub plan: &'a KeptPlan,
     /// The latest seconds, in order of time.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<LiveSecond>,
     /// The latest samples of the server, in order of time; empty if no server is sampled.
-    pub sights: Vec<Sight>,
+    pub sights: Vec<LiveSample>,
     /// Total since the run began.
     pub answered: u64,
     pub failed: u64,
@@ -79,7 +79,7 @@ pub struct Live<'a> {
     pub address: String,
 }
 
-impl Live<'_> {
+impl LiveRun<'_> {
     /// Planned length in seconds; `None` if the run ends after a number of requests.
     fn length_s(&self) -> Option<f64> {
         self.plan.phases.iter().map(|p| p.duration.filter(|_| p.requests.is_none()).map(|d| d.as_secs_f64())).sum()
@@ -89,7 +89,7 @@ impl Live<'_> {
 /// Rows of the table of seconds.
 const ROWS: usize = 120;
 
-pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
+pub(super) fn section(live: &LiveRun<'_>, plots: &mut Plots) -> Section {
     let mut about = vec![format!("{} UTC", utc(live.started_unix_ms).replace('T', " ").trim_end_matches('Z'))];
     about.extend(live.plan.phases.iter().find(|p| p.measured).map(|p| describe(live.plan, p)));
     about.push(format!("keep-alive {}", live.plan.keepalive));
@@ -103,7 +103,8 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
         end_s: live.length_s().unwrap_or(10.0),
         marks: Vec::new(),
     };
-    let of = |f: fn(&Moment) -> Option<u64>| live.moments.iter().map(|m| f(m).map(|v| v as f64)).collect::<Vec<_>>();
+    let of =
+        |f: fn(&LiveSecond) -> Option<u64>| live.moments.iter().map(|m| f(m).map(|v| v as f64)).collect::<Vec<_>>();
     let rate = plots.add_growing(
         &clock,
         &TimePlot {
@@ -196,14 +197,14 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
 }
 
 /// The server's plots, hidden until the first sample arrives.
-fn server(live: &Live<'_>, clock: &Clock, plots: &mut Plots) -> Markup {
+fn server(live: &LiveRun<'_>, clock: &Clock, plots: &mut Plots) -> Markup {
     let clock = Clock {
         name: clock.name.clone(),
         moments: live.sights.iter().map(|s| s.at_s).collect(),
         end_s: clock.end_s,
         marks: Vec::new(),
     };
-    let of = |f: fn(&Sight) -> Option<f64>| live.sights.iter().map(f).collect::<Vec<_>>();
+    let of = |f: fn(&LiveSample) -> Option<f64>| live.sights.iter().map(f).collect::<Vec<_>>();
     let mut small = |title, tells: &str, unit, series, news: &[&str]| {
         plots.add_growing(&clock, &TimePlot { title, tells: tells.into(), unit, log: false, small: true, series }, news)
     };
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn a_run_that_has_just_begun_is_a_page_with_plots_to_grow() {
         let plan = KeptPlan::from(Plan::new("http://127.0.0.1/".parse().expect("valid"), 1));
-        let moment = |t: u32| Moment {
+        let moment = |t: u32| LiveSecond {
             at_s: f64::from(t) + 0.5,
             answered: 9,
             failed: 1,
@@ -262,12 +263,12 @@ mod tests {
             max: Some(400),
         };
         let look = Sample { t_s: 1.0, span_s: 1.0, worker_count: 4, ..Sample::default() };
-        for (moments, sights) in [(vec![], vec![]), (vec![moment(0), moment(1)], vec![Sight::of(&look)])] {
+        for (moments, sights) in [(vec![], vec![]), (vec![moment(0), moment(1)], vec![LiveSample::of(&look)])] {
             let hidden = sights.is_empty();
             let (answered, failed) = (9 * moments.len() as u64, moments.len() as u64);
             let label = "<script>alert(1)</script>";
             let (key, address) = ("7.0".to_string(), "/run/a/events".to_string());
-            let live = Live {
+            let live = LiveRun {
                 id: "a",
                 label,
                 started_unix_ms: 5,

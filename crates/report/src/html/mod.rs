@@ -44,12 +44,12 @@ use serde_json::Value;
 
 use maud::Markup;
 
-pub use self::live::{Live, Moment, Sight};
+pub use self::live::{LiveRun, LiveSample, LiveSecond};
 pub use self::page::served_policy;
 use self::page::{Page, Section};
-pub use self::text::Said;
+pub use self::text::EscapedText;
 use self::timeplot::Plots;
-use self::verdict::Told;
+use self::verdict::Headline;
 
 /// The headlines of documents, for other formats.
 pub(crate) mod first {
@@ -63,7 +63,7 @@ pub(crate) mod first {
 
 /// A document that can be reported.
 #[derive(Debug)]
-pub enum Shown {
+pub enum ReportDocument {
     Run(Box<Run>),
     Capacity(Box<CapacityDocument>),
     Compare(Box<CompareDocument>),
@@ -77,34 +77,34 @@ pub enum Shown {
     Profile(Box<ProfileDocument>),
 }
 
-impl Shown {
+impl ReportDocument {
     /// Reads a document that `--json` wrote, about one server or several.
     ///
     /// # Errors
     /// A sentence that says why the text cannot be read.
-    pub fn read(text: &str) -> Result<Vec<Shown>, String> {
+    pub fn read(text: &str) -> Result<Vec<ReportDocument>, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| format!("no JSON: {e}"))?;
         let schema = value["schema"].as_str().unwrap_or_default().to_string();
         match value.get("servers").and_then(Value::as_array) {
-            Some(servers) => servers.iter().map(|s| Shown::of(&schema, s.clone())).collect(),
-            None => Shown::of(&schema, value).map(|s| vec![s]),
+            Some(servers) => servers.iter().map(|s| ReportDocument::of(&schema, s.clone())).collect(),
+            None => ReportDocument::of(&schema, value).map(|s| vec![s]),
         }
     }
 
-    fn of(schema: &str, value: Value) -> Result<Shown, String> {
+    fn of(schema: &str, value: Value) -> Result<ReportDocument, String> {
         fn boxed<T: serde::de::DeserializeOwned>(value: Value) -> Result<Box<T>, String> {
             serde_json::from_value(value).map(Box::new).map_err(|e| format!("a document that cannot be read: {e}"))
         }
         Ok(match schema {
-            RUN_SCHEMA => Shown::Run(boxed(value)?),
-            CAPACITY_SCHEMA => Shown::Capacity(boxed(value)?),
-            COMPARE_SCHEMA => Shown::Compare(boxed(value)?),
-            TUNE_SCHEMA => Shown::Tune(boxed(value)?),
-            DOCTOR_SCHEMA => Shown::Doctor(boxed(value)?),
-            SWEEP_SCHEMA => Shown::Sweep(boxed(value)?),
-            SIZE_SCHEMA => Shown::Size(boxed(value)?),
-            TRACE_SCHEMA => Shown::Trace(boxed(value)?),
-            PROFILE_SCHEMA => Shown::Profile(boxed(value)?),
+            RUN_SCHEMA => ReportDocument::Run(boxed(value)?),
+            CAPACITY_SCHEMA => ReportDocument::Capacity(boxed(value)?),
+            COMPARE_SCHEMA => ReportDocument::Compare(boxed(value)?),
+            TUNE_SCHEMA => ReportDocument::Tune(boxed(value)?),
+            DOCTOR_SCHEMA => ReportDocument::Doctor(boxed(value)?),
+            SWEEP_SCHEMA => ReportDocument::Sweep(boxed(value)?),
+            SIZE_SCHEMA => ReportDocument::Size(boxed(value)?),
+            TRACE_SCHEMA => ReportDocument::Trace(boxed(value)?),
+            PROFILE_SCHEMA => ReportDocument::Profile(boxed(value)?),
             "" => return Err("it does not say what it is: no \"schema\"".into()),
             other => return Err(format!("there is no page for {other}")),
         })
@@ -114,31 +114,31 @@ impl Shown {
     #[must_use]
     pub fn text(&self) -> String {
         match self {
-            Shown::Run(run) => crate::run_text(run),
-            Shown::Pair(d, ..) | Shown::Compare(d) => crate::compare_text(d),
-            Shown::Capacity(d) => crate::capacity_text(d),
-            Shown::Tune(d) => crate::tune_text(d, false),
+            ReportDocument::Run(run) => crate::run_text(run),
+            ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => crate::compare_text(d),
+            ReportDocument::Capacity(d) => crate::capacity_text(d),
+            ReportDocument::Tune(d) => crate::tune_text(d, false),
             // There is no --all for a stored document, so show everything.
-            Shown::Doctor(d) => crate::doctor_text(d, true),
-            Shown::Sweep(d) => crate::sweep_text(d),
-            Shown::Size(d) => crate::size_text(d),
-            Shown::Trace(d) => crate::trace_text(d, false),
-            Shown::Profile(d) => crate::profile_text(d),
+            ReportDocument::Doctor(d) => crate::doctor_text(d, true),
+            ReportDocument::Sweep(d) => crate::sweep_text(d),
+            ReportDocument::Size(d) => crate::size_text(d),
+            ReportDocument::Trace(d) => crate::trace_text(d, false),
+            ReportDocument::Profile(d) => crate::profile_text(d),
         }
     }
 
     /// Returns the document's headline.
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn told(&self) -> Headline {
         match self {
-            Shown::Run(run) => run::verdict(run),
-            Shown::Pair(d, ..) | Shown::Compare(d) => compare::verdict(d),
-            Shown::Capacity(d) => capacity::verdict(d),
-            Shown::Tune(d) => tune::verdict(d),
-            Shown::Doctor(d) => doctor::verdict(d),
-            Shown::Sweep(d) => sweep::verdict(d),
-            Shown::Size(d) => size::verdict(d),
-            Shown::Trace(d) => trace::verdict(d),
-            Shown::Profile(d) => profile::verdict(d),
+            ReportDocument::Run(run) => run::verdict(run),
+            ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => compare::verdict(d),
+            ReportDocument::Capacity(d) => capacity::verdict(d),
+            ReportDocument::Tune(d) => tune::verdict(d),
+            ReportDocument::Doctor(d) => doctor::verdict(d),
+            ReportDocument::Sweep(d) => sweep::verdict(d),
+            ReportDocument::Size(d) => size::verdict(d),
+            ReportDocument::Trace(d) => trace::verdict(d),
+            ReportDocument::Profile(d) => profile::verdict(d),
         }
     }
 
@@ -146,8 +146,8 @@ impl Shown {
     #[must_use]
     pub fn has_secrets(&self) -> bool {
         match self {
-            Shown::Run(run) => run.plan.keep_secrets,
-            Shown::Pair(_, a, b) => a.plan.keep_secrets || b.plan.keep_secrets,
+            ReportDocument::Run(run) => run.plan.keep_secrets,
+            ReportDocument::Pair(_, a, b) => a.plan.keep_secrets || b.plan.keep_secrets,
             _ => false,
         }
     }
@@ -155,7 +155,7 @@ impl Shown {
 
 /// Renders a page with a section for each document.
 #[must_use]
-pub fn html_report(shown: &[Shown], made: &str) -> String {
+pub fn html_report(shown: &[ReportDocument], made: &str) -> String {
     let mut plots = Plots::default();
     let sections = sections(shown, &mut plots);
     let title = sections.first().map_or("report", |s| s.title.as_str());
@@ -167,8 +167,8 @@ pub fn html_report(shown: &[Shown], made: &str) -> String {
 #[derive(Debug)]
 pub enum Content<'a> {
     Nothing,
-    Shown(&'a [Shown]),
-    Live(&'a Live<'a>),
+    Documents(&'a [ReportDocument]),
+    Live(&'a LiveRun<'a>),
 }
 
 /// Renders a page of the web UI, with its own markup around the sections. Serve it with [`served_policy`].
@@ -177,29 +177,29 @@ pub fn served_page(title: &str, lead: Markup, content: &Content<'_>, tail: Marku
     let mut plots = Plots::default();
     let sections = match content {
         Content::Nothing => Vec::new(),
-        Content::Shown(shown) => sections(shown, &mut plots),
+        Content::Documents(shown) => sections(shown, &mut plots),
         Content::Live(live) => vec![live::section(live, &mut plots)],
     };
     Page { title, lead, sections: &sections, tail, plots: &plots.json(), made, served: true }.html()
 }
 
-fn sections(shown: &[Shown], plots: &mut Plots) -> Vec<Section> {
+fn sections(shown: &[ReportDocument], plots: &mut Plots) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     for one in shown {
         match one {
-            Shown::Run(run) => sections.push(run::section(run, plots)),
-            Shown::Pair(document, a, b) => {
+            ReportDocument::Run(run) => sections.push(run::section(run, plots)),
+            ReportDocument::Pair(document, a, b) => {
                 sections.push(compare::section(document, Some((a, b)), plots));
                 sections.extend([a, b].map(|run| run::section(run, plots)));
             }
-            Shown::Compare(document) => sections.push(compare::section(document, None, plots)),
-            Shown::Capacity(document) => sections.push(capacity::section(document)),
-            Shown::Tune(document) => sections.push(tune::section(document)),
-            Shown::Doctor(document) => sections.push(doctor::section(document)),
-            Shown::Sweep(document) => sections.push(sweep::section(document)),
-            Shown::Size(document) => sections.push(size::section(document)),
-            Shown::Trace(document) => sections.push(trace::section(document)),
-            Shown::Profile(document) => sections.push(profile::section(document)),
+            ReportDocument::Compare(document) => sections.push(compare::section(document, None, plots)),
+            ReportDocument::Capacity(document) => sections.push(capacity::section(document)),
+            ReportDocument::Tune(document) => sections.push(tune::section(document)),
+            ReportDocument::Doctor(document) => sections.push(doctor::section(document)),
+            ReportDocument::Sweep(document) => sections.push(sweep::section(document)),
+            ReportDocument::Size(document) => sections.push(size::section(document)),
+            ReportDocument::Trace(document) => sections.push(trace::section(document)),
+            ReportDocument::Profile(document) => sections.push(profile::section(document)),
         }
     }
     sections
@@ -259,7 +259,7 @@ mod tests {
     fn an_hour_is_less_than_a_megabyte() {
         let mut run = run_of(3600, 60);
         run.server = Some(observed(3600));
-        let page = html_report(&[Shown::Run(Box::new(run))], "test");
+        let page = html_report(&[ReportDocument::Run(Box::new(run))], "test");
         assert!(page.len() < 1_000_000, "{} bytes", page.len());
         is_closed(&page);
     }
@@ -281,7 +281,7 @@ mod tests {
             .collect();
         run.phases[0].classes.extend(more);
         let size = |p: &str| p.len();
-        let page = html_report(&[Shown::Run(Box::new(run))], EVIL);
+        let page = html_report(&[ReportDocument::Run(Box::new(run))], EVIL);
         is_closed(&page);
         assert!(size(&page) < 300_000, "5,000 classes: {} bytes", size(&page));
     }
@@ -349,8 +349,10 @@ mod tests {
                 })
                 .expect("an object"),
         ];
-        let shown: Vec<Shown> =
-            documents.iter().flat_map(|d| Shown::read(&d.to_string()).unwrap_or_else(|e| panic!("{e}: {d}"))).collect();
+        let shown: Vec<ReportDocument> = documents
+            .iter()
+            .flat_map(|d| ReportDocument::read(&d.to_string()).unwrap_or_else(|e| panic!("{e}: {d}")))
+            .collect();
         for one in &shown {
             let page = html_report(std::slice::from_ref(one), "test");
             is_closed(&page);
@@ -367,7 +369,7 @@ mod tests {
             ("{\"schema\":\"lastdrop.watch/1\"}", "no page"),
             ("{\"schema\":\"lastdrop.run/1\"}", "cannot be read"),
         ] {
-            assert!(Shown::read(text).expect_err(text).contains(why), "{text}");
+            assert!(ReportDocument::read(text).expect_err(text).contains(why), "{text}");
         }
     }
 }

@@ -10,7 +10,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::text::{Said, json_block};
+use super::text::{EscapedText, json_block};
 
 const STYLE: &str = concat!(include_str!("assets/uPlot.min.css"), "\n", include_str!("assets/report.css"));
 /// uPlot 1.6.32 as published, with its licence; then our script.
@@ -82,7 +82,7 @@ impl Page<'_> {
                     meta name="color-scheme" content="light dark";
                     // Browsers would request /favicon.ico otherwise.
                     @if self.served { link rel="icon" href="data:,"; }
-                    title { (Said(self.title)) " – lastdrop" }
+                    title { (EscapedText(self.title)) " – lastdrop" }
                     style { (PreEscaped(style)) }
                 }
                 body {
@@ -99,7 +99,7 @@ impl Page<'_> {
                     @if sections.len() > 1 {
                         nav aria-label="Sections" { ol {
                             @for (i, section) in sections.iter().enumerate() {
-                                li { a href=(format!("#section-{}", i + 1)) { (Said(&section.title)) } }
+                                li { a href=(format!("#section-{}", i + 1)) { (EscapedText(&section.title)) } }
                             }
                         } }
                     }
@@ -107,9 +107,9 @@ impl Page<'_> {
                         (self.lead)
                         @for (i, section) in sections.iter().enumerate() {
                             section.part id=(format!("section-{}", i + 1)) {
-                                @if i == 0 { h1 { (Said(&section.title)) } } @else { h2.second { (Said(&section.title)) } }
+                                @if i == 0 { h1 { (EscapedText(&section.title)) } } @else { h2.second { (EscapedText(&section.title)) } }
                                 @if !section.about.is_empty() {
-                                    ul.about { @for line in &section.about { li { (Said(line)) } } }
+                                    ul.about { @for line in &section.about { li { (EscapedText(line)) } } }
                                 }
                                 (section.body)
                             }
@@ -117,7 +117,7 @@ impl Page<'_> {
                         (self.tail)
                     }
                     footer {
-                        p { (Said(self.made)) }
+                        p { (EscapedText(self.made)) }
                         @if !sections.is_empty() {
                             noscript { p { "Plots over time are drawn by this page's script, which is not allowed here; the tables have the same numbers." } }
                             details { summary { "Licences" } pre { "Plots over time: uPlot 1.6.32\n\n" (include_str!("assets/uPlot.LICENSE")) } }

@@ -11,7 +11,7 @@ use super::number::{count, seconds, share};
 use super::page::Section;
 use super::table::Table;
 use super::text::short;
-use super::verdict::{Told, Tone};
+use super::verdict::{Headline, Tone};
 use crate::profile::flame_graph;
 
 /// Functions that get a bar.
@@ -30,9 +30,9 @@ pub(super) fn section(d: &ProfileDocument) -> Section {
     Section { title: format!("Where the CPU of {} goes", d.server), about, body }
 }
 
-pub(super) fn verdict(d: &ProfileDocument) -> Told {
+pub(super) fn verdict(d: &ProfileDocument) -> Headline {
     let mut told = match (d.functions.first(), d.libraries.first()) {
-        (Some(f), _) => Told::new(
+        (Some(f), _) => Headline::new(
             Tone::Note,
             format!(
                 "Most of it goes to {} of {}: {}.",
@@ -42,9 +42,9 @@ pub(super) fn verdict(d: &ProfileDocument) -> Told {
             ),
         ),
         (None, Some(l)) => {
-            Told::new(Tone::Note, format!("Most of it goes to {}: {}.", short(&l.name, 80), share(l.share)))
+            Headline::new(Tone::Note, format!("Most of it goes to {}: {}.", short(&l.name, 80), share(l.share)))
         }
-        (None, None) => Told::new(Tone::Warning, "It used too little CPU to say where it goes."),
+        (None, None) => Headline::new(Tone::Warning, "It used too little CPU to say where it goes."),
     };
     told.number(seconds(d.cpu_s), "of CPU");
     if let Some(us) = d.us_per_request {

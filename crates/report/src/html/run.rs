@@ -16,7 +16,7 @@ use super::server::server;
 use super::table::{NOTES, Table};
 use super::text::block;
 use super::timeplot::{Clock, Plots, Series, TimePlot};
-use super::verdict::{Told, Tone};
+use super::verdict::{Headline, Tone};
 use crate::mismatch::{different_classes, headline};
 use crate::run::{describe, run_text, utc, what, worst_parts};
 
@@ -73,10 +73,10 @@ fn about(run: &Run) -> Vec<String> {
 }
 
 /// The headline and main numbers of a run.
-pub(crate) fn verdict(run: &Run) -> Told {
+pub(crate) fn verdict(run: &Run) -> Headline {
     let Some(p) = run.measured().or(run.phases.first()).filter(|_| run.answered_anything()) else {
         let mut told =
-            Told::new(Tone::Bad, "Nothing was answered: there is nothing to say about how fast the server is.");
+            Headline::new(Tone::Bad, "Nothing was answered: there is nothing to say about how fast the server is.");
         told.sentences.extend(run.generator.connect_errors.iter().map(|(why, n)| format!("{} × {why}", count(*n))));
         return told;
     };
@@ -86,9 +86,9 @@ pub(crate) fn verdict(run: &Run) -> Told {
     let missed: Vec<_> = run.objectives.iter().filter(|j| !j.met).collect();
     let unanswered = r.due - r.answered.min(r.due);
     let mut told = if run.validity.verdict == Verdict::Invalid {
-        Told::new(Tone::Bad, "These numbers cannot be used: the measurement itself went wrong.")
+        Headline::new(Tone::Bad, "These numbers cannot be used: the measurement itself went wrong.")
     } else if let Some(first) = missed.first() {
-        Told::new(
+        Headline::new(
             Tone::Bad,
             format!(
                 "It misses what was asked of it: {}, but {} is {}.",
@@ -98,17 +98,17 @@ pub(crate) fn verdict(run: &Run) -> Told {
             ),
         )
     } else if let Some(headline) = headline(run) {
-        Told::new(Tone::Warning, headline)
+        Headline::new(Tone::Warning, headline)
     } else if unanswered > 0 {
         let share = share(p.unanswered_share());
-        Told::new(
+        Headline::new(
             Tone::Warning,
             format!("{share} of the requests got no answer ({} of {}).", count(unanswered), count(r.due)),
         )
     } else if let Some(headline) = incomplete_pages(run, p) {
-        Told::new(Tone::Warning, headline)
+        Headline::new(Tone::Warning, headline)
     } else if p.expectations.missed > 0 {
-        Told::new(
+        Headline::new(
             Tone::Warning,
             format!(
                 "{} of {} answers are not what was expected: not all of the work was done.",
@@ -118,21 +118,21 @@ pub(crate) fn verdict(run: &Run) -> Told {
         )
     } else if bad_status > 0 {
         let of = share(bad_status as f64 / r.answered.max(1) as f64);
-        Told::new(
+        Headline::new(
             Tone::Warning,
             format!(
                 "Every request was answered, but {of} of the answers say that something is wrong (status 400 and up)."
             ),
         )
     } else if let Some(first) = run.generator.doubted().first() {
-        Told::new(
+        Headline::new(
             Tone::Warning,
             format!("Every request was answered, but {first}: not all of the work may have been done."),
         )
     } else if !run.objectives.is_empty() {
-        Told::new(Tone::Good, "It does what was asked of it, and every request was answered.")
+        Headline::new(Tone::Good, "It does what was asked of it, and every request was answered.")
     } else {
-        Told::new(Tone::Good, "Every request was answered.")
+        Headline::new(Tone::Good, "Every request was answered.")
     };
     different.into_iter().for_each(|sentence| told.say(sentence));
     let at = |field: &str| p.latency(Kind::Response, field);
@@ -210,7 +210,7 @@ fn reasons(run: &Run) -> Markup {
             ul.reasons { @for reason in &run.validity.reasons {
                 li.(if reason.verdict == Verdict::Invalid { "bad" } else { "warning" }) {
                     strong { (if reason.verdict == Verdict::Invalid { "Invalid: " } else { "Doubtful: " }) }
-                    (super::text::Said(&reason.what)) "; " (super::text::Said(&reason.advice)) "."
+                    (super::text::EscapedText(&reason.what)) "; " (super::text::EscapedText(&reason.advice)) "."
                 }
             } }
         }
@@ -309,7 +309,7 @@ fn over_time(bins: &Bins) -> Table {
     for some in bins.bins.chunks(together) {
         let answered: u64 = some.iter().map(|b| b.answered).sum();
         let span: f64 = some.iter().map(|b| b.span_s).sum();
-        // Shows the worst percentiles among several stretches; the table's notes say so.
+        // A row of several stretches has the percentiles of the worst one.
         let worst = |of: fn(&super::bins::Latency) -> f64| {
             some.iter().filter_map(|b| b.latency.as_ref().map(of)).reduce(f64::max).map_or("–".into(), show_us)
         };

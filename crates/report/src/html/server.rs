@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use super::bins::Bins;
 use super::number::{Unit, count, seconds};
 use super::table::Table;
-use super::text::Said;
+use super::text::EscapedText;
 use super::timeplot::{Clock, Plots, Series, TimePlot};
 use crate::server::{events, server_text, shown_queue};
 
@@ -20,7 +20,7 @@ const MOST_WORKERS: usize = 50;
 
 /// Samples of the server in one stretch of the run.
 #[derive(Default, Clone)]
-struct Seen {
+struct StretchSamples {
     looks: u32,
     server_cores: Mean,
     host_busy: Mean,
@@ -50,7 +50,7 @@ impl Mean {
     }
 }
 
-impl Seen {
+impl StretchSamples {
     fn add(&mut self, look: &Sample) {
         self.looks += 1;
         self.server_cores.add(look.cpu_cores);
@@ -73,7 +73,7 @@ impl Seen {
 
 /// Returns the plots, and the values that are not plotted.
 pub(super) fn server(observed: &ServerTimeline, bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
-    let mut all: Vec<Seen> = vec![Seen::default(); bins.bins.len()];
+    let mut all: Vec<StretchSamples> = vec![StretchSamples::default(); bins.bins.len()];
     let (mut limit, mut first_seen) = (0, BTreeMap::<String, (f64, u64)>::new());
     let mut processors = 0;
     for look in observed.looks.iter() {
@@ -90,7 +90,7 @@ pub(super) fn server(observed: &ServerTimeline, bins: &Bins, clock: &Clock, plot
     if all.iter().all(|s| s.looks == 0) {
         return html! { pre.said { (super::text::block(&server_text(observed))) } };
     }
-    let values = |of: fn(&Seen) -> Option<f64>| all.iter().map(of).collect::<Vec<_>>();
+    let values = |of: fn(&StretchSamples) -> Option<f64>| all.iter().map(of).collect::<Vec<_>>();
     let marked: Vec<(usize, String)> = all
         .iter()
         .enumerate()
@@ -175,19 +175,19 @@ fn happened(events: &BTreeMap<String, (f64, u64)>) -> Markup {
     )
     .rows(rows.into_iter().map(|(what, (at, n))| vec![what.clone(), count(*n), seconds(*at)]));
     html! {
-        @if table.is_empty() { p.quiet { (Said("Nothing was refused, dropped or throttled by the kernel meanwhile.")) } }
+        @if table.is_empty() { p.quiet { (EscapedText("Nothing was refused, dropped or throttled by the kernel meanwhile.")) } }
         @else { h2.group { "Events" } (table.shown()) }
     }
 }
 
-fn table(all: &[Seen], bins: &Bins) -> Table {
+fn table(all: &[StretchSamples], bins: &Bins) -> Table {
     const ROWS: usize = 120;
     let together = all.len().div_ceil(ROWS);
     let heading =
         ["from", "server cores", "machine cores", "workers", "busy", "queue", "real memory", super::table::NOTES];
     let mut table = Table::new("the server over time", 1, &heading);
     for (some, bin) in all.chunks(together).zip(bins.bins.chunks(together)) {
-        let most = |of: fn(&Seen) -> Option<f64>| some.iter().filter_map(of).reduce(f64::max);
+        let most = |of: fn(&StretchSamples) -> Option<f64>| some.iter().filter_map(of).reduce(f64::max);
         let show = |v: Option<f64>, unit: Unit| v.map_or("–".into(), |v| unit.show(v));
         let mut what: BTreeMap<&str, u64> = BTreeMap::new();
         some.iter().flat_map(|s| &s.events).for_each(|(e, n)| *what.entry(e).or_default() += n);

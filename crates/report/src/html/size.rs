@@ -14,7 +14,7 @@ use super::number::{Unit, count, grouped};
 use super::page::Section;
 use super::table::{NOTES, Table};
 use super::text::short;
-use super::verdict::{Told, Tone};
+use super::verdict::{Headline, Tone};
 
 pub(super) fn section(d: &SizeDocument) -> Section {
     let body = html! {
@@ -30,10 +30,10 @@ pub(super) fn section(d: &SizeDocument) -> Section {
     Section { title: format!("How many workers of {} fit", d.server), about, body }
 }
 
-pub(crate) fn verdict(d: &SizeDocument) -> Told {
+pub(crate) fn verdict(d: &SizeDocument) -> Headline {
     let each = d.workers.private_bytes.max;
     let mut told = match d.fits {
-        Some(fits) => Told::new(
+        Some(fits) => Headline::new(
             if fits.worst_case == 0 { Tone::Bad } else { Tone::Note },
             format!(
                 "{}{} workers surely fit into {}; {} if not all are at their largest at once.",
@@ -43,7 +43,7 @@ pub(crate) fn verdict(d: &SizeDocument) -> Told {
                 count(fits.independent)
             ),
         ),
-        None => Told::new(
+        None => Headline::new(
             Tone::Note,
             format!(
                 "None of the {} workers has served anything yet: how many fit is not known before they have (--url URL).",
@@ -191,13 +191,13 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
 }
 
 /// A component of a worker's memory: name, colour, shape, bytes.
-type Part = (&'static str, Colour, Shape, fn(&SharingPoint) -> u64);
+type MemoryPart = (&'static str, Colour, Shape, fn(&SharingPoint) -> u64);
 
 fn growth(fit: &SizeFit) -> Markup {
     if fit.sharing.is_empty() {
         return Markup::default();
     }
-    let parts: [Part; 3] = [
+    let parts: [MemoryPart; 3] = [
         ("size", "c4", Shape::Ring, |p| p.size_bytes),
         ("of its own", "c1", Shape::Dot, |p| p.private_bytes),
         ("shared", "c3", Shape::Square, |p| p.shared_bytes),

@@ -13,7 +13,7 @@ use super::page::Section;
 use super::percentiles::COLOURS;
 use super::table::{NOTES, Table};
 use super::text::short;
-use super::verdict::{Told, Tone};
+use super::verdict::{Headline, Tone};
 
 /// Rows that get a bar.
 const MOST_BARS: usize = 60;
@@ -53,13 +53,13 @@ fn named(d: &SweepDocument, row: &SweepRow) -> String {
     if parts.is_empty() { row.series.clone() } else { parts.join(", ") }
 }
 
-pub(crate) fn verdict(d: &SweepDocument) -> Told {
+pub(crate) fn verdict(d: &SweepDocument) -> Headline {
     let measured: Vec<&SweepRow> = d.rows.iter().filter(|r| r.answered > 0).collect();
     let best = measured.iter().max_by(|a, b| a.rps.total_cmp(&b.rps));
     let worst = measured.iter().min_by(|a, b| a.rps.total_cmp(&b.rps));
-    let (Some(best), Some(worst)) = (best, worst) else { return Told::new(Tone::Bad, "Nothing was answered.") };
+    let (Some(best), Some(worst)) = (best, worst) else { return Headline::new(Tone::Bad, "Nothing was answered.") };
     let tone = if d.complete { Tone::Note } else { Tone::Warning };
-    let mut told = Told::new(tone, format!("Most answers a second with {}.", short(&named(d, best), 160)));
+    let mut told = Headline::new(tone, format!("Most answers a second with {}.", short(&named(d, best), 160)));
     told.say(format!(
         "{} there, {} with {}.",
         Unit::Rate.show(best.rps),

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::text::Said;
+use super::text::EscapedText;
 
 /// A table for people: headings, and rows of text cells.
 #[derive(Debug, Default)]
@@ -45,17 +45,17 @@ impl Table {
     /// Renders the table, visible.
     pub(super) fn shown(&self) -> Markup {
         html! {
-            div.wide tabindex="0" role="group" aria-label=(Said(&self.caption)) {
+            div.wide tabindex="0" role="group" aria-label=(EscapedText(&self.caption)) {
                 table {
-                    caption { (Said(&self.caption)) }
+                    caption { (EscapedText(&self.caption)) }
                     thead { tr {
                         @for (i, h) in self.heading.iter().enumerate() { th scope="col" .n[self.is_number(i)] { (h) } }
                     } }
                     tbody {
                         @for row in &self.rows { tr {
                             @for (i, cell) in row.iter().enumerate() {
-                                @if i == 0 && self.words > 0 { th scope="row" { (Said(cell)) } }
-                                @else { td .n[self.is_number(i)] { (Said(cell)) } }
+                                @if i == 0 && self.words > 0 { th scope="row" { (EscapedText(cell)) } }
+                                @else { td .n[self.is_number(i)] { (EscapedText(cell)) } }
                             }
                         } }
                     }
@@ -67,7 +67,7 @@ impl Table {
 
     /// Renders the table behind a summary that opens without scripts.
     pub(super) fn folded(&self) -> Markup {
-        html! { details.numbers { summary { "Table: " (Said(&self.caption)) } (self.shown()) } }
+        html! { details.numbers { summary { "Table: " (EscapedText(&self.caption)) } (self.shown()) } }
     }
 }
 

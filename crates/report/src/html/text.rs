@@ -9,9 +9,9 @@ use serde_json::Value;
 /// Foreign text in one line: control characters and direction marks are made visible, and all markup is
 /// escaped.
 #[derive(Debug, Clone, Copy)]
-pub struct Said<'a>(pub &'a str);
+pub struct EscapedText<'a>(pub &'a str);
 
-impl Render for Said<'_> {
+impl Render for EscapedText<'_> {
     fn render_to(&self, buffer: &mut String) {
         printable::line(self.0).render_to(buffer);
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn what_others_say_is_text_and_never_markup() {
-        let page = html! { p title=(Said(EVIL)) { (Said(EVIL)) } }.into_string();
+        let page = html! { p title=(EscapedText(EVIL)) { (EscapedText(EVIL)) } }.into_string();
         assert_eq!(page.matches('<').count(), 2, "{page}");
         assert_eq!(page.matches('"').count(), 2, "{page}");
         assert!(page.contains("\\x1b[31m") && page.contains("\\u{202e}") && page.contains("&amp;amp;"), "{page}");

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::chart::{Colour, figure};
 use super::number::Unit;
 use super::table::Table;
-use super::text::Said;
+use super::text::EscapedText;
 
 /// A line of a plot.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Plots {
         let legend: Vec<_> =
             series.iter().map(|s| (s.colour, if s.dashed { "dashed" } else { "line" }, s.name.clone())).collect();
         let drawing = html! {
-            div.over-time.small[plot.small] data-plot=(id) tabindex="0" role="img" aria-label=(Said(&label(plot, series))) {}
+            div.over-time.small[plot.small] data-plot=(id) tabindex="0" role="img" aria-label=(EscapedText(&label(plot, series))) {}
         };
         figure(plot.title, &plot.tells, &legend, drawing, table)
     }

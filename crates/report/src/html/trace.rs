@@ -8,8 +8,8 @@ use super::compare::notes;
 use super::number::{Unit, count, grouped};
 use super::page::Section;
 use super::table::{NOTES, Table};
-use super::text::{Said, short};
-use super::verdict::{Told, Tone};
+use super::text::{EscapedText, short};
+use super::verdict::{Headline, Tone};
 
 /// Calls that get a bar.
 const MOST_BARS: usize = 15;
@@ -20,8 +20,8 @@ pub(super) fn section(d: &TraceDocument) -> Section {
         h2.group { "What it does" }
         @for kind in &d.kinds {
             article.finding.note {
-                h3 { (Said(&kind.title)) }
-                p { (grouped(kind.per_request)) " a request, " (Unit::Micros.show(kind.us_per_request)) @if !kind.advice.is_empty() { ". " (Said(&kind.advice)) } }
+                h3 { (EscapedText(&kind.title)) }
+                p { (grouped(kind.per_request)) " a request, " (Unit::Micros.show(kind.us_per_request)) @if !kind.advice.is_empty() { ". " (EscapedText(&kind.advice)) } }
             }
         }
         (calls(d))
@@ -35,15 +35,15 @@ pub(super) fn section(d: &TraceDocument) -> Section {
     }
 }
 
-pub(super) fn verdict(d: &TraceDocument) -> Told {
+pub(super) fn verdict(d: &TraceDocument) -> Headline {
     let spared: f64 = d.kinds.iter().filter(|k| !k.advice.is_empty()).map(|k| k.us_per_request).sum();
     let mut told = match d.kinds.iter().find(|k| !k.advice.is_empty()) {
-        _ if d.requests == 0 => Told::new(Tone::Bad, "Nothing was answered while it was traced."),
-        Some(first) => Told::new(
+        _ if d.requests == 0 => Headline::new(Tone::Bad, "Nothing was answered while it was traced."),
+        Some(first) => Headline::new(
             Tone::Warning,
             format!("Some of what a request does could be spared, first of all: {}", first.title),
         ),
-        None => Told::new(Tone::Good, "Nothing stands out that a request could be spared."),
+        None => Headline::new(Tone::Good, "Nothing stands out that a request could be spared."),
     };
     told.number(grouped(d.calls_per_request), "system calls a request");
     told.number(Unit::Micros.show(d.us_per_request), "in them");

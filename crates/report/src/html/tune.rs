@@ -13,8 +13,8 @@ use super::compare::notes;
 use super::number::{Unit, change, count, grouped};
 use super::page::Section;
 use super::table::{NOTES, Table};
-use super::text::{Said, short};
-use super::verdict::{Told, Tone};
+use super::text::{EscapedText, short};
+use super::verdict::{Headline, Tone};
 use crate::tune::other_load;
 
 /// Trials that get a bar.
@@ -33,7 +33,7 @@ pub(super) fn section(d: &TuneDocument) -> Section {
     Section { title: format!("Better settings for {}", d.server), about: vec![d.url.clone()], body }
 }
 
-pub(crate) fn verdict(d: &TuneDocument) -> Told {
+pub(crate) fn verdict(d: &TuneDocument) -> Headline {
     let tried = d.tried();
     let (tone, headline) = match d.verdict {
         TuneVerdict::Improved => (Tone::Good, String::from("There are better settings, and it is proven.")),
@@ -46,7 +46,7 @@ pub(crate) fn verdict(d: &TuneDocument) -> Told {
         }
         TuneVerdict::Planned => (Tone::Note, "This is what would be tried. Nothing was changed.".into()),
     };
-    let mut told = Told::new(tone, headline);
+    let mut told = Headline::new(tone, headline);
     told.say(d.because.clone());
     if matches!(d.verdict, TuneVerdict::NoGain | TuneVerdict::Inconclusive) {
         let untried = d.untried();
@@ -91,7 +91,7 @@ fn diff(d: &TuneDocument) -> Markup {
             pre.diff {
                 @for line in &d.diff {
                     @let class = match line.as_bytes().first() { Some(b'+') => "plus", Some(b'-') => "minus", _ => "same" };
-                    span.(class) { (Said(line)) }
+                    span.(class) { (EscapedText(line)) }
                 }
             }
         }

@@ -3,7 +3,7 @@
 use lastdrop_model::printable;
 use maud::{Markup, html};
 
-use super::text::Said;
+use super::text::EscapedText;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
@@ -37,7 +37,7 @@ impl Tone {
 
 /// The headline of a section, with its sentences and numbers.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Headline {
     pub tone: Tone,
     /// One sentence.
     pub headline: String,
@@ -47,9 +47,9 @@ pub(crate) struct Told {
     pub numbers: Vec<(String, String)>,
 }
 
-impl Told {
-    pub(super) fn new(tone: Tone, headline: impl Into<String>) -> Told {
-        Told { tone, headline: headline.into(), sentences: Vec::new(), numbers: Vec::new() }
+impl Headline {
+    pub(super) fn new(tone: Tone, headline: impl Into<String>) -> Headline {
+        Headline { tone, headline: headline.into(), sentences: Vec::new(), numbers: Vec::new() }
     }
 
     pub(super) fn say(&mut self, sentence: impl Into<String>) {
@@ -68,11 +68,11 @@ impl Told {
     pub(super) fn shown(&self) -> Markup {
         html! {
             div.verdict.(self.tone.class()) {
-                p.headline { span.tone { (self.tone.word()) } " " (Said(&self.headline)) }
-                @for sentence in &self.sentences { p { (Said(sentence)) } }
+                p.headline { span.tone { (self.tone.word()) } " " (EscapedText(&self.headline)) }
+                @for sentence in &self.sentences { p { (EscapedText(sentence)) } }
             }
             @if !self.numbers.is_empty() {
-                dl.key { @for (value, name) in &self.numbers { div { dt { (Said(name)) } dd { (Said(value)) } } } }
+                dl.key { @for (value, name) in &self.numbers { div { dt { (EscapedText(name)) } dd { (EscapedText(value)) } } } }
             }
         }
     }

@@ -8,7 +8,7 @@ use ratatui::text::Span;
 use super::clock;
 use super::panes::Pane;
 use super::screen::{Screen, take};
-use super::trials::{Row, Worth, grouped};
+use super::trials::{TrialRow, TrialStanding, grouped};
 
 impl Screen<'_> {
     pub(super) fn trials(&mut self, mut area: Rect) {
@@ -51,10 +51,10 @@ impl Screen<'_> {
         }
     }
 
-    fn trial(&mut self, area: Rect, row: &Row, best: bool, most: f64) {
+    fn trial(&mut self, area: Rect, row: &TrialRow, best: bool, most: f64) {
         let cells = if area.width >= 100 { 24 } else { 10 };
         let style = match (row.worth, best) {
-            (Worth::Fails, _) => self.paint.dim(),
+            (TrialStanding::Fails, _) => self.paint.dim(),
             (_, true) => self.paint.fg(Color::Green),
             _ => self.paint.fg(Color::Cyan),
         };
@@ -67,7 +67,7 @@ impl Screen<'_> {
         ];
         spans.push(Span::styled(format!(" {}", row.name), if best { self.paint.bold() } else { Style::new() }));
         if !row.note.is_empty() {
-            let style = if row.worth == Worth::Fails { self.paint.fg(Color::Yellow) } else { self.paint.dim() };
+            let style = if row.worth == TrialStanding::Fails { self.paint.fg(Color::Yellow) } else { self.paint.dim() };
             spans.push(Span::styled(format!("  {}", row.note), style));
         }
         self.line(area, spans);

@@ -1,6 +1,6 @@
 //! An experiment in progress, as a terminal screen.
 //!
-//! [`Live`] is the state that results from the events so far. It knows no command, so any source of runs can
+//! [`LiveExperiment`] is the state that results from the events so far. It knows no command, so any source of runs can
 //! be watched. [`draw`] renders it on a screen of any size, in the panes that have content. Neither needs a
 //! clock or a terminal; `view` in the command line has both. Memory does not grow with the length of the
 //! experiment: there are at most 512 columns, and only the latest trials and events are kept.
@@ -24,7 +24,7 @@ use lastdrop_model::settings::describe;
 use lastdrop_model::{Counts, Event, Histogram, KeptPlan, Kind, Sample, Slice};
 
 pub use self::panes::Pane;
-pub use self::screen::{Manner, draw};
+pub use self::screen::{ScreenOptions, draw};
 use self::timeline::Timeline;
 use self::trials::Trials;
 use crate::events::event_line;
@@ -38,7 +38,7 @@ const MOST_NEWS: usize = 200;
 
 /// The state of an experiment so far.
 #[derive(Debug, Clone, Default)]
-pub struct Live {
+pub struct LiveExperiment {
     /// Counts the events that changed something; a screen drawn for this version is up to date.
     pub version: u64,
     timeline: Timeline,
@@ -55,12 +55,12 @@ pub struct Live {
     lead: Option<Lead<'static>>,
     suspicion: Option<Suspicion<'static>>,
     /// Events, newest last.
-    news: VecDeque<News>,
+    news: VecDeque<EventLine>,
 }
 
 /// Something that happened.
 #[derive(Debug, Clone)]
-struct News {
+struct EventLine {
     /// Second of load at which it happened.
     second: usize,
     text: String,
@@ -94,14 +94,14 @@ struct PhaseSoFar {
     counts: Counts,
     status: BTreeMap<u16, u64>,
     response: Histogram,
-    latest: Option<Latest>,
+    latest: Option<LatestSecond>,
     /// Whole seconds of it that have passed.
     passed: u32,
 }
 
 /// Numbers of the latest second with requests.
 #[derive(Debug, Clone, Copy)]
-struct Latest {
+struct LatestSecond {
     due_rps: f64,
     answered_rps: f64,
     unanswered: u64,
@@ -140,7 +140,7 @@ fn clock(seconds: usize) -> String {
     }
 }
 
-impl Live {
+impl LiveExperiment {
     /// Processes an event, which costs some tens of microseconds per second of load.
     pub fn see(&mut self, event: &Event<'_>) {
         self.version += 1;
@@ -238,7 +238,7 @@ impl Live {
         if self.news.len() == MOST_NEWS {
             self.news.pop_front();
         }
-        self.news.push_back(News { second, text: line(text.trim()), counted: None });
+        self.news.push_back(EventLine { second, text: line(text.trim()), counted: None });
     }
 
     fn began(&mut self, plan: &KeptPlan) {
@@ -285,7 +285,7 @@ impl Live {
         }
         if left > 0.0 {
             phase.passed = phase.passed.max(slice.second + 1);
-            phase.latest = Some(Latest {
+            phase.latest = Some(LatestSecond {
                 due_rps: slice.counts.due as f64 / span_s,
                 answered_rps: slice.counts.answered as f64 / span_s,
                 unanswered: slice.counts.failed.total() + slice.counts.timed_out,

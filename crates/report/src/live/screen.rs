@@ -14,11 +14,11 @@ use ratatui::text::{Line, Span};
 use super::panes::Pane;
 use super::strip::{GUTTER, Grid, Paint};
 use super::trials::{grouped, rate};
-use super::{Live, PhaseSoFar, clock};
+use super::{LiveExperiment, PhaseSoFar, clock};
 
 /// Options of the screen.
 #[derive(Debug, Clone, Default)]
-pub struct Manner {
+pub struct ScreenOptions {
     pub pane: Pane,
     pub colour: bool,
     /// The screen shows an earlier state.
@@ -42,7 +42,7 @@ const ENOUGH_HEAT: u16 = 14;
 const PERCENTILES: u16 = 5;
 
 /// Draws an experiment.
-pub fn draw(frame: &mut Frame<'_>, live: &Live, manner: &Manner) {
+pub fn draw(frame: &mut Frame<'_>, live: &LiveExperiment, manner: &ScreenOptions) {
     let area = frame.area();
     if area.width < 8 || area.height < 2 {
         return;
@@ -94,8 +94,8 @@ fn take_last(area: &mut Rect, rows: u16) -> Rect {
 /// The screen being drawn.
 pub(super) struct Screen<'a> {
     pub buf: &'a mut Buffer,
-    pub live: &'a Live,
-    pub manner: &'a Manner,
+    pub live: &'a LiveExperiment,
+    pub manner: &'a ScreenOptions,
     pub paint: Paint,
     /// The server fits below the load.
     server_below: bool,

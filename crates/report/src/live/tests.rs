@@ -12,15 +12,15 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 
-use super::{Live, Manner, Pane, draw};
+use super::{LiveExperiment, Pane, ScreenOptions, draw};
 
-fn buffer(live: &Live, manner: &Manner, (width, height): (u16, u16)) -> Buffer {
+fn buffer(live: &LiveExperiment, manner: &ScreenOptions, (width, height): (u16, u16)) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen in memory");
     terminal.draw(|frame| draw(frame, live, manner)).expect("it has room");
     terminal.backend().buffer().clone()
 }
 
-fn text(live: &Live, manner: &Manner, size: (u16, u16)) -> String {
+fn text(live: &LiveExperiment, manner: &ScreenOptions, size: (u16, u16)) -> String {
     let buffer = buffer(live, manner, size);
     let rows = buffer.content.chunks(usize::from(size.0));
     rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_string() + "\n")
@@ -33,7 +33,7 @@ fn plan() -> KeptPlan {
     plan.into()
 }
 
-fn began(live: &mut Live) {
+fn began(live: &mut LiveExperiment) {
     let plan = plan();
     live.see(&Event::Began {
         id: "abc".into(),
@@ -44,7 +44,7 @@ fn began(live: &mut Live) {
     });
 }
 
-fn second(live: &mut Live, n: u32) {
+fn second(live: &mut LiveExperiment, n: u32) {
     let mut slice = Slice::new(0, n);
     (slice.counts.due, slice.counts.answered, slice.counts.timed_out) = (1000, 990, 10);
     (slice.status[200], slice.status[503]) = (980, 10);
@@ -54,7 +54,7 @@ fn second(live: &mut Live, n: u32) {
     live.see(&Event::Second { slice: Cow::Owned(slice) });
 }
 
-fn look(live: &mut Live, n: u32) {
+fn look(live: &mut LiveExperiment, n: u32) {
     let look = Sample {
         t_s: f64::from(n) + 1.0,
         span_s: 1.0,
@@ -69,8 +69,8 @@ fn look(live: &mut Live, n: u32) {
     live.see(&Event::Sample { look: Cow::Owned(look) });
 }
 
-fn some_run() -> Live {
-    let mut live = Live::default();
+fn some_run() -> LiveExperiment {
+    let mut live = LiveExperiment::default();
     began(&mut live);
     for n in 0..12 {
         second(&mut live, n);
@@ -99,8 +99,8 @@ fn trial(settings: &Settings, objective: f64, valid: bool) -> Trial {
     }
 }
 
-fn some_tune() -> Live {
-    let mut live = Live::default();
+fn some_tune() -> LiveExperiment {
+    let mut live = LiveExperiment::default();
     live.see(&Event::Stage { stage: Stage::Search });
     for (i, (workers, rps)) in [(4, 310.0), (16, 1220.0), (64, 900.0), (128, 0.0)].into_iter().enumerate() {
         let settings = Settings::from([("MaxRequestWorkers".to_string(), Setting::read(&workers.to_string()))]);
@@ -132,7 +132,7 @@ fn some_tune() -> Live {
     live
 }
 
-fn some_diagnosis() -> Live {
+fn some_diagnosis() -> LiveExperiment {
     let mut live = some_run();
     let suspect = |id: &str, title: &str, confidence| Suspect {
         id: id.into(),
@@ -159,7 +159,7 @@ const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 60), (60, 15)];
 fn a_run_shows_load_latency_answers_and_server_on_every_screen() {
     let live = some_run();
     for size in SIZES {
-        let screen = text(&live, &Manner::default(), size);
+        let screen = text(&live, &ScreenOptions::default(), size);
         for part in ["GET http://10.0.0.1/page", "due", "1,000/s", "990/s", "p99", "503 × 120", "timed out 120"] {
             assert!(screen.contains(part), "{part} at {size:?}:\n{screen}");
         }
@@ -175,12 +175,12 @@ fn a_run_shows_load_latency_answers_and_server_on_every_screen() {
 fn a_tune_shows_its_trials_and_who_is_ahead() {
     let live = some_tune();
     for size in SIZES {
-        let screen = text(&live, &Manner::default(), size);
+        let screen = text(&live, &ScreenOptions::default(), size);
         for part in ["best so far", "3.94 times the throughput"] {
             assert!(screen.contains(part), "{part} at {size:?}:\n{screen}");
         }
     }
-    let screen = text(&live, &Manner::default(), (120, 40));
+    let screen = text(&live, &ScreenOptions::default(), (120, 40));
     for part in ["search · trial 4", "★  2     1,220/s", "12 requests without an answer", "workers"] {
         assert!(screen.contains(part), "{part}:\n{screen}");
     }
@@ -190,25 +190,26 @@ fn a_tune_shows_its_trials_and_who_is_ahead() {
 fn a_diagnosis_shows_suspects_and_what_is_excluded() {
     let live = some_diagnosis();
     for size in SIZES {
-        let manner = Manner { pane: Pane::Doctor, ..Manner::default() };
+        let manner = ScreenOptions { pane: Pane::Doctor, ..ScreenOptions::default() };
         let screen = text(&live, &manner, size);
         for part in ["90 % every worker is at work", "60 % the server waits", "cpu-saturated  fd-limit  oom-kill"] {
             assert!(screen.contains(part), "{part} at {size:?}:\n{screen}");
         }
     }
-    let screen = text(&live, &Manner::default(), (80, 24));
+    let screen = text(&live, &ScreenOptions::default(), (80, 24));
     assert!(screen.contains("suspected") && screen.contains("every worker is at work"), "{screen}");
 }
 
 #[test]
 fn no_screen_is_too_small_and_none_too_early() {
-    for live in [Live::default(), some_run(), some_tune(), some_diagnosis()] {
+    for live in [LiveExperiment::default(), some_run(), some_tune(), some_diagnosis()] {
         for pane in Pane::ALL {
             for size in [(1, 1), (8, 2), (20, 5), (23, 9), (40, 11), (80, 8), (149, 7), (151, 6), (500, 3), (300, 100)]
             {
-                let manner = Manner { pane, help: size.0 % 2 == 1, colour: true, skip: 1000, ..Manner::default() };
+                let manner =
+                    ScreenOptions { pane, help: size.0 % 2 == 1, colour: true, skip: 1000, ..ScreenOptions::default() };
                 buffer(&live, &manner, size);
-                let manner = Manner { writing: Some("x".repeat(300)), ..manner };
+                let manner = ScreenOptions { writing: Some("x".repeat(300)), ..manner };
                 buffer(&live, &manner, size);
             }
         }
@@ -220,7 +221,7 @@ fn without_colour_there_is_none() {
     for live in [some_run(), some_tune(), some_diagnosis()] {
         for pane in Pane::ALL {
             let plain = |colour| {
-                let manner = Manner { pane, colour, stopping: true, ..Manner::default() };
+                let manner = ScreenOptions { pane, colour, stopping: true, ..ScreenOptions::default() };
                 buffer(&live, &manner, (120, 40)).content.iter().all(|c| c.fg == Color::Reset && c.bg == Color::Reset)
             };
             assert!(plain(false), "{pane:?}");
@@ -231,12 +232,13 @@ fn without_colour_there_is_none() {
 
 #[test]
 fn on_a_large_screen_everything_about_the_load_stands_together() {
-    let mut live = Live::default();
+    let mut live = LiveExperiment::default();
     began(&mut live);
     let mut slice = Slice::new(0, 0);
     (20_000..40_000).step_by(100).for_each(|us| slice.record(Kind::Response, us));
     live.see(&Event::Second { slice: Cow::Owned(slice) });
-    let screen = text(&live, &Manner { elapsed: Duration::from_secs(95), ..Manner::default() }, (200, 60));
+    let screen =
+        text(&live, &ScreenOptions { elapsed: Duration::from_secs(95), ..ScreenOptions::default() }, (200, 60));
     let row = |what: &str| screen.lines().position(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}:\n{screen}"));
     assert_eq!(row("0:00"), row("max") + 1, "{screen}");
     assert!(row("answers  ") < 14, "{screen}");
@@ -244,9 +246,9 @@ fn on_a_large_screen_everything_about_the_load_stands_together() {
 
 #[test]
 fn the_clock_of_several_runs_tells_how_much_of_it_was_load() {
-    let mut live = Live::default();
-    let manner = Manner { elapsed: Duration::from_secs(95), ..Manner::default() };
-    let title = |live: &Live| text(live, &manner, (80, 24)).lines().next().unwrap_or_default().to_string();
+    let mut live = LiveExperiment::default();
+    let manner = ScreenOptions { elapsed: Duration::from_secs(95), ..ScreenOptions::default() };
+    let title = |live: &LiveExperiment| text(live, &manner, (80, 24)).lines().next().unwrap_or_default().to_string();
     began(&mut live);
     (0..4).for_each(|n| second(&mut live, n));
     assert!(title(&live).ends_with(" 1:35") && !title(&live).contains("of load"), "{}", title(&live));
@@ -261,14 +263,14 @@ fn what_was_tried_under_another_load_is_not_the_best() {
     let settings = Settings::from([("KeepAlive".to_string(), Setting::read("On"))]);
     let trial = Trial { role: "advice".into(), ..trial(&settings, 9000.0, true) };
     live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
-    let screen = text(&live, &Manner::default(), (120, 40));
+    let screen = text(&live, &ScreenOptions::default(), (120, 40));
     let starred = screen.lines().find(|l| l.contains('★')).expect("a best one");
     assert!(starred.contains("1,220/s") && screen.contains("9,000/s"), "{screen}");
 }
 
 #[test]
 fn a_rate_that_failed_bounds_the_one_that_held() {
-    let mut live = Live::default();
+    let mut live = LiveExperiment::default();
     for (rate, ok) in [(100.0, true), (400.0, false), (200.0, true), (300.0, false)] {
         let step = CapacityStep {
             rate,
@@ -284,7 +286,7 @@ fn a_rate_that_failed_bounds_the_one_that_held() {
         };
         live.see(&Event::TrialDone { outcome: Outcome::Capacity { step: Cow::Owned(step) } });
     }
-    let screen = text(&live, &Manner::default(), (80, 24));
+    let screen = text(&live, &ScreenOptions::default(), (80, 24));
     assert!(screen.contains("200/s held, 300/s not"), "{screen}");
 }
 
@@ -296,7 +298,7 @@ fn a_line_that_is_cut_off_says_so() {
     let trial = trial(&settings, 50.0, true);
     live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
     for (width, is_whole) in [(80, false), (120, true)] {
-        let screen = text(&live, &Manner::default(), (width, 60));
+        let screen = text(&live, &ScreenOptions::default(), (width, 60));
         let row = screen.lines().find(|l| l.contains("KeepAliveTimeoutKeep")).expect("its row");
         assert_eq!((row.contains("workers 150"), row.contains('…')), (is_whole, !is_whole), "{row}");
     }
@@ -304,14 +306,14 @@ fn a_line_that_is_cut_off_says_so() {
 
 #[test]
 fn one_more_second_changes_few_cells() {
-    let mut live = Live::default();
+    let mut live = LiveExperiment::default();
     began(&mut live);
     for n in 0..5 {
         second(&mut live, n);
     }
-    let before = buffer(&live, &Manner::default(), (80, 24));
+    let before = buffer(&live, &ScreenOptions::default(), (80, 24));
     second(&mut live, 5);
-    let after = buffer(&live, &Manner::default(), (80, 24));
+    let after = buffer(&live, &ScreenOptions::default(), (80, 24));
     let changed = before.diff(&after).len();
     assert!(changed < 120, "{changed} of 1920 cells");
 }

@@ -13,7 +13,7 @@ const MOST_ROWS: usize = 500;
 
 /// How a trial counts in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Worth {
+pub(super) enum TrialStanding {
     Counts,
     /// It ran under a different load, so it cannot be compared with the others.
     Beside,
@@ -22,7 +22,7 @@ pub(super) enum Worth {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct TrialRow {
     pub number: u64,
     /// The settings or the rate that was tried.
     pub name: String,
@@ -32,7 +32,7 @@ pub(super) struct Row {
     pub p99: String,
     /// The reason why it does not count, or its purpose.
     pub note: String,
-    pub worth: Worth,
+    pub worth: TrialStanding,
     /// A rate of the capacity search, not a step of the staircase before it.
     pub is_rate: bool,
 }
@@ -40,7 +40,7 @@ pub(super) struct Row {
 /// All trials.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trials {
-    pub rows: Vec<Row>,
+    pub rows: Vec<TrialRow>,
     done: u64,
     /// The highest rate that held, and the rates that did not.
     held_rps: Option<f64>,
@@ -69,9 +69,9 @@ impl Trials {
 
     /// Returns the index of the best trial among those that count.
     pub fn best(&self) -> Option<usize> {
-        let counts = |(at, row): (usize, &Row)| {
+        let counts = |(at, row): (usize, &TrialRow)| {
             let asked = !self.capacity || row.is_rate;
-            (asked && row.worth == Worth::Counts && row.value > 0.0).then_some((at, row.value))
+            (asked && row.worth == TrialStanding::Counts && row.value > 0.0).then_some((at, row.value))
         };
         let rows = self.rows.iter().enumerate().filter_map(counts);
         rows.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
@@ -101,9 +101,9 @@ pub(super) fn grouped(n: u64) -> String {
     number::grouped(n as f64)
 }
 
-fn row(outcome: &Outcome<'_>) -> Row {
-    let worth = |counts: bool| if counts { Worth::Counts } else { Worth::Fails };
-    let row = |name: String, value: f64, shown: String, p99_us: f64, note: &str, counts: bool| Row {
+fn row(outcome: &Outcome<'_>) -> TrialRow {
+    let worth = |counts: bool| if counts { TrialStanding::Counts } else { TrialStanding::Fails };
+    let row = |name: String, value: f64, shown: String, p99_us: f64, note: &str, counts: bool| TrialRow {
         number: 0,
         name: line(&name),
         value,
@@ -118,7 +118,11 @@ fn row(outcome: &Outcome<'_>) -> Row {
             let note = if trial.valid { trial.role.as_str() } else { trial.why.as_str() };
             let name = describe(&trial.settings);
             let row = row(name, trial.objective, rate(trial.objective), trial.p99_us, note, trial.valid);
-            if trial.valid && !other_load(&trial.role).is_empty() { Row { worth: Worth::Beside, ..row } } else { row }
+            if trial.valid && !other_load(&trial.role).is_empty() {
+                TrialRow { worth: TrialStanding::Beside, ..row }
+            } else {
+                row
+            }
         }
         Outcome::Sweep { row: of } => {
             let settings = if of.settings.is_empty() { String::new() } else { describe(&of.settings) };
