@@ -1,11 +1,12 @@
-//! A conversation with an agent: questions of the token's holder, and an answer to each. What is asked is bytes here.
+//! The coordinator's side of a conversation with an agent: questions and answers, both opaque bytes.
 //!
-//! A question is signed as an order is. The agent says at once that it has taken it; the answer follows when it is ready, in as many
-//! messages as it needs. Until it is there the question is asked again every two seconds, with the same number: the agent answers again and does
-//! not act again. So a message that is lost costs two seconds, and an agent of which nothing is heard is lost.
+//! A question is signed like an order. The agent confirms at once that it has taken it; the answer follows
+//! when it is ready, in as many messages as it needs. Until then the question is repeated every two seconds
+//! under the same number. The agent repeats its answer without acting again. So a lost message costs two
+//! seconds, and an agent that stays silent is lost.
 //!
-//! As long as a conversation is open, the agent is told every five seconds that somebody is still there. One that hears nothing for
-//! `AgentOptions::silence` ends the conversation by itself, and undoes what belongs to it.
+//! While a conversation is open, the agent gets a keep-alive message every five seconds. If it hears nothing
+//! for `AgentOptions::silence`, it ends the conversation and undoes the changes that belong to it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,24 +25,24 @@ use crate::roster::Agent;
 use crate::subjects::{PartOf, answers_of, question};
 use crate::tokens::{SigningKey, hex, random};
 
-/// The kinds of answers, the first byte of each.
+/// The first byte of each answer gives its kind.
 pub(crate) const ANSWER: u8 = b'a';
 pub(crate) const DECLINED: u8 = b'd';
 
-/// A question without an answer is asked again after this.
+/// A question without an answer is repeated after this time.
 const AGAIN: Duration = Duration::from_secs(2);
-/// An agent that says nothing at all for so long is lost.
+/// An agent that is silent for this long is lost.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is said that somebody is still there.
+/// Interval of keep-alive messages.
 const BEAT: Duration = Duration::from_secs(5);
-/// An agent says so soon that it has taken a question.
+/// An agent confirms a question within this time.
 const TAKEN: Duration = Duration::from_secs(5);
-/// A message is good for so long on the agent's clock.
+/// A message expires after this time, by the agent's clock.
 const GOOD_FOR: Duration = Duration::from_secs(60);
-/// How long a farewell may take.
+/// Time limit for the leave message.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Why a question has no answer.
+/// The reason why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     #[error("agent {agent}: it is lost, nothing was heard of it for {} s{}", silent.as_secs(), because(.last))]
@@ -62,7 +63,7 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// The same without the agent's name before it.
+    /// Returns the message without the agent's name in front.
     #[must_use]
     pub fn what(&self, agent: &str) -> String {
         let text = self.to_string();
@@ -74,13 +75,13 @@ fn because(last: &Option<String>) -> String {
     last.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
 }
 
-/// A conversation; dropped, the agent is told that it is over.
+/// An open conversation with an agent; dropping it ends it.
 #[derive(Debug)]
 pub struct Conversation {
     driver: Arc<Driver>,
     agent: String,
     talk: Arc<tokio::sync::Mutex<Talk>>,
-    /// Taken by one question at a time.
+    /// Locked for one question at a time.
     answers: Mutex<Answers>,
     over: watch::Sender<bool>,
 }
@@ -88,18 +89,18 @@ pub struct Conversation {
 #[derive(Debug)]
 struct Answers {
     incoming: Subscriber,
-    /// The number of the last question.
+    /// Number of the last question.
     number: u64,
     puzzle: Puzzle<()>,
 }
 
-/// The way to the agent.
+/// Sends the signed messages of a conversation to the agent.
 #[derive(Debug)]
 struct Talk {
     client: Client,
     key: SigningKey,
     version: String,
-    /// The conversation's name.
+    /// Name of the conversation.
     name: String,
     agent: String,
     instance: String,
@@ -108,11 +109,11 @@ struct Talk {
 }
 
 impl Talk {
-    /// Says something; the agent's reply, or why there is none.
+    /// Sends a message; returns the agent's reply, or why there is none.
     async fn say(&mut self, what: &What, payload: &[u8]) -> Result<Reply, String> {
         let reply = self.say_once(what, payload).await;
         let Ok(Reply::Refused(Refusal::Expired { .. })) = reply else { return reply };
-        // Its clock or ours has been set.
+        // One of the two clocks was set, so measure the offset and send again.
         if let Some((offset_us, _)) = offset(&self.client, &self.agent).await {
             self.offset_us = offset_us;
         }
@@ -136,15 +137,16 @@ impl Talk {
 }
 
 impl Fleet {
-    /// Begins a conversation with an agent; it hears of it with the first question.
+    /// Begins a conversation with an agent, which learns of it with the first question.
     ///
     /// # Errors
-    /// When the broker fails.
+    /// If the broker fails.
     pub fn converse(&self, agent: &Agent) -> Result<Conversation, AskError> {
         let failed = |e: &dyn std::error::Error| AskError::Broker(chain(e));
         let name = hex(&random::<16>().map_err(|e| failed(&e))?);
         let client = self.link.client.clone();
-        // Messages of one connection come in their order: whoever answers is heard.
+        // Messages of one connection keep their order, so the subscription is active before the first
+        // question.
         let incoming = self.driver.wait(client.subscribe(answers_of(&agent.name, &name))).map_err(|e| failed(&e))?;
         let talk = Talk {
             client,
@@ -160,12 +162,12 @@ impl Fleet {
         let (over, mut is_over) = watch::channel(false);
         let of = Arc::clone(&talk);
         self.driver.spawn(async move {
-            // Ends as soon as the conversation does, in the middle of a beat, too.
+            // Stops as soon as the conversation ends, even in the middle of a keep-alive message.
             let beats = async {
                 loop {
                     tokio::time::sleep(BEAT).await;
                     let mut talk = of.lock().await;
-                    // Before the first question there is nobody to be told.
+                    // The agent knows the conversation only after its first question.
                     if talk.sequence > 0 {
                         let _ = talk.say(&What::Still, &[]).await;
                     }
@@ -187,10 +189,10 @@ impl Conversation {
         &self.agent
     }
 
-    /// Asks, and waits for the answer. One question at a time: another thread's waits for its turn.
+    /// Asks a question and waits for the answer. Other threads wait until it is answered.
     ///
     /// # Errors
-    /// When there is none; what the question was to bring about may have happened all the same.
+    /// If there is no answer. The question may have taken effect all the same.
     pub fn ask(&self, question: &[u8], within: Duration) -> Result<Vec<u8>, AskError> {
         if question.len() > INLINE {
             return Err(AskError::TooLarge { bytes: question.len() });
@@ -215,7 +217,7 @@ impl Conversation {
                     heard = Instant::now();
                     None
                 }
-                // It has begun once, in another life of the agent.
+                // The conversation began in an earlier epoch of the agent.
                 Ok(Reply::NotHere | Reply::Refused(Refusal::Replayed { .. })) => {
                     return Err(AskError::Ended { agent: agent() });
                 }
@@ -244,7 +246,7 @@ impl Conversation {
 }
 
 impl Answers {
-    /// The answer to the last question, its kind and what it says; None when there is no connection any more.
+    /// Returns kind and content of the answer to the last question; `None` if the connection is gone.
     async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
             let message = self.incoming.next().await?;
@@ -252,7 +254,7 @@ impl Answers {
                 continue;
             };
             if let Ok(Some(whole)) = self.puzzle.add(&part, message.payload, ()) {
-                // Parts that came twice belong to no answer any more.
+                // Leftover parts come from duplicates and belong to no further answer.
                 self.puzzle = Puzzle::default();
                 return Some((whole.kind, whole.content));
             }

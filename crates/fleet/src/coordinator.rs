@@ -1,4 +1,4 @@
-//! Whoever starts runs: sees who is there, measures their clocks, and gives orders.
+//! The coordinator: lists agents, measures their clocks, and starts runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::streams;
 use crate::subjects::{COORDINATOR, RECORDS, WHO, is_agent_name, is_name};
 use crate::tokens::Token;
 
-/// Everybody has answered when nobody has for so long.
+/// If no agent answers for this long, all have answered.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// A fleet, for the holder of its token.
+/// A fleet, as the holder of its token sees it.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     pub(crate) driver: Arc<Driver>,
@@ -28,26 +28,28 @@ pub struct Fleet {
     pub(crate) version: String,
 }
 
-/// How a run is started.
+/// Options for starting a run.
 #[derive(Debug, Clone)]
 pub struct Departure {
-    /// Agents may take so long to get their files and to prepare.
+    /// Time limit for agents to get their files and to prepare.
     pub ready_within: Duration,
-    /// The common instant lies so far ahead of the moment at which all are ready. It must be longer than an order travels.
+    /// Time from the moment when all are ready to the common start. It must be longer than the delivery of an
+    /// order.
     pub lead: Duration,
-    /// An agent of which nothing was heard for so long, while there is a broker, is called lost.
+    /// An agent that is silent for this long while the broker is up is lost.
     pub patience: Duration,
     pub deliveries: Deliveries,
 }
 
-/// How records are taken from the broker. Anything but the first is for tests: what a network and a broker may do by themselves.
+/// How records are taken from the broker. All variants but the first simulate faults of network and broker,
+/// for tests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Deliveries {
     #[default]
     Once,
-    /// Whatever is delivered for the first time is sent back, and so delivered once more.
+    /// Returns each new message to the broker, so that it is delivered again.
     Again,
-    /// Every second acknowledgement never reaches the broker.
+    /// Loses every second acknowledgement.
     Unacknowledged,
 }
 
@@ -62,7 +64,7 @@ impl Default for Departure {
     }
 }
 
-/// Why a run does not start, or cannot be followed.
+/// The reason why a run cannot be started or followed.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     #[error(transparent)]
@@ -84,19 +86,19 @@ fn refused(who: &[(String, String)]) -> String {
     format!("the run does not start: {}", each.join("; "))
 }
 
-/// A run of which records wait that nobody has committed.
+/// A run with records in the broker that nobody has committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     pub run: String,
-    /// Parts of records.
+    /// Number of messages; a large record has several.
     pub messages: u64,
 }
 
 impl Fleet {
-    /// Connects with the token that starts runs. `version` is lastdrop's own.
+    /// Connects with the fleet's token. `version` is lastdrop's own.
     ///
     /// # Errors
-    /// When there is no broker, or it is of another fleet than the token.
+    /// If there is no broker, or it belongs to another fleet than the token.
     pub fn connect(url: &str, token: &Token, version: &str) -> Result<Fleet, FleetError> {
         let driver = Driver::start().map_err(LinkError::from)?;
         let login = Login {
@@ -111,10 +113,10 @@ impl Fleet {
         Ok(Fleet { driver, link, token: token.clone(), version: version.to_owned() })
     }
 
-    /// Who is there, by name, with their clocks measured now.
+    /// Returns the connected agents by name, with freshly measured clocks.
     ///
     /// # Errors
-    /// When the broker fails, or two agents have one name.
+    /// If the broker fails, or two agents have the same name.
     pub fn agents(&self) -> Result<Vec<Agent>, FleetError> {
         self.driver.wait(async {
             let mut agents = self.hellos().await?;
@@ -123,7 +125,7 @@ impl Fleet {
                 return Err(FleetError::SameName(pair[0].name.clone()));
             }
             let clocks = join_all(agents.iter().map(|a| offset(&self.link.client, &a.name))).await;
-            // Who does not answer a ping any more has gone meanwhile.
+            // An agent that does not answer a ping has disconnected meanwhile.
             let known = agents.into_iter().zip(clocks).filter_map(|(agent, clock)| {
                 let (offset_us, error_us) = clock?;
                 Some(Agent { offset_us, error_us, ..agent })
@@ -138,12 +140,12 @@ impl Fleet {
         let inbox = client.new_inbox();
         let mut answers = client.subscribe(inbox.clone()).await.map_err(|e| failed(&e))?;
         let mut agents: Vec<Agent> = Vec::new();
-        // Twice: a machine that is busy may be late for the first time.
+        // Ask twice: a busy machine may miss the first time limit.
         for _ in 0..2 {
             client.publish_with_reply(WHO, inbox.clone(), Bytes::new()).await.map_err(|e| failed(&e))?;
             client.flush().await.map_err(|e| failed(&e))?;
             while let Ok(Some(answer)) = tokio::time::timeout(QUIET, answers.next()).await {
-                // Nobody listens: the broker says so by an empty message.
+                // The broker sends an empty message if nobody listens.
                 match serde_json::from_slice::<Agent>(&answer.payload) {
                     Ok(agent) if is_agent_name(&agent.name) => {
                         agents.retain(|a| (&a.name, &a.instance) != (&agent.name, &agent.instance));
@@ -156,10 +158,11 @@ impl Fleet {
         Ok(agents)
     }
 
-    /// Starts a run: all get ready, then all are told the same instant. If one cannot, none does.
+    /// Starts a run: all agents prepare, then all are told the same start time. If one agent cannot, none
+    /// starts.
     ///
     /// # Errors
-    /// Who refuses and why; the others have forgotten the run then.
+    /// Names the agents that refuse, with their reasons. The other agents have then discarded the run.
     pub fn start(&self, run: &str, assignments: Vec<Assignment>, how: &Departure) -> Result<Flight, FleetError> {
         if !is_name(run) {
             return Err(FleetError::Run(run.to_owned()));
@@ -178,7 +181,7 @@ impl Fleet {
                 }
             };
             let departed = async {
-                // Listening before anybody speaks.
+                // Subscribe before any agent can publish.
                 let flight = Flight::open(self, run, epochs, how, &[]).await?;
                 crew.measure().await;
                 Ok::<_, FleetError>(flight)
@@ -196,11 +199,11 @@ impl Fleet {
         })
     }
 
-    /// Follows a run that was started by a coordinator that is gone, or of which records came late. `agents` are those that take
-    /// part; `have` is what the caller has committed already.
+    /// Follows a run whose coordinator is gone, or whose records came late. `agents` take part in the run;
+    /// `have` is what the caller has committed already.
     ///
     /// # Errors
-    /// When the broker fails.
+    /// If the broker fails.
     pub fn resume(
         &self,
         run: &str,
@@ -229,10 +232,10 @@ impl Fleet {
         })
     }
 
-    /// Runs of which records wait in the broker: they came after whoever started the run had left. `resume` gets them.
+    /// Returns the runs with records that arrived after their coordinator had left; `resume` gets them.
     ///
     /// # Errors
-    /// When the broker fails.
+    /// If the broker fails.
     pub fn waiting(&self) -> Result<Vec<Waiting>, FleetError> {
         self.driver.wait(async {
             let failed = |e: &dyn std::error::Error| FleetError::Broker(chain(e));

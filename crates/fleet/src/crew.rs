@@ -1,4 +1,4 @@
-//! The agents of a run, and the orders that they get.
+//! The agents that take part in a run, and the orders they get.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,12 @@ use crate::roster::{Agent, Assignment};
 use crate::subjects::{self, ping};
 use crate::tokens::Token;
 
-/// Round trips of which the shortest tells the offset of a clock.
+/// Number of pings; the one with the shortest round trip gives the clock's offset.
 const ROUND_TRIPS: usize = 20;
-/// A payload above this travels as a file.
+/// A larger payload is sent as a file.
 pub(crate) const INLINE: usize = 256 << 10;
 
-/// An agent's clock minus ours and half of the round trip, both in microseconds, by the shortest round trip.
+/// Returns an agent's clock minus ours, and half of the shortest round trip, both in microseconds.
 pub(crate) async fn offset(client: &Client, agent: &str) -> Option<(i64, u64)> {
     let clock = Clock::default();
     let mut best: Option<(i64, u64)> = None;
@@ -41,7 +41,7 @@ pub(crate) async fn offset(client: &Client, agent: &str) -> Option<(i64, u64)> {
     best
 }
 
-/// The agents of a run and what orders they get.
+/// The agents that take part in a run, and the orders they get.
 #[derive(Debug)]
 pub(crate) struct Crew {
     client: Client,
@@ -83,7 +83,7 @@ impl Crew {
         });
     }
 
-    /// Sends the files, has all get ready: the epoch of each.
+    /// Sends the files and has all agents prepare; returns each agent's epoch.
     pub async fn prepare(
         &mut self,
         assignments: &[Assignment],
@@ -120,12 +120,12 @@ impl Crew {
         if refusals.is_empty() {
             return Ok(epochs);
         }
-        // The others have something to forget.
+        // Those that did prepare have to discard the run.
         self.members.retain(|m| epochs.iter().any(|(name, _)| *name == m.name));
         Err(FleetError::Refused(refusals))
     }
 
-    /// Measures the clocks again: preparing may have taken a while.
+    /// Measures the clocks again, because preparing may take a while.
     pub async fn measure(&mut self) {
         let clocks = join_all(self.members.iter().map(|m| offset(&self.client, &m.name))).await;
         for (member, clock) in self.members.iter_mut().zip(clocks) {
@@ -135,8 +135,8 @@ impl Crew {
         }
     }
 
-    /// Tells all when to begin. That instant, in microseconds since 1970 on our clock. Whoever does not answer is not heard of
-    /// either, and so lost in time.
+    /// Tells all agents when to begin. Returns that time in microseconds since 1970, by our clock. An agent
+    /// that does not answer will send no beats either, and so is lost in time.
     pub async fn go(&mut self, lead: Duration) -> i64 {
         let coordinator_us = Clock::default().now_us() + lead.as_micros() as i64;
         let go = |m: &Member| What::Go { at_us: coordinator_us + m.offset_us, coordinator_us, error_us: m.error_us };
@@ -150,7 +150,7 @@ impl Crew {
         self.give(orders, Duration::from_secs(5)).await;
     }
 
-    /// An order for each member, all at once; what each says.
+    /// Sends an order to each member, all at once; returns their replies.
     async fn give(&mut self, orders: Vec<(What, Vec<u8>)>, within: Duration) -> Vec<Result<Reply, String>> {
         let now_us = Clock::default().now_us();
         let mut each = Vec::new();
@@ -161,14 +161,15 @@ impl Crew {
                 instance: member.instance.clone(),
                 version: self.version.clone(),
                 sequence: member.last_order + 1,
-                // Also how long an agent that is ready waits to be told to begin.
+                // This is also how long a prepared agent waits for `Go`.
                 expires_us: now_us + member.offset_us + (within + Duration::from_secs(60)).as_micros() as i64,
                 what,
                 payload_sha256: String::new(),
             };
             let (client, key) = (&self.client, self.token.signing_key());
             each.push(async move {
-                // Another coordinator may have given orders since: once more, after those.
+                // Another coordinator may have used higher sequence numbers since: send once more, with the
+                // next one.
                 let mut order = order;
                 for again in [true, false] {
                     let to = subjects::order(&order.agent);
@@ -192,7 +193,7 @@ impl Crew {
     }
 }
 
-/// Sends an order to where an agent takes such; what it says, or why it says nothing.
+/// Sends a message to an agent's subject; returns its reply, or why there is none.
 pub(crate) async fn ask(client: &Client, to: String, message: &[u8], within: Duration) -> Result<Reply, String> {
     let request = async_nats::Request::new().payload(Bytes::copy_from_slice(message)).timeout(Some(within));
     match client.send_request(to, request).await {

@@ -1,4 +1,4 @@
-//! What an agent does with an order: the interface between the transport and whoever puts load on.
+//! How an agent executes an order: the interface between the transport and the load generator.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,76 +7,78 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Does what orders ask for. An agent has one, and gives it one job at a time, all from one thread.
+/// Executes orders. An agent has one engine and gives it one job at a time, always from the same thread.
 pub trait Engine: Send {
-    /// Checks an order before anything begins: can the payload be understood, is it within the limits, are its files whole?
-    /// The coordinator hears of a refusal at once, and the run then begins nowhere.
+    /// Checks an order before anything begins: whether the payload is understood, within the limits, and its
+    /// files complete. The coordinator learns of a refusal at once, and the run then begins on no agent.
     ///
     /// # Errors
-    /// Why the order is refused, as a sentence that says what to try.
+    /// The reason for a refusal, as a sentence that says what to try.
     fn prepare(&mut self, job: &Job) -> Result<(), EngineError> {
         let _ = job;
         Ok(())
     }
 
-    /// Does the job that was prepared, from `start` on, and hands over each record as it is complete. Comes back when all is
-    /// recorded: the last record, with what came of the job, is the engine's to make. A `stop` asks it to come back early, in
-    /// an orderly way, with what there is.
+    /// Runs the prepared job from `start` on and passes each record to `sink` as soon as it is complete.
+    /// Returns when everything is recorded; the engine makes the last record, with the job's result. If
+    /// `stop` is requested, it ends early in an orderly way, with what it has.
     ///
     /// # Errors
-    /// Why the job is not whole. What was recorded stays recorded.
+    /// The reason why the job is incomplete. Records made so far are kept.
     fn run(&mut self, job: &Job, start: Start, sink: &dyn Sink, stop: &Stop) -> Result<(), EngineError>;
 }
 
-/// An order after it was checked: signed by the holder of the token, for this agent, not expired, not seen before.
+/// A checked order: signed by the holder of the token, for this agent, not expired, not seen before.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// The run's id, as the coordinator named it.
+    /// The run's id, which the coordinator chose.
     pub run: String,
     /// This agent's name.
     pub agent: String,
-    /// This life of the agent.
+    /// The agent's current epoch.
     pub epoch: u64,
-    /// What the coordinator's caller gave (`Assignment::payload`).
+    /// The payload from the coordinator's caller (`Assignment::payload`).
     pub payload: Vec<u8>,
     pub files: Files,
-    /// What this agent was started with. The engine keeps to them: the transport cannot know what a payload asks for.
+    /// The limits from this agent's command line. The engine enforces them, since the transport cannot
+    /// interpret a payload.
     pub limits: Limits,
 }
 
-/// When a job begins: one instant for the whole fleet.
+/// The start of a job: the same moment for the whole fleet.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
-    /// This machine's monotonic clock; usually some hundred milliseconds from now.
+    /// By this machine's monotonic clock; usually some hundred milliseconds ahead.
     pub at: Instant,
-    /// The same instant on the coordinator's clock: microseconds since 1970.
+    /// By the coordinator's clock, in microseconds since 1970.
     pub unix_us: i64,
-    /// How far off `at` may be: half of the shortest round trip, in microseconds.
+    /// Possible error of `at` in microseconds: half of the shortest round trip.
     pub error_us: u64,
 }
 
-/// What may be asked of an agent, from its own command line.
+/// Limits on what coordinators may ask of an agent, from its command line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Hosts that load may be put on; empty is this machine only. To be checked on the address that is connected to.
+    /// Hosts that may get load; empty means this machine only. The engine checks the address that it connects
+    /// to.
     pub allow: Vec<String>,
-    /// Servers may be changed here, not only looked at.
+    /// Servers here may be changed, not only observed.
     pub act: bool,
-    /// Requests a second at most.
+    /// Highest rate, requests per second.
     pub max_rate: Option<f64>,
-    /// A job lasts no longer; its `Stop` is set when it does.
+    /// Longest time of a job; its `Stop` is requested then.
     pub max_time: Option<Duration>,
 }
 
-/// Files that came with an order, already checked against their SHA-256; they are removed after the job.
+/// Files that came with an order, already checked against their SHA-256. They are removed after the job.
 #[derive(Debug, Clone, Default)]
 pub struct Files(Vec<File>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// What the coordinator calls it: any text, never a path on this machine.
+    /// The coordinator's name for it: any text, never a path on this machine.
     pub name: String,
-    /// Where its content is. Read-only by agreement: jobs share it.
+    /// Path of the content. Engines must not write to it, because jobs share it.
     pub path: PathBuf,
     /// Lower-case hexadecimal.
     pub sha256: String,
@@ -88,7 +90,7 @@ impl Files {
         Files(files)
     }
 
-    /// Where the content of the file is that the coordinator calls `name`.
+    /// Returns the path of the file that the coordinator calls `name`.
     #[must_use]
     pub fn path(&self, name: &str) -> Option<&Path> {
         self.0.iter().find(|f| f.name == name).map(|f| f.path.as_path())
@@ -99,20 +101,21 @@ impl Files {
     }
 }
 
-/// Where an engine's records go.
+/// Takes an engine's records.
 pub trait Sink: Send + Sync {
-    /// Writes the record to the agent's journal, waits until it is on the disk, and leaves it to be published. It may be
-    /// called from any thread, but takes as long as the disk does: never from a loop that puts load on.
+    /// Writes the record to the agent's journal, waits until it is on the disk, and queues it for publishing.
+    /// Any thread may call this, but it takes as long as the disk does, so never call it from a load loop.
     ///
-    /// Returns the record's sequence number: 0 for the first of a job, then each one more.
+    /// Returns the record's sequence number, starting at 0 for each job.
     ///
     /// # Errors
-    /// The journal could not be written. The record has its number all the same and is published from memory: it is lost only
-    /// if the agent dies before that. The transport says so by itself; an engine may go on.
+    /// If the journal could not be written. The record still has its number and is published from memory; it
+    /// is lost only if the agent dies first. The transport reports the error itself, so an engine may
+    /// continue.
     fn record(&self, record: &[u8]) -> Result<u64, SinkError>;
 }
 
-/// A record is not in the journal.
+/// A record could not be written to the journal.
 #[derive(Debug, thiserror::Error)]
 #[error("record {seq} is not in the journal {}: {source}; it is kept in memory until it is published", journal.display())]
 pub struct SinkError {
@@ -121,7 +124,7 @@ pub struct SinkError {
     pub source: std::io::Error,
 }
 
-/// Why a job was refused, or is not whole: a sentence for people.
+/// The reason why a job was refused or is incomplete, as a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineError(pub String);
 
@@ -133,12 +136,12 @@ impl fmt::Display for EngineError {
 
 impl std::error::Error for EngineError {}
 
-/// Asks for an orderly end; once asked it stays so. Clones are the same.
+/// A request to stop in an orderly way, which cannot be withdrawn. Clones share the request.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<(Mutex<Option<String>>, Condvar)>);
 
 impl Stop {
-    /// Asks, and says why ("the coordinator stopped the run"). The first reason is kept.
+    /// Requests a stop, with a reason ("the coordinator stopped the run"). The first reason is kept.
     pub fn ask(&self, why: &str) {
         let mut asked = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         asked.get_or_insert_with(|| why.to_owned());
@@ -150,13 +153,13 @@ impl Stop {
         self.why().is_some()
     }
 
-    /// Why the end was asked for, if it was.
+    /// Returns the reason, if a stop was requested.
     #[must_use]
     pub fn why(&self) -> Option<String> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until the end is asked for, but no longer than `limit`. True when it is.
+    /// Waits at most `limit` for a stop request; returns whether there is one.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
         let asked = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,9 @@
-//! Files of an order, in the broker's JetStream, by their content.
+//! Files of an order, stored in the broker's JetStream by their digest.
 //!
-//! A file is cut into chunks, each a message of the stream `LD_FILES` under the file's SHA-256 and its number. It is NATS's object
-//! store in small: that one is read by consumers, and who may make consumers may have the broker deliver to any subject. Here an
-//! agent asks for a message by its subject (direct get), and that is all it may do.
+//! A file is cut into chunks. Each is a message of the stream `LD_FILES` under the file's SHA-256 and the
+//! chunk's number. NATS has an object store, but reading it takes consumers, and a user who may create
+//! consumers may have the broker deliver to any subject. Here an agent gets a message by its subject (direct
+//! get) and has no other rights.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,16 +17,16 @@ use crate::order::Stored;
 use crate::subjects::{FILES, chunk};
 use crate::tokens::{hex, sha256};
 
-/// Below every broker's usual `max_payload` of 1 MiB.
+/// Smaller than the usual `max_payload` of 1 MiB.
 const CHUNK: usize = 512 << 10;
 
-/// Puts a file there unless it is there already.
+/// Stores a file unless it is already stored.
 pub(crate) async fn store(jetstream: &Context, name: &str, content: &[u8]) -> Result<Stored, String> {
     let stored = Stored { name: name.to_owned(), sha256: hex(&sha256(content)), bytes: content.len() as u64 };
     let stream = jetstream.get_stream_no_info(FILES).await.map_err(|e| chain(&e))?;
     for (index, part) in content.chunks(CHUNK).enumerate() {
         let subject = chunk(&stored.sha256, index as u64);
-        // What is there under its digest is not sent again.
+        // A chunk that is stored under this digest is not sent again.
         if stream.direct_get_last_for_subject(subject.as_str()).await.is_ok() {
             continue;
         }
@@ -36,7 +37,8 @@ pub(crate) async fn store(jetstream: &Context, name: &str, content: &[u8]) -> Re
     Ok(stored)
 }
 
-/// Fetches a file into `folder`, under its digest, unless it is there already. The digest is checked either way.
+/// Fetches a file into `folder`, named by its digest, unless it is there already. The digest is checked in
+/// both cases.
 pub(crate) async fn fetch(jetstream: &Context, file: &Stored, folder: &Path) -> Result<PathBuf, FetchError> {
     let digest = |text: &str| text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if !digest(&file.sha256) {
@@ -65,7 +67,7 @@ pub(crate) async fn fetch(jetstream: &Context, file: &Stored, folder: &Path) -> 
     Ok(path)
 }
 
-/// A chunk. The broker may be away for a moment.
+/// Gets a chunk; retries, because the broker may be away for a moment.
 async fn get(stream: &async_nats::jetstream::stream::Stream<()>, subject: &str) -> Result<Bytes, FetchError> {
     let mut last = String::new();
     for attempt in 0..5_u32 {

@@ -1,4 +1,4 @@
-//! A run under way on several agents: its records as one stream, who has ended, who is lost.
+//! A run on several agents: its records as one stream, and which agents have ended or are lost.
 //!
 //! ```text
 //! let fleet = Fleet::connect(url, token)?;
@@ -37,72 +37,77 @@ use crate::messages::{Beat, Clock, LastWord};
 use crate::parts::{Puzzle, Seen, Whole};
 use crate::subjects::{ALIVE, PartOf, RECORDS};
 
-/// One record of one agent: the same however often it is delivered. The key for `INSERT OR IGNORE`.
+/// Identifies one record of one agent, however often it is delivered. Use it as the key for `INSERT OR
+/// IGNORE`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RecordId {
     pub run: String,
     pub agent: String,
-    /// The life of the agent's process in which it was made.
+    /// The epoch of the agent that made it.
     pub epoch: u64,
-    /// From 0 on, without gaps, within run, agent and epoch. `End` has the number after the last record.
+    /// Counts from 0 without gaps, per run, agent and epoch. `End` has the number after the last record.
     pub seq: u64,
 }
 
-/// What a flight has to tell.
+/// An event of a run.
 #[derive(Debug)]
 pub enum News {
-    /// A record, for the first time. Records of one agent come in order of their numbers unless a part of one had to be sent
-    /// again; those of several agents in any order.
+    /// A record, the first time it arrives. Records of one agent come in order unless a part had to be sent
+    /// again; those of different agents come in any order.
     Arrived(Arrived),
-    /// An agent's last word of an epoch: how many records it made, and whether it did all it should. It may come before some
-    /// of those records do.
+    /// The last message of an agent's epoch: its number of records, and whether it finished its job. It may
+    /// arrive before some of those records.
     Ended(End),
-    /// Nothing was heard of an agent for `Departure::patience`. `since` is how long ago it was heard of last.
+    /// Nothing was heard of an agent for `Departure::patience`. `since` is the time since the last message.
     Lost { agent: String, since: Duration },
-    /// An agent that was lost is heard of again.
+    /// A lost agent is heard again.
     Back { agent: String },
-    /// The broker is away, back; an agent's disk is full; a message was refused: for people to read.
+    /// A message for people: the broker is away or back, an agent's disk is full, a message was refused.
     Status(Status),
 }
 
-/// A record that is to be committed, and `Flight::commit`ted then. Whoever drops it has it again after a while, or when the run
-/// is resumed.
+/// A record to commit, and then to confirm with `Flight::commit`. Without that it is delivered again after a
+/// while, or when the run is resumed.
 #[derive(Debug)]
 pub struct Arrived {
     pub id: RecordId,
-    /// What the engine gave to `Sink::record`.
+    /// The bytes passed to `Sink::record`.
     pub bytes: Vec<u8>,
 }
 
-/// How an epoch of an agent ended.
+/// The end of an agent's epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     pub id: RecordId,
-    /// How many records the agent made in this epoch: numbers 0 to `records` - 1.
+    /// Number of records the agent made in this epoch, numbered 0 to `records` - 1.
     pub records: u64,
-    /// None: the job was done. Otherwise why it was not: the engine's error, or that the agent was killed and started again.
+    /// `None` if the job was done. Otherwise why not: the engine's error, or that the agent was killed and
+    /// restarted.
     pub error: Option<String>,
 }
 
-/// Something that people want to know, with whom it is about.
+/// A message for people, about the broker or an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
-    /// No connection to the broker: nothing can be said of agents meanwhile, and none is called lost.
+    /// There is no connection to the broker. Meanwhile the state of agents is unknown, and none is called
+    /// lost.
     BrokerAway,
     BrokerBack,
-    /// What an agent says of itself: "the journal cannot be written: No space left on device".
+    /// A problem that an agent reports: "the journal cannot be written: No space left on device".
     Trouble {
         agent: String,
         what: String,
     },
-    /// Messages that were no records of this run, or not whole: how many so far, and what was wrong with the last.
+    /// Messages that were not valid records of this run: their number so far, and what was wrong with the
+    /// last.
     Refused {
         count: u64,
         last: String,
     },
 }
 
-/// A run under way. Dropping it leaves the agents at work and their records in the broker: `Fleet::resume` takes them up.
+/// A run in progress. Dropping it leaves the agents at work and their records in the broker; `Fleet::resume`
+/// continues it.
 pub struct Flight {
     driver: Arc<Driver>,
     link: Link,
@@ -112,16 +117,16 @@ pub struct Flight {
     messages: Receiver<Inbound>,
     agents: BTreeMap<String, Watched>,
     puzzle: Puzzle<Acker>,
-    /// What each record that was handed over and not committed is acknowledged by.
+    /// The acknowledgements of each record that was handed over and not committed yet.
     receipts: HashMap<RecordId, Vec<Acker>>,
     pending: VecDeque<News>,
     refused: u64,
     acknowledged: u64,
-    /// Since when there has been a connection; None: there is none.
+    /// Time of the last connect; `None` while disconnected.
     up_since: Option<Instant>,
     pub(crate) crew: Option<Crew>,
     pub(crate) started_us: i64,
-    /// Ends the tasks of the connection's thread.
+    /// Dropping it ends the tasks on the connection's thread.
     _alive: watch::Sender<()>,
 }
 
@@ -133,7 +138,7 @@ impl std::fmt::Debug for Flight {
 
 #[derive(Debug)]
 struct Watched {
-    /// The life of it that took the order; None where that is not known.
+    /// The epoch that took the order, if known.
     epoch: Option<u64>,
     heard: Instant,
     lost: bool,
@@ -141,12 +146,12 @@ struct Watched {
     epochs: BTreeMap<u64, Epoch>,
 }
 
-/// What is known of one life of an agent.
+/// What is known of one epoch of an agent.
 #[derive(Debug, Default)]
 struct Epoch {
     seen: Seen,
     committed: Seen,
-    /// How many records there are, once its last word has come.
+    /// The number of records, once the last word has come.
     records: Option<u64>,
 }
 
@@ -170,7 +175,8 @@ impl Flight {
         let (send, messages) = channel(QUEUE);
         let beats = fleet.link.client.subscribe(ALIVE).await.map_err(|e| failed(&e))?;
         fleet.driver.spawn(hear(beats, run.to_owned(), send.clone(), ends.clone()));
-        // What a coordinator that is gone had been given is given to us at once: the stream has all that was not acknowledged.
+        // Without the old consumer, all records that a previous coordinator did not acknowledge are delivered
+        // again at once.
         let _ = fleet.link.jetstream.delete_consumer_from_stream(run, RECORDS).await;
         let consumer = consumer(&fleet.link.jetstream, run).await.map_err(FleetError::Broker)?;
         fleet.driver.spawn(fetch(fleet.link.clone(), consumer, run.to_owned(), send, ends));
@@ -204,22 +210,22 @@ impl Flight {
         Ok(flight)
     }
 
-    /// The common instant, on this machine's clock: microseconds since 1970. 0 for a flight that was resumed.
+    /// The common start by this machine's clock, in microseconds since 1970; 0 if the run was resumed.
     #[must_use]
     pub fn started_us(&self) -> i64 {
         self.started_us
     }
 
-    /// The common instant by this machine's monotonic clock. Of a flight that was resumed: long ago.
+    /// The common start by this machine's monotonic clock; long ago if the run was resumed.
     #[must_use]
     pub fn started(&self) -> Instant {
         Clock::default().instant(self.started_us)
     }
 
-    /// What comes next; None when nothing does within `timeout`.
+    /// Returns the next event; `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// When the thread of the connection is gone, which only its end does.
+    /// If the connection's thread is gone, which happens only when it ends.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<News>, FleetError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -242,7 +248,8 @@ impl Flight {
         }
     }
 
-    /// The caller has it for good: the broker may forget it. What is committed twice does no harm.
+    /// Confirms that the caller has stored the record, so that the broker may forget it. Confirming twice
+    /// does no harm.
     pub fn commit(&mut self, id: &RecordId) {
         if let Some(agent) = self.agents.get_mut(&id.agent) {
             agent.epochs.entry(id.epoch).or_default().committed.insert(id.seq);
@@ -252,7 +259,8 @@ impl Flight {
         }
     }
 
-    /// Has every agent said its last word for the life that took the order, and is all that it made committed?
+    /// Returns whether every agent has sent its last word for the epoch that took the order, and all its
+    /// records are committed.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.agents.values().all(|agent| match agent.epoch {
@@ -261,28 +269,29 @@ impl Flight {
         })
     }
 
-    /// Asks all agents for an orderly end. Their records go on to come.
+    /// Asks all agents to stop in an orderly way. Their records continue to arrive.
     pub fn stop(&mut self, why: &str) {
         if let Some(crew) = &mut self.crew {
             self.driver.wait(crew.stop(why));
         }
     }
 
-    /// Leaves the run. What comes from now on waits in the broker (`Fleet::waiting`). What was committed is acknowledged first.
+    /// Leaves the run after acknowledging what was committed. Later records wait in the broker
+    /// (`Fleet::waiting`).
     pub fn close(self) {
         let Flight { driver, link, run, receipts, _alive: alive, .. } = self;
-        // Nothing more is asked for.
+        // Stop fetching.
         drop(alive);
         let leave = async {
             let _ = link.client.flush().await;
             settled(&link, &run, receipts.len()).await;
-            // The records stay; only our place among them goes.
+            // The records stay in the stream; only our consumer is deleted.
             let _ = link.jetstream.delete_consumer_from_stream(&run, RECORDS).await;
         };
         let _ = driver.wait(async { tokio::time::timeout(Duration::from_secs(5), leave).await });
     }
 
-    /// Who is lost, and whether there is a broker.
+    /// Updates the connection state and finds lost agents.
     fn look_around(&mut self) {
         let now = Instant::now();
         match (self.link.is_up(), self.up_since) {
@@ -296,7 +305,7 @@ impl Flight {
             }
             _ => {}
         }
-        // Without a broker nobody can be heard; after it came back, agents need their time to come back as well.
+        // Agents are silent while the broker is away, and need time to reconnect after it is back.
         let Some(up_since) = self.up_since.filter(|since| now.duration_since(*since) >= self.patience) else { return };
         for (name, agent) in &mut self.agents {
             let over = match agent.epoch {
@@ -320,7 +329,7 @@ impl Flight {
         self.heard(name);
     }
 
-    /// Tells what an agent says of itself, once.
+    /// Reports an agent's trouble once.
     fn trouble(&mut self, name: &str, said: Option<String>) {
         let Some(agent) = self.agents.get_mut(name).filter(|agent| agent.trouble != said) else { return };
         agent.trouble.clone_from(&said);
@@ -353,7 +362,8 @@ impl Flight {
         let Some(agent) = self.agents.get_mut(&of.agent) else { return };
         let epoch = agent.epochs.entry(of.epoch).or_default();
         if epoch.committed.contains(of.seq) {
-            // Delivered again after it was committed: the acknowledgement was lost, or an agent published it twice.
+            // Delivered again after it was committed: the acknowledgement got lost, or the agent published it
+            // twice.
             return self.acknowledge(receipt);
         }
         if epoch.seen.contains(of.seq) {
@@ -402,7 +412,7 @@ impl Flight {
         }
     }
 
-    /// Takes what is no record out of the stream, and counts it.
+    /// Removes an invalid message from the stream and counts it.
     fn refuse(&mut self, receipt: Acker, last: String) {
         self.refused += 1;
         self.pending.push_back(News::Status(Status::Refused { count: self.refused, last }));
@@ -414,7 +424,7 @@ impl Flight {
         if self.deliveries == Deliveries::Unacknowledged && self.acknowledged.is_multiple_of(2) {
             return;
         }
-        // What does not get through is delivered again, and recognised.
+        // If the acknowledgement gets lost, the record is delivered again and recognised.
         let _ = self.driver.wait(receipt.ack());
     }
 }

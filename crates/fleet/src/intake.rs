@@ -1,4 +1,5 @@
-//! From the broker to a flight: its records by a consumer of the stream, and signs of life, on the connection's thread.
+//! Passes records (through a consumer of the stream) and beats from the broker to a `Flight`, on the
+//! connection's thread.
 
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use crate::link::{Link, chain, patiently};
 use crate::messages::Beat;
 use crate::subjects::{RECORDS, records_of};
 
-/// Messages between the connection's thread and the caller's: so many are taken from the broker ahead of the caller.
+/// Capacity of the channel from the connection's thread to the caller: how many messages are fetched ahead.
 pub(crate) const QUEUE: usize = 256;
 
-/// What the connection's thread hands over.
+/// An item of that channel.
 pub(crate) enum Inbound {
     Message(Box<jetstream::Message>),
     Beat(String, Beat),
@@ -34,8 +35,9 @@ pub(crate) async fn consumer(jetstream: &jetstream::Context, run: &str) -> Resul
     patiently(|| jetstream.create_consumer_on_stream(config.clone(), RECORDS)).await.map_err(|e| chain(&e))
 }
 
-/// Waits until the broker has dealt with our acknowledgements: those that it finds when our place has gone are for nothing. `open`
-/// records are not acknowledged. What was taken ahead is not, either, so this has its bound.
+/// Waits until the broker has processed our acknowledgements, because those that arrive after the consumer is
+/// deleted have no effect. `open` records stay unacknowledged, as do those fetched ahead, so the wait is
+/// bounded.
 pub(crate) async fn settled(link: &Link, run: &str, open: usize) {
     for _ in 0..20 {
         let consumer = link.jetstream.get_consumer_from_stream::<pull::Config, _, _>(run, RECORDS).await;
@@ -47,7 +49,7 @@ pub(crate) async fn settled(link: &Link, run: &str, open: usize) {
     }
 }
 
-/// Asks for records, some at a time, for ever.
+/// Fetches records in batches, for ever.
 pub(crate) async fn fetch(
     link: Link,
     mut consumer: PullConsumer,
@@ -59,7 +61,7 @@ pub(crate) async fn fetch(
         loop {
             link.wait_up().await;
             if !some(&consumer, &to).await {
-                // The broker was away, or has forgotten us.
+                // The broker was away, or has lost the consumer.
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 if let Ok(again) = self::consumer(&link.jetstream, &run).await {
                     consumer = again;
@@ -73,7 +75,7 @@ pub(crate) async fn fetch(
     }
 }
 
-/// What there is within a second. False when the broker has failed.
+/// Fetches what arrives within a second; returns false if the broker failed.
 async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
     let asked = consumer.batch().max_messages(64).expires(Duration::from_secs(1)).messages();
     let Ok(Ok(mut batch)) = tokio::time::timeout(Duration::from_secs(5), asked).await else { return false };
@@ -90,7 +92,7 @@ async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
     }
 }
 
-/// Hands over signs of life of the run.
+/// Passes on the beats of the run.
 pub(crate) async fn hear(mut beats: Subscriber, run: String, to: Sender<Inbound>, mut ends: watch::Receiver<()>) {
     let work = async {
         while let Some(message) = beats.next().await {

@@ -1,16 +1,16 @@
-//! What an agent has made, on its disk before anybody else has it.
+//! The journal: an agent's records, on its disk before they are published.
 //!
-//! A file for each run and epoch, only ever appended to:
+//! One file per run and epoch, only ever appended to:
 //!
 //! ```text
 //! entry  = length of the body, 4 bytes · CRC-32 of the body, 4 bytes · body
 //! body   = kind, 1 byte · sequence, 8 bytes · content
 //! ```
 //!
-//! all big-endian. The first entry says whose journal it is. Each record is flushed to the disk (`fdatasync`) before `append`
-//! returns: a record that was published is there after a power cut. What was acknowledged is noted without a flush, since a
-//! record that is sent twice is recognised. A kill in the middle of a write leaves a torn tail: reading ends before it, and so it
-//! is cut off. A journal of which all is acknowledged is removed.
+//! All numbers are big-endian. The first entry identifies the journal. Each record is flushed to disk
+//! (`fdatasync`) before `append` returns, so a published record survives a power cut. Acknowledgements are
+//! written without a flush, because a record that is sent twice is recognised. A kill during a write leaves a
+//! torn tail; reading stops before it and it is cut off. A fully acknowledged journal is removed.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -23,16 +23,16 @@ use serde::{Deserialize, Serialize};
 
 const HEADER: u8 = b'h';
 const ACKNOWLEDGED: u8 = b'a';
-/// Kinds of entries that are published; the kind is the first byte of what goes over the wire.
+/// Kinds of entries that are published; the kind is the first byte of the message.
 pub(crate) const RECORD: u8 = b'r';
 pub(crate) const END: u8 = b'e';
 
-/// No entry is larger: whatever says so is a torn tail.
+/// A larger length can only be a torn tail.
 const ENTRY_BYTES: u32 = 1 << 30;
 const PREFIX: usize = 8;
 const BODY_PREFIX: usize = 9;
 
-/// Whose journal it is.
+/// Identifies a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Whose {
     pub run: String,
@@ -40,30 +40,30 @@ pub(crate) struct Whose {
     pub epoch: u64,
 }
 
-/// Where an entry's body lies.
+/// Position of an entry's body in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     offset: u64,
     length: u32,
 }
 
-/// A file that is written to, and read from while it is.
+/// A file that is appended to, and read while that goes on.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
     path: PathBuf,
     whose: Whose,
-    /// The end of the last whole entry.
+    /// The end of the last complete entry.
     end: u64,
 }
 
-/// What a journal holds that was not acknowledged, by its sequence.
+/// The unacknowledged entries of a journal, by sequence number.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub pending: BTreeMap<u64, Place>,
-    /// Of the next entry.
+    /// The sequence number of the next entry.
     pub next: u64,
-    /// Has it its last word?
+    /// Whether the journal has its last word.
     pub ended: bool,
 }
 
@@ -80,10 +80,10 @@ impl Journal {
         Ok(journal)
     }
 
-    /// A journal of a former life. A torn tail is cut off.
+    /// Opens a journal of an earlier epoch and cuts off a torn tail.
     ///
     /// # Errors
-    /// `InvalidData` when it has not even a header; what else the system says.
+    /// `InvalidData` if not even the header is complete, or an I/O error.
     pub fn open(path: &Path) -> io::Result<(Journal, Left)> {
         let file = TrustedFile::create(path)?.into_file();
         let torn = || io::Error::new(ErrorKind::InvalidData, "the journal has no whole header");
@@ -115,14 +115,14 @@ impl Journal {
         &self.path
     }
 
-    /// Writes an entry, and waits until the disk has it.
+    /// Writes an entry and waits until it is on the disk.
     ///
     /// # Errors
-    /// What the system says, ENOSPC for one; the file then ends where it did.
+    /// An I/O error such as ENOSPC; the file then keeps its previous end.
     pub fn append(&mut self, kind: u8, seq: u64, content: &[u8]) -> io::Result<Place> {
         let place = self.write(kind, seq, content)?;
         if let Err(e) = self.file.sync_data() {
-            // What is not on the disk is not in the journal.
+            // An entry that is not on the disk is not part of the journal.
             self.end = place.offset - PREFIX as u64;
             let _ = self.file.set_len(self.end);
             return Err(e);
@@ -130,7 +130,7 @@ impl Journal {
         Ok(place)
     }
 
-    /// Notes that the broker has it.
+    /// Notes that the broker has the record.
     pub fn acknowledged(&mut self, seq: u64) -> io::Result<()> {
         self.write(ACKNOWLEDGED, seq, &[]).map(drop)
     }
@@ -155,10 +155,10 @@ impl Journal {
         Ok(place)
     }
 
-    /// The kind and content of an entry.
+    /// Returns kind and content of an entry.
     ///
     /// # Errors
-    /// `InvalidData` when the disk has something else than what was written.
+    /// `InvalidData` if the file does not hold what was written.
     pub fn read(&self, place: Place) -> io::Result<(u8, Vec<u8>)> {
         match entry(&self.file, place.offset - PREFIX as u64)? {
             Some(mut entry) if entry.body.len() == place.length as usize => {
@@ -176,17 +176,17 @@ impl Journal {
     }
 }
 
-/// An entry as it lies in the file.
+/// An entry as stored in the file.
 struct Entry {
     kind: u8,
     seq: u64,
-    /// With its kind and sequence before the content.
+    /// The content, without kind and sequence number.
     body: Vec<u8>,
-    /// Where the next one begins.
+    /// Offset of the next entry.
     end: u64,
 }
 
-/// The entry that begins at `offset`; None where there is no whole one.
+/// Reads the entry at `offset`; `None` if no complete entry is there.
 fn entry(file: &File, offset: u64) -> io::Result<Option<Entry>> {
     let mut prefix = [0; PREFIX];
     if !filled(file, &mut prefix, offset)? {
@@ -195,7 +195,7 @@ fn entry(file: &File, offset: u64) -> io::Result<Option<Entry>> {
     let [l0, l1, l2, l3, c0, c1, c2, c3] = prefix;
     let length = u32::from_be_bytes([l0, l1, l2, l3]);
     let begins = offset + PREFIX as u64;
-    // A length out of a torn tail must not become an allocation.
+    // A length from a torn tail must not become an allocation.
     if (length as usize) < BODY_PREFIX || length > ENTRY_BYTES || begins + u64::from(length) > file.metadata()?.len() {
         return Ok(None);
     }
@@ -208,7 +208,7 @@ fn entry(file: &File, offset: u64) -> io::Result<Option<Entry>> {
     Ok(Some(Entry { kind: body[0], seq: u64::from_be_bytes(seq), body, end: begins + u64::from(length) }))
 }
 
-/// False when the file ends before the buffer is full.
+/// Fills the buffer; returns false if the file ends before.
 fn filled(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
     match file.read_exact_at(buffer, offset) {
         Ok(()) => Ok(true),

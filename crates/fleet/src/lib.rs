@@ -1,15 +1,16 @@
-//! Many machines as one: the transport of a fleet, over NATS with JetStream.
+//! A fleet of machines that act as one load generator: the transport, over NATS with JetStream.
 //!
-//! A **broker** (`Broker`: nats-server as a child) is what everybody dials. An **agent** (`agent::run`) is a machine that can put
-//! load on; it takes orders that are signed, and hands each record of what it did (a second, say) to a journal on its disk
-//! first and to the broker then. A **coordinator** (`Fleet`) chooses agents, gives each its order, and has the records of all
-//! as one stream (`Flight`), each acknowledged only when the caller says that it has committed it.
+//! All parties connect to a **broker** (`Broker`: nats-server as a child process). An **agent**
+//! (`agent::run`) is a machine that can generate load. It takes signed orders, and writes each record of its
+//! work (a second, say) first to a journal on its disk and then to the broker. A **coordinator** (`Fleet`)
+//! chooses agents and gives each its order. It receives all records as one stream (`Flight`), and
+//! acknowledges each only when the caller has committed it.
 //!
-//! The same holder of the token asks agents questions, in conversations (`Conversation`): about their servers, while they are at a run or not.
-//! Whoever answers is a `Respond`.
+//! The holder of the token can also ask agents questions about their servers, in conversations
+//! (`Conversation`), with or without a run. A `Respond` answers them.
 //!
-//! What an order or a question asks for and what a record or an answer holds is nobody's business here: both are bytes. So this crate knows nothing of
-//! load; whoever puts it on is an `Engine`.
+//! Orders, questions, records and answers are opaque bytes here. So this crate knows nothing about load; the
+//! load generator implements `Engine`.
 //!
 //! ```text
 //!  coordinator                         broker (JetStream)                       agent
@@ -20,11 +21,11 @@
 //!  caller commits, Flight::commit ──▶ acknowledged, gone from the stream
 //! ```
 //!
-//! A record is known by `RecordId`: run, agent, epoch, sequence. An epoch is one life of an agent's process; an agent that was
-//! killed does not take up a run again, but what its journal holds is published in its next life. However often a record is
-//! delivered, the caller has it once.
+//! A `RecordId` identifies a record: run, agent, epoch, sequence. An epoch is one life of an agent's process.
+//! A killed agent does not continue its run, but its next epoch publishes what its journal holds. The caller
+//! gets each record once, however often it is delivered.
 //!
-//! Everything is synchronous to callers. The client of NATS runs on tokio in one thread of its own (`link`).
+//! All functions are synchronous for callers. The NATS client runs on tokio in its own thread (`link`).
 
 mod agent;
 mod asking;

@@ -1,6 +1,6 @@
-//! A connection to the broker, and the one thread in which the client of NATS runs.
+//! A connection to the broker, and the one thread that runs the NATS client.
 //!
-//! The broker shows a certificate that nobody vouches for; it is accepted because its SHA-256 is the one in the token.
+//! No authority signs the broker's certificate. It is accepted because its SHA-256 is in the token.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use tokio::sync::{oneshot, watch};
 
 use crate::tokens::{Digest, sha256};
 
-/// JetStream answers within this time, or is asked again.
+/// A JetStream request without an answer is repeated after this time.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A connection on which nothing comes back is given up after three of these, and made again: TCP by itself would wait for as long again as
-/// the link was cut.
+/// Ping interval. After three pings without an answer the connection is closed and made again; TCP alone
+/// would wait for as long again as the link was cut.
 const PING: Duration = Duration::from_secs(2);
-/// A connection is made within this time, with its handshake, or tried again.
+/// Time limit for a connection with its handshake; then it is tried again.
 const CONNECTING: Duration = Duration::from_secs(5);
 
-/// The thread of the client. Callers wait in theirs (`wait`) while it does the sending and the receiving.
+/// The client's thread. Callers block in their own threads (`wait`) while it sends and receives.
 #[derive(Debug)]
 pub(crate) struct Driver {
     handle: Handle,
@@ -44,7 +44,7 @@ impl Driver {
         let (end, ended) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name("fleet".into()).spawn(move || {
             let _ = runtime.block_on(ended);
-            // Names are resolved on threads of the runtime's own; one that hangs must not hold up our end.
+            // Names are resolved on the runtime's own threads; one that hangs must not delay shutdown.
             runtime.shutdown_background();
         })?;
         Ok(Arc::new(Driver { handle, end: Some(end), thread: Some(thread) }))
@@ -70,7 +70,7 @@ impl Drop for Driver {
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     #[error("{0:?} is no address of a broker: it looks like tls://host:4222, as `lastdrop fleet up` prints it")]
@@ -88,14 +88,14 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// May the next try succeed where this one did not?
+    /// Returns whether another try may succeed.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, LinkError::Unreachable { .. })
     }
 }
 
-/// Who connects, and as whom.
+/// Address, user and password for a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Login {
     pub url: String,
@@ -105,12 +105,12 @@ pub(crate) struct Login {
     pub inbox: String,
 }
 
-/// A connection that is made again whenever it breaks, for ever.
+/// A connection that is made again whenever it breaks, without limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     pub client: Client,
     pub jetstream: Context,
-    /// Is there a connection now?
+    /// Whether the connection is up now.
     pub up: watch::Receiver<bool>,
 }
 
@@ -158,8 +158,8 @@ impl Link {
         Ok(Link { client, jetstream, up })
     }
 
-    /// The same, where it must be known for sure that the broker does not know us: nats-server lets nobody in for some milliseconds
-    /// while it reads its list of users again.
+    /// Like `open`, but repeats a refused login. nats-server refuses everyone for some milliseconds while it
+    /// reloads its users, so a single refusal does not prove that the user is unknown.
     pub async fn open_patiently(login: &Login) -> Result<Link, LinkError> {
         for _ in 0..5 {
             match Link::open(login).await {
@@ -174,20 +174,20 @@ impl Link {
         *self.up.borrow()
     }
 
-    /// Waits until there is a connection.
+    /// Waits until the connection is up.
     pub async fn wait_up(&self) {
-        // The sender lives as long as the client, and so as long as we.
+        // The sender lives as long as the client, so it outlives this call.
         let _ = self.up.clone().wait_for(|up| *up).await;
     }
 
-    /// Waits until there is none.
+    /// Waits until the connection is down.
     pub async fn wait_down(&self) {
         let _ = self.up.clone().wait_for(|up| !*up).await;
     }
 }
 
-/// Asks JetStream for something, and for up to 5 s again: it is away for a moment while nats-server starts, or reads its list of users
-/// again because an agent has joined.
+/// Repeats a JetStream request for up to 5 s. JetStream is away for a moment while nats-server starts, or
+/// reloads its users because an agent has joined.
 pub(crate) async fn patiently<T, E, F: Future<Output = Result<T, E>>>(mut ask: impl FnMut() -> F) -> Result<T, E> {
     for _ in 0..25 {
         if let Ok(answer) = ask().await {
@@ -198,7 +198,7 @@ pub(crate) async fn patiently<T, E, F: Future<Output = Result<T, E>>>(mut ask: i
     ask().await
 }
 
-/// An error with its causes, once each.
+/// Formats an error with its causes, without repetitions.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -212,12 +212,12 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Accepts one certificate, by its digest.
+/// Accepts one certificate, identified by its digest.
 #[derive(Debug)]
 struct Pinned {
     certificate: Digest,
     provider: Arc<CryptoProvider>,
-    /// Was another one shown?
+    /// Whether the server showed a different certificate.
     another: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! Small messages that go about unsigned, and the clock they speak of.
+//! Small unsigned messages, and the clock that their times refer to.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,56 +6,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::order::Refusal;
 
-/// An agent that wants to be let in: under this name, with a password of its own making.
+/// A join request: the agent's name, and a password that it made itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Join {
     pub name: String,
     pub password: String,
 }
 
-/// None: it is in. Otherwise why not.
+/// The answer to a join request: `None` if admitted, otherwise the reason.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Joined {
     pub refused: Option<String>,
 }
 
-/// What an agent says of an order.
+/// An agent's reply to an order or a question.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
-    /// Prepared; it waits to be told to go.
+    /// Prepared, and waiting for `Go`.
     Ready {
         epoch: u64,
     },
     Going,
     Stopping,
-    /// A question was taken, whether for the first time or again; or somebody is known to be still there.
+    /// A question (new or repeated) was taken, or a keep-alive message was noted.
     Taken,
-    /// There is no such run or conversation here (any more).
+    /// This run or conversation does not exist here (any more).
     NotHere,
     Refused(Refusal),
 }
 
-/// A sign of life, once a second while an agent has a job.
+/// A beat, sent once per second while an agent has a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Beat {
     pub run: String,
     pub epoch: u64,
-    /// What is wrong with its disk, or with what it publishes.
+    /// A problem with its disk or with publishing.
     pub trouble: Option<String>,
 }
 
-/// An agent's last word of an epoch, as it is published.
+/// The last message of an agent's epoch, as it is published.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LastWord {
     pub records: u64,
     pub error: Option<String>,
-    /// As in a sign of life, where none was given since.
+    /// A problem that no beat has reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
-/// A machine's clock in microseconds since 1970, off by so much: tests skew clocks.
+/// A machine's clock in microseconds since 1970, with an artificial skew for tests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Clock {
     pub skew_us: i64,
@@ -67,7 +67,7 @@ impl Clock {
         now.saturating_add(self.skew_us)
     }
 
-    /// The instant at which this clock shows `us`, as far as an `Instant` can say it.
+    /// Converts `us` of this clock to an `Instant`, as far as one can represent it.
     pub fn instant(self, us: i64) -> Instant {
         let now = Instant::now();
         let ahead = us.saturating_sub(self.now_us());

@@ -4,9 +4,10 @@
 //! "LDO1" · length of the head, 4 bytes, big-endian · head (JSON) · Ed25519 signature, 64 bytes · payload
 //! ```
 //!
-//! The signature is over the head as it was sent, with a prefix that no other use of the key has; the head holds the payload's
-//! SHA-256. An order is for one agent and one of its folders, good until a time on that agent's own clock, and its sequence is
-//! higher than that of any order the agent has taken before: what somebody has seen on the way is of no use to him.
+//! The signature covers the head as sent, with a prefix that no other use of the key has; the head contains
+//! the payload's SHA-256. An order is valid for one agent and one of its folders, until a time on that
+//! agent's clock. Its sequence number is higher than that of any order the agent has taken. So a recorded
+//! order is useless to an attacker.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ use crate::tokens::{AgentToken, SigningKey, hex, sha256};
 
 const MAGIC: &[u8; 4] = b"LDO1";
 const CONTEXT: &[u8] = b"lastdrop fleet order 1\0";
-/// A head has names and digests of files; a hundred thousand files would be more than anybody's.
+/// A head has names and digests of files; this is enough for about a hundred thousand files.
 const HEAD_BYTES: usize = 8 << 20;
 
 /// The signed head of an order.
@@ -23,12 +24,12 @@ const HEAD_BYTES: usize = 8 << 20;
 pub struct Order {
     pub run: String,
     pub agent: String,
-    /// The agent's folder (`Agent::instance`).
+    /// Identifies the agent's folder (`Agent::instance`).
     pub instance: String,
     /// The coordinator's version of lastdrop.
     pub version: String,
     pub sequence: u64,
-    /// Microseconds since 1970 on the agent's clock.
+    /// Microseconds since 1970 by the agent's clock.
     pub expires_us: i64,
     pub what: What,
     pub payload_sha256: String,
@@ -37,23 +38,23 @@ pub struct Order {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// Get ready for a run. The payload is the engine's: behind the signature, or where that would not fit in a message, among
-    /// the files.
+    /// Prepare a run. The payload is for the engine. It follows the signature, or is among the files if it
+    /// does not fit into a message.
     Prepare { payload: Option<Stored>, files: Vec<Stored> },
-    /// Begin what was prepared.
+    /// Begin the prepared run.
     Go {
-        /// On the agent's clock.
+        /// By the agent's clock.
         at_us: i64,
-        /// The same instant on the coordinator's.
+        /// The same moment by the coordinator's clock.
         coordinator_us: i64,
         error_us: u64,
     },
-    /// End it in an orderly way, or forget that it was prepared.
+    /// Stop the run in an orderly way, or discard its preparation.
     Stop { why: String },
-    /// A question of the conversation that `run` names: the payload. Its number there is from 1 on, and the same when it is asked again because
-    /// no answer came.
+    /// A question of the conversation named by `run`; the payload holds it. Questions are numbered from 1; a
+    /// repeated question keeps its number.
     Ask { number: u64 },
-    /// Whoever leads the conversation is still there.
+    /// Keep-alive: the questioner is still there.
     Still,
     /// The conversation is over.
     Leave,
@@ -67,20 +68,20 @@ pub struct Stored {
     pub bytes: u64,
 }
 
-/// Who reads an order, and what it knows.
+/// What an agent needs to check an order.
 #[derive(Debug)]
 pub struct Reader<'a> {
     pub token: &'a AgentToken,
     pub agent: &'a str,
     pub instance: &'a str,
     pub version: &'a str,
-    /// The highest sequence so far; of conversations each counts its own.
+    /// The highest sequence number taken so far; each conversation has its own count.
     pub last: u64,
-    /// Microseconds since 1970 on the agent's clock.
+    /// Microseconds since 1970 by the agent's clock.
     pub now_us: i64,
 }
 
-/// Why an order is not taken. `Refusals` counts them.
+/// The reason why an order is refused. `Refusals` counts them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
@@ -121,7 +122,7 @@ impl Refusals {
         } += 1;
     }
 
-    /// All of them.
+    /// Returns the sum of all refusals.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Refusals { malformed, forged, misdirected, replayed, expired, other_version, damaged, busy, declined } =
@@ -131,7 +132,7 @@ impl Refusals {
 }
 
 impl Order {
-    /// The order as a message. `payload_sha256` is set here.
+    /// Signs the order and returns the message. Sets `payload_sha256`.
     #[must_use]
     pub fn seal(mut self, payload: &[u8], key: &SigningKey) -> Vec<u8> {
         self.payload_sha256 = hex(&sha256(payload));
@@ -145,10 +146,10 @@ impl Order {
         message
     }
 
-    /// The order in a message and its payload, if this reader is to take it.
+    /// Checks a message; returns the order and its payload.
     ///
     /// # Errors
-    /// Why it is not. Whether it was signed is asked first, so that nobody else learns anything.
+    /// The reason for a refusal. The signature is checked first, so that others learn nothing.
     pub fn open<'m>(message: &'m [u8], reader: &Reader<'_>) -> Result<(Order, &'m [u8]), Refusal> {
         let (head, signature, payload) = split(message).ok_or(Refusal::Malformed)?;
         if !reader.token.has_signed(&[CONTEXT, head].concat(), signature) {
@@ -181,7 +182,7 @@ impl Order {
     }
 }
 
-/// All that is read before the versions are known to be the same.
+/// The only field that is read before the versions are compared.
 #[derive(Deserialize)]
 struct Versioned {
     version: String,

@@ -1,4 +1,5 @@
-//! From an agent's journals to the broker: published in order, some at a time, again and again until the broker has them.
+//! Publishes the records of an agent's journals: in order, several at a time, and repeatedly until the broker
+//! has them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,10 +15,11 @@ use crate::link::{Driver, Link, chain};
 use crate::parts::split;
 use crate::subjects::PartOf;
 
-/// Records under way to the broker at once: enough that a round trip of 100 ms allows 160 a second, few enough to be sent again.
+/// Records in flight to the broker: enough for 160 per second at a round trip of 100 ms, and few enough to
+/// send again.
 const AT_ONCE: usize = 16;
 
-/// A journal and what is still to be published of it.
+/// A journal and what remains to be published of it.
 #[derive(Debug)]
 pub(crate) struct Book {
     whose: Whose,
@@ -26,14 +28,14 @@ pub(crate) struct Book {
 
 #[derive(Debug)]
 struct Pages {
-    /// None when it was removed.
+    /// `None` after it was removed.
     journal: Option<Journal>,
     next: u64,
     pending: u64,
     ended: bool,
 }
 
-/// A record that waits, and where it is.
+/// A record to publish, and where its content is.
 #[derive(Debug)]
 struct Item {
     book: Arc<Book>,
@@ -44,26 +46,26 @@ struct Item {
 #[derive(Debug)]
 enum Content {
     Disk(Place),
-    /// The disk did not take it.
+    /// Writing to the disk failed.
     Memory(u8, Vec<u8>),
 }
 
-/// What waits to be published, of all journals.
+/// The queue of records to publish, over all journals.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// Each record is published twice, as two messages: for tests.
+    /// Publishes each record twice, as two messages, for tests.
     twice: bool,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Item>,
-    /// Taken out and not acknowledged.
+    /// Number of records taken out and not acknowledged.
     under_way: usize,
     closed: bool,
-    /// Why the broker does not take records, while it does not.
+    /// The reason why the broker does not take records now.
     trouble: Option<String>,
 }
 
@@ -77,8 +79,8 @@ impl Book {
         Arc::new(Book { whose, pages: Mutex::new(Pages { journal: Some(journal), next: 0, pending: 0, ended: false }) })
     }
 
-    /// Writes a record down, or keeps it in memory where that fails, and leaves it to be published. Its sequence; why it is not
-    /// on the disk.
+    /// Writes a record to the journal, or keeps it in memory if that fails, and queues it for publishing.
+    /// Returns its sequence number, and the error if it is not on the disk.
     pub fn add(self: &Arc<Self>, outbox: &Outbox, kind: u8, record: &[u8]) -> (u64, Option<std::io::Error>) {
         let mut pages = lock(&self.pages);
         let seq = pages.next;
@@ -93,12 +95,12 @@ impl Book {
             Ok(place) => (Content::Disk(place), None),
             Err(e) => (Content::Memory(kind, record.to_vec()), Some(e)),
         };
-        // Still under the lock: records are published in the order of their numbers.
+        // Still under the lock, so that records are published in the order of their numbers.
         outbox.push(Item { book: Arc::clone(self), seq, content });
         (seq, error)
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn next(&self) -> u64 {
         lock(&self.pages).next
     }
@@ -107,7 +109,7 @@ impl Book {
         lock(&self.pages).journal.as_ref().map(|j| j.path().to_owned()).unwrap_or_default()
     }
 
-    /// Forgets a journal that was never used.
+    /// Removes a journal that was never used.
     pub fn discard(&self) {
         if let Some(journal) = lock(&self.pages).journal.take() {
             let _ = journal.remove();
@@ -118,7 +120,7 @@ impl Book {
         let mut pages = lock(&self.pages);
         pages.pending -= 1;
         if let Some(journal) = &mut pages.journal {
-            // Where it cannot be noted, it is sent again in the next life, and recognised.
+            // Without this note the record is sent again after a restart, and recognised.
             let _ = journal.acknowledged(seq);
         }
         if pages.ended && pages.pending == 0 {
@@ -133,7 +135,7 @@ impl Outbox {
         Outbox { twice, ..Outbox::default() }
     }
 
-    /// Takes up a journal of a former life, and closes it with a last word.
+    /// Takes over a journal of an earlier epoch and adds its last word.
     pub fn take_up(&self, journal: Journal, left: Left, last_word: &[u8]) {
         let whose = journal.whose().clone();
         let pages =
@@ -160,7 +162,7 @@ impl Outbox {
         lock(&self.queue).trouble.clone()
     }
 
-    /// Waits until the broker has all, but no longer than `limit`, and closes. How many it does not have.
+    /// Waits at most `limit` until the broker has all records, and closes. Returns how many it does not have.
     pub fn close(&self, limit: Duration) -> usize {
         let deadline = Instant::now() + limit;
         let mut queue = lock(&self.queue);
@@ -173,8 +175,8 @@ impl Outbox {
         queue.waiting.len() + queue.under_way
     }
 
-    /// Publishes until closed: the work of a thread. It reads the disk and waits for journals that are being flushed, which the
-    /// thread of the connection must not: it answers pings.
+    /// Publishes until closed, in a thread of its own. It reads the disk and waits while journals are
+    /// flushed. The connection's thread must not wait like that, because it answers pings.
     pub fn publish(&self, driver: &Driver, link: &Link) {
         while let Some(batch) = self.take() {
             let mut failed = Vec::new();
@@ -196,7 +198,7 @@ impl Outbox {
             for item in failed.into_iter().rev() {
                 queue.waiting.push_front(item);
             }
-            // No connection is no trouble of the agent's: it shows by itself.
+            // A lost connection is not this agent's trouble; others notice it anyway.
             queue.trouble = trouble.filter(|_| link.is_up());
             self.changed.notify_all();
             if pause && !queue.closed {
@@ -205,7 +207,7 @@ impl Outbox {
         }
     }
 
-    /// The next records; None when closed.
+    /// Returns the next records; `None` when closed.
     fn take(&self) -> Option<Vec<Item>> {
         let mut queue = lock(&self.queue);
         while queue.waiting.is_empty() && !queue.closed {
@@ -219,7 +221,8 @@ impl Outbox {
         Some(queue.waiting.drain(..count).collect())
     }
 
-    /// An item with its kind and content. One that the disk does not give back is lost, and that is said: it cannot be had by trying again.
+    /// Reads an item's kind and content. A record that cannot be read back from the disk is lost; retrying
+    /// would not help, so this is reported.
     fn read(&self, item: Item, trouble: &mut Option<String>) -> Option<(Item, u8, Vec<u8>)> {
         let read = match &item.content {
             Content::Memory(kind, record) => Ok((*kind, record.clone())),
@@ -238,9 +241,9 @@ impl Outbox {
     }
 }
 
-/// Publishes all, then waits for all acknowledgements: what came of each.
+/// Publishes all records, then waits for all acknowledgements; returns the result for each.
 async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)], twice: bool) -> Vec<Result<(), String>> {
-    // Not into the client's buffer while there is no connection: each try would be one more copy in memory.
+    // Wait for a connection: otherwise each try would add one more copy to the client's buffer.
     if tokio::time::timeout(Duration::from_secs(1), link.wait_up()).await.is_err() {
         return batch.iter().map(|_| Err("no connection to the broker".into())).collect();
     }
@@ -252,7 +255,7 @@ async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)], twice: bool) -> Vec<Re
         let mut sent = Vec::new();
         for bytes in parts {
             let subject = of.subject();
-            // The broker stores one of an id once: a second message is one of another.
+            // The broker drops a repeated message id, so the second message has an id of its own.
             let ids = [Some(subject.clone()), twice.then(|| format!("{subject} again"))];
             for id in ids.into_iter().flatten() {
                 let mut headers = HeaderMap::new();
@@ -264,11 +267,11 @@ async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)], twice: bool) -> Vec<Re
         }
         acknowledgements.push(sent);
     }
-    // All at once: each waits for as long as the broker is given for an answer, and not after the others.
+    // Waits for all at once, so that the time limits run in parallel.
     join_all(acknowledgements.into_iter().map(|parts| whole(link, parts))).await
 }
 
-/// What came of the parts of one record. A connection that breaks answers nothing more of what went over it.
+/// Waits for the acknowledgement of every part of a record. A connection that breaks delivers none of them.
 async fn whole(link: &Link, parts: Vec<Result<PublishAckFuture, String>>) -> Result<(), String> {
     let parts = parts.into_iter().map(async |part| {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Records larger than a message: cut into parts, put together again; and which records have been seen.
+//! Cuts large records into messages and puts them together again, and tracks which records were seen.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,32 +6,32 @@ use bytes::Bytes;
 
 use crate::subjects::PartOf;
 
-/// For headers and the subject, which the broker counts as well.
+/// Reserved for headers and the subject, which count towards the broker's limit.
 const SPARE: usize = 1 << 10;
-/// A record is not larger, whatever its parts say.
+/// Largest size of a record, whatever its parts claim.
 const RECORD_BYTES: usize = 1 << 30;
 const PARTS: u32 = 1 << 16;
 
-/// The parts of a record of this kind, in a message each of at most `max_payload` bytes. At least one.
+/// Cuts a record into at least one message, each of at most `max_payload` bytes.
 pub(crate) fn split(kind: u8, record: &[u8], max_payload: usize) -> Vec<Bytes> {
     let each = max_payload.saturating_sub(SPARE).max(256);
     let whole = Bytes::from([&[kind], record].concat());
     (0..whole.len()).step_by(each).map(|from| whole.slice(from..(from + each).min(whole.len()))).collect()
 }
 
-/// Records of which not all parts are there. `T` goes with each part: what it is acknowledged by.
+/// Records with missing parts. Each part comes with a `T`, its acknowledgement.
 #[derive(Debug)]
 pub(crate) struct Puzzle<T> {
-    /// By everything but the part's number: a record that was cut otherwise the second time is another puzzle.
+    /// The key ignores the part number. A record that is cut differently the second time has another key.
     open: HashMap<PartOf, Vec<Option<(Bytes, T)>>>,
 }
 
-/// A record that is put together.
+/// A complete record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Whole<T> {
     pub kind: u8,
     pub content: Vec<u8>,
-    /// What came with its parts, in their order.
+    /// The values that came with the parts, in order.
     pub with: Vec<T>,
 }
 
@@ -42,10 +42,10 @@ impl<T> Default for Puzzle<T> {
 }
 
 impl<T> Puzzle<T> {
-    /// Adds a part. The record, when this was the last of its parts.
+    /// Adds a part; returns the record if it is complete.
     ///
     /// # Errors
-    /// When no record can look like this; `T` of the part is given back.
+    /// If no record can have such a part; the part's `T` is returned.
     pub fn add(&mut self, of: &PartOf, bytes: Bytes, with: T) -> Result<Option<Whole<T>>, T> {
         if of.parts > PARTS || of.part >= of.parts {
             return Err(with);
@@ -70,7 +70,7 @@ impl<T> Puzzle<T> {
             whole.content.extend_from_slice(&bytes);
             whole.with.push(with);
         }
-        // Parts without a byte among them make a record of no kind, which nobody takes.
+        // A record whose parts are all empty gets kind 0, which nobody accepts.
         if !whole.content.is_empty() {
             whole.kind = whole.content.remove(0);
         }
@@ -78,7 +78,7 @@ impl<T> Puzzle<T> {
     }
 }
 
-/// Numbers that have been seen: all below a mark, and some beyond it.
+/// A set of sequence numbers: all below a bound, and some above it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     below: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// True when it is new.
+    /// Returns whether the number is new.
     pub fn insert(&mut self, seq: u64) -> bool {
         if self.contains(seq) {
             return false;
@@ -102,7 +102,7 @@ impl Seen {
         seq < self.below || self.beyond.contains(&seq)
     }
 
-    /// All of 0 to `count` - 1?
+    /// Returns whether all of 0 to `count` - 1 are in the set.
     pub fn has_all_below(&self, count: u64) -> bool {
         self.below >= count
     }

@@ -1,83 +1,84 @@
-//! Who is there, and which of them a run takes.
+//! The agents of a fleet, and how a run chooses among them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Limits;
 
-/// An agent as it has announced itself, with its clock as it was measured.
+/// An agent as announced by itself, with its measured clock.
 ///
-/// One of another version may say less: it is shown, and refused when it comes to a run.
+/// An agent of another version may announce less; it is listed, but cannot take part in a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Agent {
     /// Letters, digits, `-` and `_`, at most 64, not a number alone.
     pub name: String,
-    /// CPUs that its process may use.
+    /// Number of CPUs that its process may use.
     pub cores: u32,
-    /// Of lastdrop; runs take only agents of the coordinator's own.
+    /// The version of lastdrop; a run takes agents of the coordinator's version only.
     pub version: String,
-    /// Where the broker sees it.
+    /// Its address as seen by the broker.
     pub address: String,
     /// Its clock minus the coordinator's, in microseconds, by the shortest of 20 round trips.
     pub offset_us: i64,
-    /// ± of `offset_us`: half of that round trip.
+    /// Error bound of `offset_us`: half of that round trip.
     pub error_us: u64,
-    /// Servers that it can look at, as named at its start.
+    /// Servers that it can observe, as named when it was started.
     pub looks: Vec<String>,
     pub limits: Limits,
-    /// The run it is at.
+    /// The run that it is working on.
     pub busy: Option<String>,
     pub refused: Refusals,
-    /// Which life of the process this is.
+    /// Number of the agent's current epoch.
     pub epoch: u64,
-    /// Made once for an agent's folder: orders hold it, so that an agent that has forgotten what it has seen cannot be fooled.
+    /// Created once with the agent's folder. Orders contain it, so that orders for an earlier folder are
+    /// refused even though their sequence numbers are forgotten.
     pub instance: String,
-    /// The highest sequence of an order it has taken; the next order's is higher.
+    /// The highest sequence number of an order it has taken; the next must be higher.
     pub last_order: u64,
 }
 
-/// Orders that an agent did not take, by what was wrong with them.
+/// Numbers of refused orders by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refusals {
-    /// No order at all.
+    /// Not an order at all.
     pub malformed: u64,
-    /// The signature is not of the token's holder: forged or changed on the way.
+    /// Not signed by the token's holder: forged, or changed on the way.
     pub forged: u64,
-    /// Of another agent, or of a former folder of this one.
+    /// For another agent, or for an earlier folder of this one.
     pub misdirected: u64,
-    /// Seen before, or older than one that was.
+    /// Seen before, or older than an order that was taken.
     pub replayed: u64,
     pub expired: u64,
-    /// Of another version of lastdrop.
+    /// From another version of lastdrop.
     pub other_version: u64,
-    /// A payload or a file does not have the digest that was signed.
+    /// A payload or file does not match its signed digest.
     pub damaged: u64,
-    /// It was at another run.
+    /// The agent was busy with another run.
     pub busy: u64,
-    /// The engine did not want it.
+    /// The engine refused it.
     pub declined: u64,
 }
 
-/// An agent of a run, and its part.
+/// An agent chosen for a run, with its share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chosen {
     pub agent: Agent,
-    /// Its part is weight / Σ weights. 1 unless the choice says otherwise.
+    /// Its share is weight / Σ weights. The default is 1.
     pub weight: f64,
 }
 
-/// What one agent is to do.
+/// The task of one agent in a run.
 #[derive(Debug, Clone)]
 pub struct Assignment {
     pub agent: Agent,
-    /// What its engine gets: `Job::payload`.
+    /// The payload for its engine: `Job::payload`.
     pub payload: Vec<u8>,
-    /// Name and content of each file: `Job::files`. The same content is sent to the broker once, whoever needs it.
+    /// Name and content of each file: `Job::files`. Identical content is sent to the broker once.
     pub files: Vec<(String, std::sync::Arc<[u8]>)>,
 }
 
-/// Nobody can be chosen like this.
+/// The reason why no agents could be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChooseError {
     #[error("the fleet has no agents: start some with `lastdrop agent URL`")]
@@ -94,10 +95,11 @@ pub enum ChooseError {
     Empty(String),
 }
 
-/// The agents that `wanted` means: `all`, a number (the first so many, by name), or names with weights (`a*2,b`).
+/// Returns the agents that `wanted` selects: `all`, a number (that many, in order of name), or names with
+/// weights (`a*2,b`).
 ///
 /// # Errors
-/// When there are not so many, a name is unknown or named twice, or a weight is none.
+/// If there are too few agents, a name is unknown or repeated, or a weight is invalid.
 pub fn choose(agents: &[Agent], wanted: &str) -> Result<Vec<Chosen>, ChooseError> {
     let mut agents: Vec<&Agent> = agents.iter().collect();
     agents.sort_by(|a, b| a.name.cmp(&b.name));

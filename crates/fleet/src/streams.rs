@@ -1,4 +1,4 @@
-//! What the broker keeps, and how.
+//! The broker's streams and their settings.
 
 use std::time::Duration;
 
@@ -8,19 +8,20 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stor
 use crate::link::{chain, patiently};
 use crate::subjects::{FILES, RECORDS};
 
-/// A record that an agent publishes again within this time is not even stored twice. Later ones are recognised by whoever has them.
+/// A record published again within this time is not stored twice. Later duplicates are recognised by their
+/// receivers.
 const DUPLICATES: Duration = Duration::from_secs(120);
-/// Files that nobody has asked for a week are sent anew.
+/// Files unused for a week expire; they are sent again when needed.
 const FILES_AGE: Duration = Duration::from_secs(7 * 86_400);
 
-/// Makes the streams where they are missing.
+/// Creates the streams if they are missing.
 pub(crate) async fn make(jetstream: &Context) -> Result<(), String> {
     let records = Config {
         name: RECORDS.into(),
         subjects: vec!["ld.record.>".into()],
-        // A record is there until whoever asked for the run has committed it, and then gone.
+        // A record stays until the coordinator has committed it; then it is removed.
         retention: RetentionPolicy::WorkQueue,
-        // A full disk refuses what is new: what was acknowledged stays.
+        // A full disk refuses new records, so that acknowledged ones are kept.
         discard: DiscardPolicy::New,
         storage: StorageType::File,
         duplicate_window: DUPLICATES,

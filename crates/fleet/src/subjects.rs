@@ -1,16 +1,16 @@
-//! How messages are addressed, and what the broker lets whom do. One table.
+//! The subjects of all messages, and the broker's permissions on them.
 //!
 //! | subject | who publishes | what |
 //! |---|---|---|
-//! | `ld.who` | coordinator | who is there? Each agent answers with `Hello` |
-//! | `ld.to.AGENT.ping` | coordinator | what does your clock say? |
+//! | `ld.who` | coordinator | asks for all agents; each answers with `Agent` |
+//! | `ld.to.AGENT.ping` | coordinator | asks for the agent's clock |
 //! | `ld.to.AGENT.order` | coordinator | a signed order |
 //! | `ld.to.AGENT.ask` | coordinator | a signed question of a conversation |
 //! | `ld.answer.AGENT.CONVERSATION.0.NUMBER.PART.PARTS` | agent | a part of an answer |
 //! | `ld.alive.AGENT` | agent | once a second while it has a job (`Beat`) |
 //! | `ld.record.RUN.AGENT.EPOCH.SEQ.PART.PARTS` | agent | a part of a record; stream `LD_RECORDS` |
 //! | `ld.file.SHA256.CHUNK` | coordinator | a chunk of a file; stream `LD_FILES` |
-//! | `ld.join` | whoever has the agent-token | let me in, under this name |
+//! | `ld.join` | holder of the agent-token | join request with the agent's name |
 
 pub(crate) const WHO: &str = "ld.who";
 pub(crate) const JOIN: &str = "ld.join";
@@ -18,9 +18,9 @@ pub(crate) const ALIVE: &str = "ld.alive.*";
 pub(crate) const RECORDS: &str = "LD_RECORDS";
 pub(crate) const FILES: &str = "LD_FILES";
 
-/// The broker's user of the coordinator.
+/// The coordinator's user name at the broker.
 pub(crate) const COORDINATOR: &str = "coordinator";
-/// The broker's user that may only ask to be let in.
+/// The user name for join requests, which has no other permissions.
 pub(crate) const JOINER: &str = "joiner";
 
 pub(crate) fn ping(agent: &str) -> String {
@@ -51,17 +51,17 @@ pub(crate) fn records_of(run: &str) -> String {
     format!("ld.record.{run}.>")
 }
 
-/// The broker's user of an agent.
+/// The user name of an agent at the broker.
 pub(crate) fn user(agent: &str) -> String {
     format!("agent-{agent}")
 }
 
-/// Inboxes of their own, so that nobody reads another's answers.
+/// A separate inbox per agent, so that no agent can read another's answers.
 pub(crate) fn inbox(agent: &str) -> String {
     format!("_INBOX_{agent}")
 }
 
-/// What an agent may publish; answers to what it was asked come on top of that.
+/// The subjects an agent may publish to, besides replies to requests.
 pub(crate) fn may_publish(agent: &str) -> [String; 4] {
     [
         format!("ld.record.*.{agent}.>"),
@@ -75,7 +75,7 @@ pub(crate) fn may_subscribe(agent: &str) -> [String; 3] {
     [WHO.to_owned(), format!("ld.to.{agent}.>"), format!("{}.>", inbox(agent))]
 }
 
-/// Where a part of a record goes, and what it is known by.
+/// Identifies a part of a record; encoded in the subject.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PartOf {
     pub run: String,
@@ -92,13 +92,13 @@ impl PartOf {
         format!("ld.record.{run}.{agent}.{epoch}.{seq}.{part}.{parts}")
     }
 
-    /// Where a part of an answer goes: the conversation is its run, the question's number its sequence.
+    /// Returns the subject of a part of an answer; `run` holds the conversation, `seq` the question's number.
     pub fn answer_subject(&self) -> String {
         let PartOf { run, agent, epoch, seq, part, parts } = self;
         format!("ld.answer.{agent}.{run}.{epoch}.{seq}.{part}.{parts}")
     }
 
-    /// The same read back; None when the subject is not of this form.
+    /// Parses the subject of a part of an answer; `None` if it has another form.
     pub fn read_answer(subject: &str) -> Option<PartOf> {
         let rest = subject.strip_prefix("ld.answer.")?;
         let (agent, rest) = rest.split_once('.')?;
@@ -106,7 +106,7 @@ impl PartOf {
         PartOf::read(&format!("ld.record.{run}.{agent}.{rest}"))
     }
 
-    /// None when the subject is not of this form.
+    /// Parses the subject of a part of a record; `None` if it has another form.
     pub fn read(subject: &str) -> Option<PartOf> {
         let words: Vec<&str> = subject.split('.').collect();
         let ["ld", "record", run, agent, epoch, seq, part, parts] = words[..] else { return None };
@@ -123,13 +123,15 @@ impl PartOf {
     }
 }
 
-/// Is it fit for a subject, a user's name and a file's name alike? Letters, digits, `-`, `_`, at most 64.
+/// Returns whether the text can be part of a subject, of a user name and of a file name: letters, digits,
+/// `-`, `_`, at most 64.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// Can an agent be called this? A name that `choose` could not tell from a number or from `all` is none.
+/// Returns whether an agent can have this name. `choose` must be able to tell it from a number and from
+/// `all`.
 #[must_use]
 pub fn is_agent_name(text: &str) -> bool {
     is_name(text) && text != "all" && !text.bytes().all(|b| b.is_ascii_digit())

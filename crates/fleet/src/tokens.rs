@@ -1,13 +1,14 @@
-//! The two tokens of a fleet, and what follows from them.
+//! The two tokens of a fleet, and the keys derived from them.
 //!
 //! ```text
 //! token       = ldt1. base64url( secret, 32 bytes · SHA-256 of the broker's certificate, 32 bytes )
 //! agent-token = lda1. base64url( agents' password, 32 bytes · Ed25519 public key, 32 bytes · the same SHA-256 )
 //! ```
 //!
-//! From the secret follow, by HKDF with SHA-256: the coordinator's password at the broker, the agents' password, and the seed of
-//! the Ed25519 key that signs orders. So whoever has `token` can make the `agent-token`, and never the other way round. Both
-//! have the certificate's digest, which clients compare: no authority vouches for a certificate that was made on the spot.
+//! HKDF with SHA-256 derives three values from the secret: the coordinator's password at the broker, the
+//! agents' password, and the seed of the Ed25519 key that signs orders. So the `agent-token` follows from
+//! `token`, but never the other way round. Both contain the certificate's digest, which clients compare,
+//! since no authority signs a certificate made by lastdrop.
 
 use std::fmt;
 
@@ -19,20 +20,20 @@ use ring::{digest, hkdf};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// SHA-256 of something.
+/// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
 const TOKEN: &str = "ldt1.";
 const AGENT_TOKEN: &str = "lda1.";
 
-/// Starts runs: whoever has it has the fleet.
+/// The token that controls the fleet: its holder can start runs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     secret: [u8; 32],
     certificate: Digest,
 }
 
-/// Only joins.
+/// The token that only lets agents join.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AgentToken {
     password: [u8; 32],
@@ -40,7 +41,7 @@ pub struct AgentToken {
     certificate: Digest,
 }
 
-/// What was given is no token.
+/// The text is not a valid token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error("this is the agent-token: it only lets agents join; starting runs takes the token ({TOKEN}…)")]
@@ -51,17 +52,17 @@ pub enum TokenError {
     Damaged,
 }
 
-/// Random bytes of the system.
+/// Returns random bytes from the system.
 ///
 /// # Errors
-/// When the system has none.
+/// If the system provides none.
 pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| std::io::Error::other("the system gives no random numbers"))?;
     Ok(bytes)
 }
 
-/// SHA-256.
+/// Computes SHA-256.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> Digest {
     let mut out = [0; 32];
@@ -69,7 +70,7 @@ pub fn sha256(bytes: &[u8]) -> Digest {
     out
 }
 
-/// Lower-case hexadecimal.
+/// Formats bytes as lower-case hexadecimal.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
@@ -80,32 +81,32 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 impl Token {
-    /// A new token for a broker with this certificate (DER).
+    /// Creates a token for a broker with this certificate (DER).
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// If the system provides no random numbers.
     pub fn new(certificate: &[u8]) -> std::io::Result<Token> {
         Ok(Token { secret: random()?, certificate: sha256(certificate) })
     }
 
-    /// The same for a certificate as it is in a file: the first one of it (PEM).
+    /// Like [`Token::new`], for the first certificate of a PEM file.
     ///
     /// # Errors
-    /// When there is none, and as [`Token::new`].
+    /// If the file has no certificate, or as for [`Token::new`].
     pub fn of_pem(certificate: &[u8]) -> std::io::Result<Token> {
         Token::new(&first_of_pem(certificate)?)
     }
 
-    /// Is it for a broker that shows the first certificate of this file (PEM)?
+    /// Returns whether the token belongs to a broker with the first certificate of this PEM file.
     ///
     /// # Errors
-    /// When there is no certificate in it.
+    /// If the file has no certificate.
     pub fn is_for_pem(&self, certificate: &[u8]) -> std::io::Result<bool> {
         Ok(sha256(&first_of_pem(certificate)?) == self.certificate)
     }
 
     /// # Errors
-    /// When it is something else, an agent-token for one.
+    /// If the text is anything else, for example an agent-token.
     pub fn parse(text: &str) -> Result<Token, TokenError> {
         let text = text.trim();
         if text.starts_with(AGENT_TOKEN) {
@@ -115,7 +116,7 @@ impl Token {
         Ok(Token { secret, certificate })
     }
 
-    /// What agents are given.
+    /// Returns the token for agents.
     #[must_use]
     pub fn agent_token(&self) -> AgentToken {
         AgentToken {
@@ -125,7 +126,7 @@ impl Token {
         }
     }
 
-    /// As a user of the broker.
+    /// Returns the coordinator's password at the broker.
     pub(crate) fn password(&self) -> String {
         hex(&self.derived(b"coordinator's password"))
     }
@@ -160,10 +161,10 @@ fn derived(secret: &[u8; 32], what: &[u8]) -> [u8; 32] {
 }
 
 impl AgentToken {
-    /// A token will do as well: the agent keeps only what an agent needs.
+    /// Parses an agent-token, or derives it from a token, of which only the agent's part is kept.
     ///
     /// # Errors
-    /// When it is neither.
+    /// If the text is neither.
     pub fn parse(text: &str) -> Result<AgentToken, TokenError> {
         let text = text.trim();
         if text.starts_with(TOKEN) {
@@ -177,7 +178,8 @@ impl AgentToken {
         hex(&self.password)
     }
 
-    /// Of an agent at a broker of somebody's own, which lets nobody in by itself. Whoever has the agent-token knows that of every agent.
+    /// Returns an agent's password at a broker that the user runs, which admits nobody by itself. Any holder
+    /// of the agent-token can derive every agent's password.
     pub(crate) fn password_of(&self, agent: &str) -> String {
         hex(&derived(&self.password, format!("password of agent {agent}").as_bytes()))
     }
@@ -187,14 +189,14 @@ impl AgentToken {
         &self.certificate
     }
 
-    /// Did the holder of the token sign this?
+    /// Returns whether the holder of the token signed this message.
     #[must_use]
     pub fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
         UnparsedPublicKey::new(&ED25519, &self.public_key).verify(message, signature).is_ok()
     }
 }
 
-/// Signs orders.
+/// The key that signs orders.
 pub struct SigningKey([u8; 32]);
 
 impl SigningKey {
@@ -216,7 +218,7 @@ impl SigningKey {
     }
 }
 
-/// The text's bytes, 32 for each part.
+/// Decodes the token's text into parts of 32 bytes.
 fn parts<const N: usize>(text: &str) -> Result<[[u8; 32]; N], TokenError> {
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| TokenError::Damaged)?;
     if bytes.len() != 32 * N {
@@ -242,7 +244,7 @@ impl fmt::Display for AgentToken {
     }
 }
 
-// A secret is not for a log.
+// Secrets must not appear in logs.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")

@@ -1,4 +1,5 @@
-//! Questions to agents and their answers: each acts once, whatever is lost on the way, and what nobody listens to any more ends.
+//! Questions to agents and their answers: each question acts once despite lost messages, and abandoned
+//! conversations end.
 
 // Agents and brokers are processes of the tests.
 #[allow(clippy::disallowed_methods)]
@@ -13,7 +14,7 @@ use common::{AgentThread, PATIENCE, World, agents, until};
 use lastdrop_fleet::{Agent, Answers, AskError, Conversation, EngineError, Fleet, Over, Respond};
 use nix::sys::signal::Signal;
 
-/// Answers with what it is asked, and tells when it ends.
+/// Answers with the question itself, and reports its end.
 struct Echo {
     asked: Arc<AtomicU32>,
     ended: Mutex<Sender<Over>>,
@@ -37,7 +38,7 @@ impl Answers for Voice {
         let text = String::from_utf8_lossy(question);
         match text.split_once(' ') {
             Some(("large", bytes)) => Ok(vec![b'x'; bytes.parse().expect("a number")]),
-            // Until so much time has passed, and so many questions have been asked.
+            // Waits until this time has passed and this many questions were asked.
             Some(("slow", words)) => {
                 let (ms, count) = words.split_once(' ').expect("two numbers");
                 std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
@@ -92,7 +93,7 @@ fn each_question_has_its_answer_however_large_or_late_and_a_refusal_is_counted()
     let ask = |of: &Conversation, text: &str| of.ask(text.as_bytes(), PATIENCE);
     assert_eq!(ask(&one, "hello"), Ok(b"hello".to_vec()));
     assert_eq!(ask(&one, "large 2500000").map(|a| a.len()), Ok(2_500_000));
-    // It is asked again meanwhile, and acts once; another conversation does not wait for it.
+    // The question is repeated meanwhile and acts once; another conversation does not wait for it.
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| ask(&one, "slow 5000 4"));
         until("the question to be taken", || (scene.asked.load(Ordering::SeqCst) == 3).then_some(()));
@@ -132,7 +133,7 @@ fn a_broker_that_is_killed_costs_neither_the_question_nor_the_conversation() {
 
 #[test]
 fn a_conversation_that_nobody_leads_any_more_ends_by_itself() {
-    // Less than the time between two signs of life.
+    // Shorter than the interval of keep-alive messages.
     let scene = Scene::new(Duration::from_millis(600));
     let one = scene.converse();
     assert_eq!(one.ask(b"hello", PATIENCE), Ok(b"hello".to_vec()));

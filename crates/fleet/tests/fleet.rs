@@ -1,4 +1,4 @@
-//! A whole fleet on this machine, with a real nats-server, and what is killed under way.
+//! A whole fleet on this machine, with a real nats-server and processes that are killed during runs.
 
 // Agents and brokers are processes of the tests.
 #[allow(clippy::disallowed_methods)]
@@ -35,14 +35,14 @@ fn each_record_of_each_agent_comes_once_with_files_parts_and_clocks() {
             agent.cores > 0 && agent.version == VERSION && agent.address == "127.0.0.1" && agent.looks == ["nginx"]
         );
     }
-    // Larger than a message, twice over.
+    // More than two messages large.
     let count = Count { records: 20, every_ms: 5, large: Some((7, 2_500_000)) };
     let mut assignments = assignments(&there, &count);
     for assignment in &mut assignments {
         let mut numbers = b"1,2,3\n".to_vec();
         numbers.resize(1_300_000, b'x');
         assignment.files = vec![("numbers.csv".into(), numbers.into())];
-        // A payload that does not fit in an order.
+        // A payload too large for an order.
         assignment.payload.resize(2_000_000, b' ');
     }
     let mut flight = fleet.start("r1", assignments, &Departure::default()).expect("started");
@@ -54,7 +54,7 @@ fn each_record_of_each_agent_comes_once_with_files_parts_and_clocks() {
     assert_eq!(log.ends.iter().map(|e| (e.records, e.error.clone())).collect::<Vec<_>>(), [(20, None), (20, None)]);
     flight.close();
     until("the stream to be empty", || fleet.waiting().expect("answered").is_empty().then_some(()));
-    // They stay for the next run.
+    // The agents stay for the next run.
     let there = agents(&fleet, 2);
     let chosen = choose(&there, "b*2").expect("there");
     let count = Count { records: 3, every_ms: 0, large: None };
@@ -116,7 +116,7 @@ fn what_a_killed_agent_has_written_comes_with_its_next_life() {
     let mut flight = fleet.start("r1", assignments(&agents(&fleet, 1), &count), &how).expect("started");
     let mut log = Log::default();
     log.follow(&mut flight, |log, _| log.records.len() >= 5);
-    // From now on nobody takes its records.
+    // From now on the broker takes no records.
     world.signal(Signal::SIGSTOP);
     process.says("recorded 40");
     process.signal(Signal::SIGKILL);
@@ -130,7 +130,7 @@ fn what_a_killed_agent_has_written_comes_with_its_next_life() {
     assert!(end.records > 40 && end.error.as_ref().is_some_and(|e| e.contains("killed")), "{end:?}");
     log.is_whole(&["a"], &Count { records: end.records, ..count });
     assert!(log.other.iter().any(|o| o.contains("Back")), "{:?}", log.other);
-    // Nothing is left of it: the journal goes when the broker has all of it.
+    // The journal is removed once the broker has all of it.
     let journals = world.folder.path().join("a/journal");
     until("the journal to be removed", || std::fs::read_dir(&journals).expect("there").next().is_none().then_some(()));
 }
@@ -163,7 +163,7 @@ fn a_coordinator_that_is_gone_is_taken_over_from_where_it_had_committed() {
         let mut flight =
             fleet.start("r1", assignments(&agents(&fleet, 2), &count), &Departure::default()).expect("started");
         log.follow(&mut flight, |log, _| log.records.len() > 20);
-        // Handed over, never committed: gone with it.
+        // This record was handed over but never committed, so its commit is lost with the coordinator.
         until("one more", || match flight.next(Duration::from_secs(1)).expect("a connection") {
             Some(lastdrop_fleet::News::Arrived(_)) => Some(()),
             _ => None,
@@ -213,7 +213,7 @@ fn a_run_that_one_agent_cannot_do_starts_nowhere() {
     assert!(error.contains("agent b: no count: "), "{error}");
     assert!(matches!(b.told.recv_timeout(PATIENCE), Ok(Told::Joined)));
     assert!(matches!(b.told.recv_timeout(PATIENCE), Ok(Told::Refused(_))));
-    // The other has forgotten it, and both are free.
+    // The other agent has discarded the run, and both are free.
     until("both to be free", || agents(&fleet, 2).iter().all(|a| a.busy.is_none()).then_some(()));
     assert_eq!(agents(&fleet, 2)[1].refused.declined, 1);
     assert!(fleet.waiting().expect("answered").is_empty());
@@ -235,7 +235,7 @@ fn another_version_is_refused_by_name() {
 #[test]
 fn a_token_of_another_fleet_and_an_agents_token_open_nothing() {
     let world = World::new();
-    // The same certificate, another secret; and another certificate.
+    // The same certificate with another secret, then another certificate.
     let mut text = world.broker.token().to_string();
     let wrong = if text.as_bytes()[10] == b'A' { "B" } else { "A" };
     text.replace_range(10..11, wrong);
@@ -248,7 +248,7 @@ fn a_token_of_another_fleet_and_an_agents_token_open_nothing() {
     assert!(Token::parse(&agents).expect_err("no token").to_string().contains("only lets agents join"));
 }
 
-/// What is told of these records of an agent whose disk has no room for the large one.
+/// Follows a run with these records on an agent whose disk has no room for the large one.
 fn told_of_a_full_disk(count: &Count) -> Log {
     let world = World::new();
     let _process = world.cramped("a", 16 << 10);

@@ -1,11 +1,12 @@
-//! Conversations: what an agent answers to questions of the token's holder, beside whatever job it is at.
+//! Conversations: an agent answers questions of the token's holder, independently of its current job.
 //!
-//! Each has a thread of its own, in which what answers is made, used and dropped. It ends when whoever asks says so, when
-//! nothing was heard of him for `AgentOptions::silence`, or with the agent; whatever it has changed is undone then by who answers.
+//! Each conversation has its own thread, in which its [`Answers`] is created, used and dropped. It ends when
+//! the questioner leaves, when nothing was heard for `AgentOptions::silence`, or when the agent ends.
+//! `Answers::end` then undoes what the conversation changed.
 //!
-//! A conversation begins once: its name is on the disk before its first question is answered, so that one that somebody has
-//! overheard cannot begin again. Its messages count up, and its questions do so, too: one that is asked again is answered again
-//! with the same answer.
+//! A conversation begins once. Its name is on the disk before its first question is answered, so a replayed
+//! conversation cannot begin again. Messages have increasing sequence numbers, and questions have increasing
+//! numbers of their own. A repeated question gets the same answer again.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,45 +26,45 @@ use crate::order::{Order, Refusal, What};
 use crate::parts::split;
 use crate::subjects::PartOf;
 
-/// Conversations at once.
+/// Largest number of open conversations.
 const MOST: usize = 64;
-/// How soon a thread notices that it is over.
+/// How often a thread checks whether its conversation is over.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long the broker may take for an answer; whoever asks will ask again.
+/// How long publishing an answer may take; the questioner repeats a question without an answer.
 const SEND: Duration = Duration::from_secs(10);
 
-/// Makes what answers, one for each conversation, in the thread of that.
+/// Creates the [`Answers`] of each conversation, in that conversation's thread.
 pub trait Respond: Send + Sync {
     fn begin(&self, conversation: &str) -> Box<dyn Answers>;
 }
 
-/// What answers in one conversation.
+/// Answers the questions of one conversation.
 pub trait Answers {
-    /// The answer to a question, which is asked once.
+    /// Returns the answer to a question. A repeated question does not get here.
     ///
     /// # Errors
-    /// Why it is refused, as a sentence: counted and told as an order that was.
+    /// The reason for a refusal, as a sentence. It is counted and reported like a refused order.
     fn answer(&mut self, question: &[u8]) -> Result<Vec<u8>, EngineError>;
 
-    /// The conversation is over: whatever it has changed and was not asked to leave so is to be undone now. What a person at the agent
-    /// is to know of it.
+    /// Called when the conversation is over. Undoes changes that were not meant to last, and returns a
+    /// message for the agent's user, if there is one.
     fn end(&mut self, _why: &Over) -> Option<String> {
         None
     }
 }
 
-/// Why a conversation is over.
+/// The reason why a conversation is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Over {
-    /// Whoever asked has said so.
+    /// The questioner ended it.
     Left,
-    /// Nothing was heard of whoever asked for so long.
+    /// Nothing was heard of the questioner for this long.
     Silent(Duration),
     /// The agent ends.
     Agent,
 }
 
-/// Refuses to answer anything.
+/// Refuses every question.
 #[derive(Debug, Clone, Copy)]
 pub struct Mute;
 
@@ -79,7 +80,7 @@ impl Answers for Mute {
     }
 }
 
-/// All that are open.
+/// All open conversations.
 #[derive(Clone)]
 pub(super) struct Conversations(Arc<Shared>);
 
@@ -97,11 +98,11 @@ struct Shared {
 }
 
 struct Open {
-    /// The sequence of the last message.
+    /// Sequence number of the last message.
     last: u64,
     heard: Instant,
     number: u64,
-    /// That to the question of this number, with its kind.
+    /// The answer to that question, with its kind; `None` until it is ready.
     answer: Option<(u8, Bytes)>,
     questions: Sender<Vec<u8>>,
 }
@@ -133,15 +134,15 @@ impl Conversations {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Is it one that is open?
+    /// Returns whether this conversation is open.
     pub fn is_open(&self, name: &str) -> bool {
         self.open().contains_key(name)
     }
 
-    /// Takes a message of a conversation that is open; None: there is no such one (any more).
+    /// Takes a message of an open conversation; `None` if that conversation is not open (any more).
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// The reason why the message is refused.
     pub fn take(&self, order: &Order, payload: &[u8]) -> Result<Option<Reply>, Refusal> {
         let mut all = self.open();
         let Some(open) = all.get_mut(&order.run) else { return Ok(None) };
@@ -158,7 +159,7 @@ impl Conversations {
             }
             What::Ask { number } if number == open.number + 1 && open.answer.is_some() => {
                 (open.number, open.answer) = (number, None);
-                // One that is about to end leaves it without an answer.
+                // A conversation that is about to end leaves the question without an answer.
                 let _ = open.questions.send(payload.to_vec());
             }
             What::Ask { .. } => return Err(Refusal::Declined("questions of a conversation come one by one".into())),
@@ -171,10 +172,10 @@ impl Conversations {
         Ok(Some(Reply::Taken))
     }
 
-    /// Begins one with its first question.
+    /// Begins a conversation with its first question.
     ///
     /// # Errors
-    /// When there are too many, or no thread for it.
+    /// If too many conversations are open, or no thread can be started.
     pub fn begin(&self, order: &Order, payload: &[u8]) -> Result<Reply, Refusal> {
         let mut all = self.open();
         if all.len() >= MOST {
@@ -195,7 +196,7 @@ impl Conversations {
         Ok(Reply::Taken)
     }
 
-    /// Waits until all have ended: the agent was told to.
+    /// Waits until all conversations have ended; call it after the agent was told to end.
     pub fn close(&self) {
         let threads = std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
@@ -203,7 +204,7 @@ impl Conversations {
         }
     }
 
-    /// The thread of one.
+    /// Runs one conversation in its thread.
     fn converse(&self, name: &str, questions: &Receiver<Vec<u8>>) {
         let mut answers = self.0.respond.begin(name);
         let over = loop {
@@ -220,11 +221,11 @@ impl Conversations {
                 break Over::Silent(silent);
             }
         };
-        // Whoever asks from here on hears that it has ended.
+        // From here on, a questioner is told that the conversation has ended.
         self.open().remove(name);
         let ended = catch_unwind(AssertUnwindSafe(|| answers.end(&over)));
         let told = ended.unwrap_or_else(|_| Some("the end of a conversation broke".into()));
-        // What it holds may break on its way out, too.
+        // Dropping its values may panic, too.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(answers)));
         if let Some(what) = told {
             (self.0.tell)(Told::Trouble(what));
@@ -247,7 +248,7 @@ impl Conversations {
         let bytes = Bytes::from(bytes);
         let number = {
             let mut all = self.open();
-            // Nobody waits for it any more.
+            // The conversation was closed meanwhile, so nobody waits for the answer.
             let Some(open) = all.get_mut(name) else { return };
             open.answer = Some((kind, bytes.clone()));
             open.number
@@ -255,7 +256,7 @@ impl Conversations {
         self.0.driver.wait(self.send(name, number, kind, &bytes));
     }
 
-    /// Publishes an answer. One that does not get through is asked for again.
+    /// Publishes an answer. If it gets lost, the question is asked again.
     async fn send(&self, name: &str, number: u64, kind: u8, bytes: &[u8]) {
         let client = &self.0.link.client;
         let parts = split(kind, bytes, client.max_payload());

@@ -1,4 +1,4 @@
-//! What an agent answers: who it is, what its clock shows, and what it says of orders. All of it on the connection's thread.
+//! Handles requests to an agent on the connection's thread: who it is, what its clock shows, and orders.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,18 +27,18 @@ pub(super) struct Task {
     pub job: Job,
     pub stop: Stop,
     pub go: Receiver<Start>,
-    /// If nobody has said go by then, nobody will.
+    /// The coordinator sends `Go` before this time or not at all.
     pub expires: Instant,
     pub ready: oneshot::Sender<Reply>,
 }
 
-/// The job under way.
+/// The current job.
 #[derive(Debug)]
 struct Current {
     run: String,
     stop: Stop,
     go: Sender<Start>,
-    /// Has it begun? Signs of life are given from then on.
+    /// When it began; `None` while it is only prepared. Beats are sent from then on.
     began: Option<Instant>,
 }
 
@@ -47,10 +47,10 @@ struct State {
     home: Home,
     current: Option<Current>,
     refused: Refusals,
-    /// What is wrong with the journal. It stays until a sign of life has told of it, however soon it has passed.
+    /// The journal's last error. It is kept until a beat has reported it, even if writing works again.
     journal_trouble: Option<String>,
     journal_works: bool,
-    /// What was told of last, so that it is told once.
+    /// The trouble that was reported last, so that each is reported once.
     told: Option<String>,
 }
 
@@ -62,7 +62,7 @@ fn not_noted(e: std::io::Error) -> Refusal {
     Refusal::Declined(format!("the agent cannot note that it has seen the order: {e}"))
 }
 
-/// Answers until closed.
+/// Handles requests until closed.
 #[derive(Clone)]
 pub(super) struct Desk {
     options: Arc<AgentOptions>,
@@ -127,7 +127,7 @@ impl Desk {
         desk
     }
 
-    /// Does a task until it is done, or the desk is closed.
+    /// Runs a future until it is done or the handler is closed.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut closed = self.closed.subscribe();
         self.driver.spawn(async move {
@@ -138,12 +138,12 @@ impl Desk {
         });
     }
 
-    /// Waits until what conversations have changed is undone: the agent was told to end.
+    /// Waits until all conversations have undone their changes; call it after the agent was told to end.
     pub fn end_conversations(&self) {
         self.conversations.close();
     }
 
-    /// Says good-bye to the broker.
+    /// Disconnects from the broker after a flush.
     pub fn close(&self) {
         self.closed.send_replace(true);
         let leave = async { (self.link.client.flush().await, self.link.client.drain().await) };
@@ -154,14 +154,14 @@ impl Desk {
         lock(&self.state)
     }
 
-    /// The job is over.
+    /// Ends the current job.
     pub fn free(&self) {
         let mut state = self.state();
         state.current = None;
         state.home.forget_files();
     }
 
-    /// The journal cannot be written; None: it can again.
+    /// Records an error of the journal, or with `None` that it can be written again.
     pub fn journal_trouble(&self, error: Option<String>) {
         let mut state = self.state();
         state.journal_works = error.is_none();
@@ -170,7 +170,7 @@ impl Desk {
         }
     }
 
-    /// What is wrong with the journal that no sign of life has told yet: after the last word of a job there is none.
+    /// Returns the journal's trouble if no beat has reported it: no beat follows the last word of a job.
     pub fn untold_trouble(&self) -> Option<String> {
         let state = self.state();
         state.journal_trouble.clone().filter(|what| state.told.as_ref() != Some(what))
@@ -221,7 +221,7 @@ impl Desk {
         let Ok(mut given) = self.link.client.subscribe(order(&self.options.name)).await else { return };
         while let Some(message) = given.next().await {
             let desk = self.clone();
-            // Files may take a while to come, and a stop must not wait behind them.
+            // Files may take a while to arrive, and a stop must not wait behind them.
             self.spawn(async move {
                 let reply = desk.take(&message.payload).await;
                 desk.reply(&message, reply).await;
@@ -229,7 +229,7 @@ impl Desk {
         }
     }
 
-    /// Says what comes of an order or a question; a refusal is counted and told.
+    /// Replies to an order or a question; a refusal is counted and reported.
     async fn reply(&self, message: &Message, reply: Result<Reply, Refusal>) {
         let reply = reply.unwrap_or_else(|refusal| {
             self.state().refused.count(&refusal);
@@ -281,7 +281,7 @@ impl Desk {
                 match readied.await {
                     Ok(Reply::Refused(refusal)) => Err(refusal),
                     Ok(reply) => Ok(reply),
-                    // Gone without a word: the agent ends.
+                    // The agent is ending.
                     Err(_) => Ok(Reply::NotHere),
                 }
             }
@@ -306,7 +306,7 @@ impl Desk {
         }
     }
 
-    /// Checks an order, and remembers that it was seen before anything is done about it.
+    /// Checks an order, and stores its sequence number before anything is done about it.
     fn open_order<'m>(&self, message: &'m [u8]) -> Result<(Order, &'m [u8]), Refusal> {
         let (order, payload) = self.read(message, |state| state.home.state.last_order)?;
         if matches!(order.what, What::Ask { .. } | What::Still | What::Leave) {
@@ -318,7 +318,7 @@ impl Desk {
         Ok((order, payload))
     }
 
-    /// What is signed, for us, and in time.
+    /// Checks that a message is signed, meant for this agent, and not expired or replayed.
     fn read<'m>(&self, message: &'m [u8], last: impl Fn(&State) -> u64) -> Result<(Order, &'m [u8]), Refusal> {
         let state = self.state();
         let reader = Reader {
@@ -378,7 +378,7 @@ impl Desk {
         Ok(job)
     }
 
-    /// Signs of life while there is a job; its bounds of time; the end of all.
+    /// Sends beats while there is a job, enforces its time limits, and stops it when the agent ends.
     async fn keep_time(self, stop: Stop) {
         let mut beat = Instant::now();
         loop {
@@ -393,7 +393,7 @@ impl Desk {
         }
     }
 
-    /// The sign of life to give, if there is a job.
+    /// Returns the beat to send, if a job is running.
     fn look_after(&self, stop: &Stop, tell: bool) -> Option<Beat> {
         let mut state = self.state();
         let trouble = state.journal_trouble.clone().or_else(|| self.outbox.trouble());
@@ -418,7 +418,8 @@ impl Desk {
         Some(Beat { run: current.run.clone(), epoch, trouble })
     }
 
-    /// Tells of a broker that is away and back. One that has forgotten its users is asked again.
+    /// Reports when the connection to the broker breaks and returns. A broker that has forgotten its users
+    /// gets a new join request.
     async fn stay_in(self, entry: Entry) {
         let mut up = self.link.up.clone();
         loop {

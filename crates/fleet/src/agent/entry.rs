@@ -1,4 +1,5 @@
-//! How an agent gets in: with the agent-token it may only ask; then it is a user of its own, with subjects of its own.
+//! How an agent joins a fleet: with the agent-token it may only send a join request. Once admitted, it is a
+//! broker user with its own subjects.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::messages::{Join, Joined};
 use crate::subjects::{JOIN, JOINER, inbox, user};
 use crate::tokens::AgentToken;
 
-/// Who wants in.
+/// An agent that wants to join.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub url: String,
@@ -18,7 +19,7 @@ pub(crate) struct Entry {
     pub password: String,
 }
 
-/// Why it is not in.
+/// The reason why an agent could not join.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     #[error(transparent)]
@@ -34,7 +35,7 @@ impl EntryError {
 }
 
 impl Entry {
-    /// Asks to be let in.
+    /// Sends a join request.
     pub async fn ask(&self) -> Result<(), EntryError> {
         let login = Login {
             url: self.url.clone(),
@@ -60,10 +61,10 @@ impl Entry {
         }
     }
 
-    /// Asks, and connects as a user of its own.
+    /// Sends a join request, then connects as the agent's own user.
     pub async fn enter(&self) -> Result<Link, EntryError> {
         match self.ask().await {
-            // A broker of somebody's own lets nobody in by itself: its users are as they are.
+            // A broker run by the user admits nobody by itself: its users are fixed in its configuration.
             Err(EntryError::Link(LinkError::NotWelcome(_))) => return Ok(Link::open_patiently(&self.as_it_is()).await?),
             asked => asked?,
         }
@@ -74,7 +75,7 @@ impl Entry {
             certificate: *self.token.certificate(),
             inbox: inbox(&self.name),
         };
-        // The broker reads its list of users again, which takes it a moment.
+        // The broker takes a moment to reload its list of users.
         let mut tries = 0;
         loop {
             match Link::open(&login).await {
@@ -86,7 +87,7 @@ impl Entry {
         }
     }
 
-    /// As a user that is there already.
+    /// The login of a user that the broker already has.
     fn as_it_is(&self) -> Login {
         Login {
             url: self.url.clone(),

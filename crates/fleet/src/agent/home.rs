@@ -1,4 +1,4 @@
-//! An agent's folder: what it has to remember from one life to the next.
+//! An agent's folder: the state that outlives its process.
 //!
 //! | file | what |
 //! |---|---|
@@ -24,28 +24,30 @@ use crate::tokens::{hex, random};
 pub(crate) struct Home {
     folder: PathBuf,
     pub state: State,
-    /// Held, never read.
+    /// Locked, never read.
     _lock: Flock<File>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct State {
-    /// Made with the folder.
+    /// Created with the folder.
     pub instance: String,
     pub password: String,
-    /// How often an agent has begun to live here.
+    /// Number of times that an agent has started in this folder.
     pub epoch: u64,
     pub last_order: u64,
-    /// Conversations that have begun, and when: microseconds since 1970. None begins twice.
+    /// Conversations that have begun and when, in microseconds since 1970. None begins twice.
     #[serde(default)]
     pub conversations: BTreeMap<String, i64>,
 }
 
-/// Messages of a conversation expire after a minute: longer than any of them is good for the name of one is known that is over.
+/// How long the name of a finished conversation is kept. Its messages expire after a minute, so an hour is
+/// more than enough.
 const KNOWN_FOR_US: i64 = 3_600_000_000;
 
 impl State {
-    /// Notes that a conversation begins. False: it has begun already. Those that are open stay known.
+    /// Notes that a conversation begins; returns `false` if it has begun before. Open conversations are never
+    /// forgotten.
     pub fn begin_conversation(&mut self, name: &str, now_us: i64, is_open: impl Fn(&str) -> bool) -> bool {
         if self.conversations.contains_key(name) {
             return false;
@@ -55,14 +57,14 @@ impl State {
                 *at_us = now_us;
             }
         }
-        // A clock that was set back is no reason to forget.
+        // If the clock was set back, no conversation is forgotten.
         self.conversations.retain(|_, at_us| now_us.saturating_sub(*at_us) < KNOWN_FOR_US);
         self.conversations.insert(name.to_owned(), now_us);
         true
     }
 }
 
-/// The folder is of no use.
+/// The reason why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
     #[error("another agent is at work in {}: give this one another --name", .0.display())]
@@ -73,11 +75,11 @@ pub enum HomeError {
     Disk { path: PathBuf, source: io::Error },
 }
 
-/// A state has a line for each conversation.
+/// The state has a line per conversation.
 const MOST_STATE_BYTES: u64 = 64 << 20;
 
 impl Home {
-    /// Takes the folder, and begins a new life in it.
+    /// Locks the folder, loads its state, and begins a new epoch.
     pub fn open(folder: &Path) -> Result<Home, HomeError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -112,7 +114,7 @@ impl Home {
         Ok(home)
     }
 
-    /// Writes the state down, so that it is there whatever happens next.
+    /// Saves the state durably.
     pub fn save(&self) -> io::Result<()> {
         write_whole(&self.folder.join("state.json"), &serde_json::to_vec(&self.state)?)
     }
@@ -131,7 +133,7 @@ impl Home {
         }
     }
 
-    /// Journals of former lives; and what could not be read, as sentences.
+    /// Returns the journals of earlier epochs, and messages about those that could not be read.
     pub fn left(&self) -> (Vec<(Journal, Left)>, Vec<String>) {
         let (mut left, mut trouble) = (Vec::new(), Vec::new());
         let mut paths: Vec<PathBuf> =
@@ -141,7 +143,7 @@ impl Home {
         for path in paths {
             match Journal::open(&path) {
                 Ok(journal) => left.push(journal),
-                // Killed before it had a header: there is nothing in it.
+                // The agent was killed before the header was written, so the journal is empty.
                 Err(e)
                     if e.kind() == io::ErrorKind::InvalidData && fs::metadata(&path).is_ok_and(|m| m.len() < 4096) =>
                 {
@@ -154,10 +156,10 @@ impl Home {
     }
 }
 
-/// Replaces a file by one that is on the disk as a whole. Private to its owner.
+/// Replaces a file atomically and durably. The file is readable by its owner only.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
-    // What is there may be a link.
+    // An existing partial file may be a symbolic link.
     let _ = fs::remove_file(&partial);
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
     file.write_all(bytes)?;

@@ -1,8 +1,10 @@
-//! An agent: dials out, says who it is, takes signed orders, has its engine do them, and sees to it that each record gets to the
-//! broker. It stays until it is told to end, whatever becomes of broker and coordinator.
+//! An agent: connects to the broker, announces itself, takes signed orders, has its engine execute them, and
+//! delivers each record to the broker. It runs until it is told to end, even if broker and coordinator
+//! disappear.
 //!
-//! Three threads: the caller's has the engine; one publishes (`outbox`); one is the connection's and answers what is asked
-//! (`desk`), so that pings that measure the clock never wait for a disk. Each conversation has one more (`answering`).
+//! It has three threads. The caller's runs the engine; one publishes (`outbox`); the connection's handles
+//! requests (`desk`), so pings that measure the clock never wait for a disk. Each conversation adds a thread
+//! (`answering`).
 
 mod answering;
 mod desk;
@@ -31,37 +33,38 @@ use home::Home;
 pub use home::HomeError;
 pub(crate) use home::write_whole;
 
-/// At its end an agent waits so long for the broker to take what is written; the rest is for its next life.
+/// At its end an agent waits this long for the broker to take its records. The rest is published when it next
+/// starts.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// What an agent is started with.
+/// Options of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
     /// `tls://HOST:PORT`.
     pub url: String,
     pub token: AgentToken,
     pub name: String,
-    /// Its own, private; journals are in it.
+    /// The agent's private folder, with its journals.
     pub folder: PathBuf,
-    /// Of lastdrop: orders of others are refused.
+    /// The version of lastdrop; orders of other versions are refused.
     pub version: String,
     pub limits: Limits,
-    /// Servers that it can look at, for people and for `fleet status`.
+    /// Servers that the agent can observe, for people and for `fleet status`.
     pub looks: Vec<String>,
-    /// A conversation of which nothing was heard for so long is over.
+    /// A conversation ends when nothing was heard for this long.
     pub silence: Duration,
-    /// Added to the clock: for tests.
+    /// Added to the clock, for tests.
     pub skew_us: i64,
-    /// Publishes each record twice, as two messages: for tests.
+    /// Publishes each record twice, as two messages, for tests.
     pub twice: bool,
 }
 
-/// What an agent tells whoever watches it.
+/// Events of an agent, for its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
-    /// It is a member of the fleet.
+    /// The agent has joined the fleet.
     Joined,
-    /// No broker yet, or no more; it goes on trying.
+    /// There is no broker, or no longer one; the agent keeps trying.
     Away(String),
     Back,
     Began {
@@ -74,11 +77,11 @@ pub enum Told {
     },
     Refused(Refusal),
     Trouble(String),
-    /// It ends, and this many records are left in the journal.
+    /// The agent ends with this many records left in the journal.
     Left(usize),
 }
 
-/// Why there is no agent.
+/// The reason why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error("{0:?} is no name for an agent: letters, digits, - and _, at most 64, and not digits alone")]
@@ -91,18 +94,18 @@ pub enum AgentError {
     System(#[from] std::io::Error),
 }
 
-/// Who hears what an agent tells.
+/// Receives the agent's events.
 pub type Tell = Arc<dyn Fn(Told) + Send + Sync>;
 
-/// A conversation is over after so long a silence, unless an agent is told otherwise: longer than it takes to start a killed broker again.
+/// Default silence after which a conversation ends: longer than it takes to restart a killed broker.
 pub const SILENCE: Duration = Duration::from_secs(30);
 
-/// Is an agent until `stop` is asked for. What is written then is published, if the broker takes it within 10 s. Questions are answered by
-/// `respond`, in threads of their own.
+/// Runs an agent until `stop` is requested. It then publishes its remaining records if the broker takes them
+/// within 10 s. `respond` answers questions, in threads of their own.
 ///
 /// # Errors
-/// When it can never be one: its folder is of no use, the token is of another fleet, its name is taken. A broker that is not
-/// there is waited for.
+/// If the agent can never run: its folder is unusable, the token belongs to another fleet, or its name is
+/// taken. A missing broker is no error; the agent waits for it.
 pub fn run(
     options: &AgentOptions,
     engine: &mut dyn Engine,
@@ -134,7 +137,7 @@ pub fn run(
     Ok(())
 }
 
-/// What was not acknowledged in former lives is published in this one.
+/// Queues the records that earlier epochs left unacknowledged.
 fn take_up_former_lives(home: &Home, outbox: &Outbox, tell: &Tell) {
     let (left, trouble) = home.left();
     for what in trouble {
@@ -147,7 +150,7 @@ fn take_up_former_lives(home: &Home, outbox: &Outbox, tell: &Tell) {
     }
 }
 
-/// Waits for the broker, for ever. None when told to end meanwhile.
+/// Waits for the broker without a time limit; `None` if told to end meanwhile.
 fn enter(
     options: &AgentOptions,
     home: &Home,
@@ -182,7 +185,7 @@ fn enter(
     }
 }
 
-/// The engine's thread.
+/// Runs jobs on the engine's thread.
 struct Agent<'a> {
     options: &'a AgentOptions,
     outbox: &'a Arc<Outbox>,
@@ -192,7 +195,7 @@ struct Agent<'a> {
 }
 
 impl Agent<'_> {
-    /// One job after the other, until told to end.
+    /// Runs one job after the other until told to end.
     fn work(&self, engine: &mut dyn Engine, tasks: &Receiver<Task>) {
         while !self.stop.is_asked() {
             match tasks.recv_timeout(Duration::from_millis(100)) {
@@ -220,7 +223,7 @@ impl Agent<'_> {
         let _ = ready.send(Reply::Ready { epoch: job.epoch });
         let Some(start) = awaited(&go, &stop, expires) else {
             if stop.is_asked() {
-                // Nobody expects anything of it.
+                // Nobody expects records of a job that was called off.
                 book.discard();
             } else {
                 self.end(&job, &book, Some("it was prepared and never told to begin".into()));
@@ -256,7 +259,7 @@ impl Agent<'_> {
     }
 }
 
-/// An engine that panics fails its job, not the agent.
+/// Turns a panic of the engine into a failed job, so that the agent survives.
 fn caught(work: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let what =
@@ -265,7 +268,7 @@ fn caught(work: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineEr
     })
 }
 
-/// When to begin; None when that was called off, or nobody says it in time.
+/// Waits for the start time; `None` if the job was called off, or no `Go` came in time.
 fn awaited(go: &Receiver<Start>, stop: &Stop, expires: Instant) -> Option<Start> {
     while !stop.is_asked() && Instant::now() < expires {
         match go.recv_timeout(Duration::from_millis(20)) {
@@ -277,7 +280,7 @@ fn awaited(go: &Receiver<Start>, stop: &Stop, expires: Instant) -> Option<Start>
     None
 }
 
-/// The engine's way to the journal.
+/// Passes the engine's records to the journal.
 struct JournalSink<'a> {
     book: &'a Arc<Book>,
     outbox: &'a Outbox,
@@ -295,12 +298,12 @@ impl Sink for JournalSink<'_> {
     }
 }
 
-// A clock that shows another time than the machine's.
+// A clock that may be skewed.
 impl AgentOptions {
     pub(crate) fn clock(&self) -> Clock {
         Clock { skew_us: self.skew_us }
     }
 }
 
-/// Of the desk and its tasks.
+/// State shared by the handler and its tasks.
 type Shared<T> = Arc<Mutex<T>>;

@@ -1,4 +1,4 @@
-//! nats-server as a process: started so that it never outlives us, ended in an orderly way.
+//! The nats-server process, started so that it never outlives lastdrop and stopped in an orderly way.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -27,14 +27,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// Of the nats-server that is installed.
+/// Returns the version of the installed nats-server.
 pub(super) fn version() -> Result<Version, BrokerError> {
     let output = command()?.arg("--version").stdin(Stdio::null()).output().map_err(not_started)?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse(&text).ok_or_else(|| BrokerError::Start(format!("it does not tell its version: {:?}", text.trim())))
 }
 
-/// In the system's folders for root, on the PATH of others; with a clean environment.
+/// For root, looks in system folders only; for others on the PATH. The environment is clean.
 fn command() -> Result<Command, BrokerError> {
     tool::command(PROGRAM, "carries what a fleet says").map_err(not_started)
 }
@@ -46,7 +46,7 @@ fn not_started(e: io::Error) -> BrokerError {
     }
 }
 
-/// `nats-server: v2.9.10`, with whatever a distribution appends.
+/// Parses `nats-server: v2.9.10`, ignoring a distribution's suffix.
 fn parse(text: &str) -> Option<Version> {
     let numbers = text
         .split_once('v')
@@ -55,7 +55,7 @@ fn parse(text: &str) -> Option<Version> {
     Some(Version(numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
 }
 
-/// A nats-server that runs, or has run.
+/// A running or ended nats-server.
 #[derive(Debug)]
 pub(super) struct Child {
     process: process::Child,
@@ -65,28 +65,28 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts it on the configuration in the folder. It dies with the thread that calls this.
+    /// Starts nats-server with the configuration in the folder. It dies with the calling thread.
     pub fn start(folder: &Path) -> Result<Child, BrokerError> {
         let log = folder.join("nats.log");
         let failed = |source| BrokerError::Disk { path: log.clone(), source };
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&log).map_err(failed)?;
-        // What it has said in former lives is of no use for ever.
+        // Do not let the log of earlier starts grow without limit.
         if file.metadata().map_err(failed)?.len() > 8 << 20 {
             file.set_len(0).map_err(failed)?;
         }
         let mut command = command()?;
-        // Process lists show its name, and not where it was found.
+        // Process lists show the program's name without its path.
         command.arg0(PROGRAM).arg("--config").arg(folder.join("nats.conf")).current_dir(folder);
         command.env_remove("LASTDROP_TOKEN");
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
-        // Ctrl-C is for us: we end it ourselves.
+        // Ctrl-C goes to lastdrop, which stops nats-server itself.
         command.process_group(0);
         let us = Pid::this();
-        // SAFETY: two system calls that are safe after fork; nothing is allocated.
+        // SAFETY: two async-signal-safe system calls; nothing is allocated.
         unsafe {
             command.pre_exec(move || {
                 set_pdeathsig(Signal::SIGTERM)?;
-                // We may have died before that.
+                // The parent may have died before prctl took effect.
                 if getppid() == us { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
             });
         }
@@ -102,7 +102,7 @@ impl Child {
         self.since.elapsed()
     }
 
-    /// How it has ended, if it has.
+    /// Returns how the process ended, if it has.
     pub fn has_ended(&mut self) -> Option<String> {
         if self.ended.is_none() {
             self.ended = self.process.try_wait().ok().flatten();
@@ -113,7 +113,7 @@ impl Child {
         })
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     pub fn last_words(&self) -> String {
         let read = || {
             let mut file = std::fs::File::open(&self.log)?;
@@ -130,7 +130,7 @@ impl Child {
         format!("{} ({})", last.trim(), self.log.display())
     }
 
-    /// Has it read its configuration again.
+    /// Makes it reload its configuration.
     pub fn read_again(&self) -> Result<(), String> {
         if self.ended.is_some() {
             return Err("nats-server is not up".into());
@@ -138,7 +138,7 @@ impl Child {
         kill(self.nix_pid(), Signal::SIGHUP).map_err(|e| format!("nats-server cannot be told of the agent: {e}"))
     }
 
-    /// Ends it: in an orderly way, and after 10 s in any way.
+    /// Stops it in an orderly way, or after 10 s by force.
     pub fn end(&mut self) {
         if self.has_ended().is_some() {
             return;

@@ -1,4 +1,4 @@
-//! What nats-server is told: its configuration file, with its users and what each may do.
+//! The configuration file of nats-server, with its users and their permissions.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::subjects::{COORDINATOR, JOIN, JOINER, inbox, may_publish, may_subscribe, user};
 use crate::tokens::Token;
 
-/// All that the file is made of.
+/// The contents of the configuration file.
 #[derive(Debug)]
 pub(super) struct Config<'a> {
     pub host: String,
@@ -15,9 +15,9 @@ pub(super) struct Config<'a> {
     pub folder: &'a Path,
     pub coordinator_password: String,
     pub agents_password: String,
-    /// Password by name.
+    /// Passwords by agent name.
     pub agents: &'a BTreeMap<String, String>,
-    /// Can it be told to flush each record to the disk before it acknowledges?
+    /// Whether nats-server can flush each record to disk before acknowledging it (2.10 and later).
     pub sync_always: bool,
 }
 
@@ -54,7 +54,8 @@ jetstream {{
     }
 }
 
-/// The users of a fleet and what each may do: a coordinator, whoever wants to join (where somebody lets them in), and agents by their passwords.
+/// Returns the users and their permissions: the coordinator, the joiner if join requests are served, and the
+/// agents.
 fn authorization(coordinator: &str, joiner: Option<&str>, agents: &BTreeMap<String, String>) -> String {
     let mut text = format!(
         "authorization {{\n  timeout: 10\n  users: [\n    {{ user: {COORDINATOR}, password: {} }}\n",
@@ -83,8 +84,9 @@ fn authorization(coordinator: &str, joiner: Option<&str>, agents: &BTreeMap<Stri
     text
 }
 
-/// What a nats-server of one's own is told, to be included in its configuration: users for the holder of the token and for agents of these names,
-/// whose passwords follow from the agent-token.
+/// Returns the authorization block for a nats-server that the user runs, to be included in its configuration.
+/// It has users for the token's holder and for agents of these names; the agents' passwords follow from the
+/// agent-token.
 #[must_use]
 pub fn authorization_of(token: &Token, agents: &[String]) -> String {
     let of_agents = token.agent_token();
@@ -92,7 +94,7 @@ pub fn authorization_of(token: &Token, agents: &[String]) -> String {
     authorization(&token.password(), None, &agents)
 }
 
-/// A string of the configuration's language.
+/// Quotes a string for nats-server's configuration.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

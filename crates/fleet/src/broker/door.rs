@@ -1,4 +1,4 @@
-//! Where agents ask to be let in.
+//! Receives the agents' join requests and answers them.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::coordinator::Fleet;
 use crate::messages::{Join, Joined};
 use crate::subjects::{JOIN, is_agent_name, ping};
 
-/// An agent that asks.
+/// A join request of an agent.
 #[derive(Debug)]
 pub(super) struct Knock {
     pub join: Join,
@@ -21,7 +21,7 @@ pub(super) struct Knock {
 #[derive(Debug)]
 pub(super) struct Door(Receiver<Knock>);
 
-/// Listens from now on.
+/// Starts to receive join requests.
 pub(super) fn open(fleet: &Fleet) -> Door {
     let (give, knocks) = channel();
     let client = fleet.link.client.clone();
@@ -34,7 +34,7 @@ pub(super) fn open(fleet: &Fleet) -> Door {
         fleet.driver.spawn(async move {
             while let Some(message) = asked.next().await {
                 let Some(reply) = message.reply else { continue };
-                // The password goes into a configuration file.
+                // The password goes into a configuration file, so allow hexadecimal digits only.
                 let sound = |join: &Join| {
                     is_agent_name(&join.name)
                         && join.password.len() == 64
@@ -61,12 +61,12 @@ impl Knock {
         let answer = serde_json::to_vec(&Joined { refused }).unwrap_or_default();
         let client = &fleet.link.client;
         let sent = async { client.publish(self.reply, answer.into()).await.is_ok() && client.flush().await.is_ok() };
-        // Whoever gets no answer asks again.
+        // An agent without an answer repeats its request.
         let _ = fleet.driver.wait(async { tokio::time::timeout(Duration::from_secs(2), sent).await });
     }
 }
 
-/// Is an agent of that name connected?
+/// Returns whether an agent of that name is connected.
 pub(super) fn is_there(fleet: &Fleet, name: &str) -> bool {
     let asked = fleet.link.client.request(ping(name), Bytes::new());
     let answer = fleet.driver.wait(async { tokio::time::timeout(Duration::from_secs(3), asked).await });

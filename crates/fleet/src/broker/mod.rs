@@ -1,7 +1,7 @@
-//! A broker of our own: nats-server as a child, with a certificate and tokens made on the spot.
+//! lastdrop's own broker: a nats-server child process with a certificate and tokens that lastdrop makes.
 //!
-//! The folder is private, and what is in it makes the fleet: whoever starts a broker in it again has the same certificate and
-//! tokens, so that agents come back by themselves.
+//! The folder is private and identifies the fleet. A broker restarted in it has the same certificate and
+//! tokens, so agents reconnect by themselves.
 //!
 //! | file | what |
 //! |---|---|
@@ -38,27 +38,27 @@ use child::{Child, Version};
 use config::Config;
 pub use config::authorization_of;
 
-/// From this version on a record is on the disk before it is acknowledged.
+/// From this version on, nats-server flushes a record to disk before acknowledging it.
 const SYNC_ALWAYS: Version = Version(2, 10, 0);
 
-/// Where a broker is to be.
+/// Address and folder of a broker.
 #[derive(Debug, Clone)]
 pub struct BrokerOptions {
-    /// Port 0 takes a free one.
+    /// Port 0 chooses a free port.
     pub listen: SocketAddr,
     pub folder: PathBuf,
-    /// lastdrop's version.
+    /// The version of lastdrop.
     pub version: String,
 }
 
-/// Something about the broker for people.
+/// Events of the broker, for its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BrokerNews {
-    /// nats-server is older than 2.10.
+    /// nats-server is older than 2.10 and acknowledges records before they are on the disk.
     NoSync {
         version: String,
     },
-    /// It has ended, and is started again.
+    /// nats-server has ended and is started again.
     Died {
         how: String,
     },
@@ -66,14 +66,14 @@ pub enum BrokerNews {
     Joined {
         agent: String,
     },
-    /// An agent was not let in.
+    /// An agent's join request was refused.
     Refused {
         agent: String,
         why: String,
     },
 }
 
-/// Why there is no broker.
+/// The reason why there is no broker.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     #[error(
@@ -99,7 +99,7 @@ pub enum BrokerError {
     Fleet(#[from] FleetError),
 }
 
-/// A broker that is up. Dropping it ends it.
+/// A running broker; dropping it stops it.
 #[derive(Debug)]
 pub struct Broker {
     token: Token,
@@ -108,15 +108,16 @@ pub struct Broker {
     ends: Stop,
     supervisor: Option<JoinHandle<()>>,
     pid: Arc<Mutex<Option<u32>>>,
-    /// Held, never read.
+    /// Locked, never read.
     _lock: Flock<File>,
 }
 
 impl Broker {
-    /// Starts nats-server, waits until it answers, and sees to it that it stays.
+    /// Starts nats-server, waits until it answers, and restarts it whenever it ends.
     ///
     /// # Errors
-    /// When there is no nats-server, the address or the folder is taken, or it does not come up within 20 s.
+    /// If nats-server is not installed, the address or the folder is in use, or it does not answer within 20
+    /// s.
     pub fn start(options: &BrokerOptions) -> Result<Broker, BrokerError> {
         let version = child::version()?;
         let (folder, lock) = folder(&options.folder)?;
@@ -135,7 +136,7 @@ impl Broker {
         let local = format!("tls://{}", SocketAddr::new(loopback(listen.ip()), listen.port()));
         let keeper =
             Keeper { users, pid: Arc::clone(&pid), tell, ends: ends.clone(), local, version: options.version.clone() };
-        // The child dies with the thread that started it (PR_SET_PDEATHSIG is about threads): so the supervisor does.
+        // PR_SET_PDEATHSIG is bound to the thread that starts the child, so that thread is the supervisor.
         let (up, is_up) = channel();
         let supervisor = std::thread::Builder::new()
             .name("broker".into())
@@ -149,7 +150,7 @@ impl Broker {
         }
     }
 
-    /// Where agents and coordinators connect to.
+    /// The address for agents and coordinators.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -160,13 +161,13 @@ impl Broker {
         &self.token
     }
 
-    /// nats-server's process, while there is one.
+    /// The process id of nats-server, while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         *self.pid.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// What happens next; None when nothing does within `timeout`.
+    /// Returns the next event; `None` if there is none within `timeout`.
     #[must_use]
     pub fn next(&self, timeout: Duration) -> Option<BrokerNews> {
         match self.news.recv_timeout(timeout) {
@@ -189,7 +190,7 @@ impl Drop for Broker {
     }
 }
 
-/// The users that nats-server knows, and its configuration.
+/// The users of nats-server, and its configuration.
 #[derive(Debug)]
 struct Users {
     folder: PathBuf,
@@ -232,13 +233,13 @@ impl Users {
     }
 }
 
-/// Keeps nats-server up, and lets agents in: the work of a thread.
+/// Keeps nats-server running and answers join requests, in a thread of its own.
 struct Keeper {
     users: Users,
     pid: Arc<Mutex<Option<u32>>>,
     tell: Sender<BrokerNews>,
     ends: Stop,
-    /// How we reach it ourselves.
+    /// The address by which lastdrop connects to it.
     local: String,
     version: String,
 }
@@ -292,7 +293,7 @@ impl Keeper {
         *self.pid.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(child.pid());
     }
 
-    /// Waits until it answers.
+    /// Waits until nats-server answers.
     fn reach(&self, child: &mut Child) -> Result<Fleet, BrokerError> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -310,12 +311,13 @@ impl Keeper {
         }
     }
 
-    /// Lets an agent in, or not.
+    /// Admits an agent or refuses it.
     fn answer(&self, fleet: &Fleet, child: &Child, agents: &mut BTreeMap<String, String>, knock: door::Knock) {
         let name = knock.join.name.clone();
         let refused = match agents.get(&name) {
             Some(password) if *password == knock.join.password => None,
-            // The folder of that agent is gone, or it is another machine: only one that is not there can be replaced.
+            // The agent's folder was lost, or this is another machine. It may take the name only if no agent
+            // of that name is connected.
             Some(_) if door::is_there(fleet, &name) => {
                 Some("there is one of that name: give this one another --name".to_owned())
             }
@@ -339,7 +341,7 @@ impl Keeper {
     }
 }
 
-/// Makes and takes the folder.
+/// Creates and locks the folder.
 fn folder(path: &Path) -> Result<(PathBuf, Flock<File>), BrokerError> {
     let failed = |source| BrokerError::Disk { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -349,10 +351,10 @@ fn folder(path: &Path) -> Result<(PathBuf, Flock<File>), BrokerError> {
     Ok((path, lock))
 }
 
-/// The names of all agents fit into it.
+/// Large enough for the names of all agents.
 const MOST_FILE_BYTES: u64 = 64 << 20;
 
-/// The certificate and the token, made if they are not there.
+/// Returns the token; creates certificate and token if they are missing.
 fn credentials(folder: &Path) -> Result<Token, BrokerError> {
     let path = folder.join("token");
     match TrustedFile::open(&path).and_then(|file| file.read(MOST_FILE_BYTES)).map_err(io::Error::from) {
@@ -360,11 +362,11 @@ fn credentials(folder: &Path) -> Result<Token, BrokerError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(BrokerError::Disk { path, source }),
     }
-    // Nobody looks at names: the digest is compared.
+    // Clients compare the certificate's digest, never its names.
     let made = rcgen::generate_simple_self_signed(["lastdrop".to_owned(), "localhost".to_owned()])?;
     let disk = |path: PathBuf| move |source| BrokerError::Disk { path, source };
     let token = Token::new(made.cert.der()).map_err(disk(path.clone()))?;
-    // The token last: where it is, the others are.
+    // The token is written last: if it exists, so do the other files.
     let files = [
         ("certificate.pem", made.cert.pem()),
         ("key.pem", made.signing_key.serialize_pem()),
@@ -377,13 +379,14 @@ fn credentials(folder: &Path) -> Result<Token, BrokerError> {
     Ok(token)
 }
 
-/// The address with a port that is free now.
+/// Replaces port 0 by a port that is free now.
 fn free(address: SocketAddr) -> Result<SocketAddr, BrokerError> {
     let bound = TcpListener::bind(address).and_then(|l| l.local_addr());
     bound.map_err(|source| BrokerError::Listen { address, source })
 }
 
-/// What others reach us by, if we listen everywhere: the address that we would have on the way to the internet. Nothing is sent.
+/// Returns the address by which others can reach this machine. For a wildcard address that is the source
+/// address of the route to the internet; nothing is sent.
 fn reachable(ip: IpAddr) -> IpAddr {
     if !ip.is_unspecified() {
         return ip;

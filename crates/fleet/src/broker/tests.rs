@@ -1,4 +1,4 @@
-//! What somebody gets who has an agent-token, or has listened: nothing.
+//! An attacker who has the agent-token or has recorded messages gets nothing.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -24,7 +24,7 @@ use crate::tokens::Token;
 
 const LONG: Duration = Duration::from_secs(50);
 
-/// Records its payload forty times.
+/// An engine that records its payload forty times.
 struct Parrot;
 
 impl Engine for Parrot {
@@ -101,12 +101,12 @@ fn order_for(agent: &Agent) -> Order {
     }
 }
 
-/// What an agent says to a message at one of its subjects.
+/// Sends a message to a subject of an agent and returns its reply.
 fn send(fleet: &Fleet, to: &str, message: &[u8]) -> Reply {
     fleet.driver.wait(ask(&fleet.link.client, to.into(), message, LONG)).expect("an answer")
 }
 
-/// Why it does not take it.
+/// Returns the reason why the message is refused.
 fn refusal(fleet: &Fleet, to: &str, message: &[u8]) -> Refusal {
     match send(fleet, to, message) {
         Reply::Refused(refusal) => refusal,
@@ -135,7 +135,7 @@ fn orders_that_are_forged_sent_again_or_expired_are_refused_and_counted() {
     assert_eq!(refusal(b"do it"), Refusal::Malformed);
     let expired = Order { expires_us: Clock::default().now_us() - 1, ..order.clone() };
     assert!(matches!(refusal(&expired.seal(b"", &key)), Refusal::Expired { .. }));
-    // None of those used the sequence up.
+    // None of those messages used up the sequence number.
     assert!(matches!(send(&sealed), Reply::NotHere));
     assert!(matches!(refusal(&sealed), Refusal::Replayed { .. }));
     let counted = the_agent(&fleet).refused;
@@ -143,7 +143,7 @@ fn orders_that_are_forged_sent_again_or_expired_are_refused_and_counted() {
         (counted.forged, counted.malformed, counted.expired, counted.replayed, counted.total()),
         (2, 1, 1, 1, 5)
     );
-    // Nor is it taken by its next life, or by an agent of that name that has forgotten everything.
+    // Neither a restarted agent nor a fresh agent of the same name takes it.
     drop(running);
     let running = agent(&broker, folder.path());
     assert_eq!(the_agent(&fleet).epoch, there.epoch + 1);
@@ -169,17 +169,17 @@ fn a_question_that_is_forged_or_sent_again_is_refused_and_counted() {
     let sealed = question.clone().seal(b"what", &key);
     let stranger = Token::new(b"another").expect("random");
     assert_eq!(refusal("ld.to.a.ask", &question.clone().seal(b"what", &stranger.signing_key())), Refusal::Forged);
-    // A question is no order, and an order no question, though the same key has signed both.
+    // A question is not accepted as an order, nor an order as a question, although the same key signed both.
     assert_eq!(refusal("ld.to.a.order", &sealed), Refusal::Malformed);
     assert_eq!(refusal("ld.to.a.ask", &order_for(&there).seal(b"", &key)), Refusal::Malformed);
     assert!(matches!(send("ld.to.a.ask", &sealed), Reply::Taken));
     assert!(matches!(refusal("ld.to.a.ask", &sealed), Refusal::Replayed { .. }));
     let leave = Order { sequence: 2, what: What::Leave, ..question.clone() };
     assert!(matches!(send("ld.to.a.ask", &leave.seal(b"", &key)), Reply::Stopping));
-    // One that is over does not begin again, nor in the agent's next life.
+    // A finished conversation cannot begin again, not even after the agent restarts.
     assert!(matches!(refusal("ld.to.a.ask", &sealed), Refusal::Replayed { .. }));
     let counted = the_agent(&fleet).refused;
-    // The answer itself was declined: this agent has none.
+    // The question itself was declined, because this agent answers none.
     assert_eq!((counted.forged, counted.malformed, counted.replayed, counted.declined), (1, 2, 2, 1));
     drop(running);
     let _running = agent(&broker, folder.path());
@@ -238,11 +238,11 @@ fn an_agent_publishes_and_hears_its_own_subjects_only() {
         joiner.client.flush().await.expect("flushed");
         b.client.publish("ld.record.r.b.1.0.0.1", "".into()).await.expect("sent");
         b.client.flush().await.expect("flushed");
-        // What is sent over one connection comes in order: nothing that was forbidden came before.
+        // Messages of one connection keep their order, so no forbidden message arrived before.
         let (record, heard) = first(heard).await;
         assert_eq!(record, "ld.record.r.b.1.0.0.1");
         fleet.link.jetstream.get_stream(RECORDS).await.expect("still there");
-        // Nor does it hear what others are told.
+        // Nor does it receive messages for others.
         let own = b.client.subscribe("ld.to.b.ping").await.expect("subscribed");
         let mut others = Vec::new();
         for subject in
@@ -250,7 +250,8 @@ fn an_agent_publishes_and_hears_its_own_subjects_only() {
         {
             others.push(b.client.subscribe(subject).await.expect("asked"));
         }
-        // Once this has come back the broker has read what was asked for before: a flush only hands it to the system.
+        // When this message comes back, the broker has processed the subscriptions before it; a flush only
+        // hands data to the system.
         b.client.publish("ld.record.r.b.1.0.0.2", "".into()).await.expect("sent");
         b.client.flush().await.expect("flushed");
         assert_eq!(first(heard).await.0, "ld.record.r.b.1.0.0.2");
@@ -283,7 +284,7 @@ fn a_broker_that_is_full_is_said_and_keeps_what_it_has_acknowledged() {
             jetstream.update_stream(config).await.expect("updated");
         });
     };
-    // Room for a few.
+    // Room for a few records.
     limit(20_000);
     let assignment = Assignment { agent: the_agent(&fleet), payload: vec![b'x'; 2_000], files: Vec::new() };
     let mut flight = fleet.start("r1", vec![assignment], &Departure::default()).expect("started");

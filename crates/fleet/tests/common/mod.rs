@@ -20,21 +20,21 @@ use nix::sys::signal::{SigHandler, Signal};
 use serde::{Deserialize, Serialize};
 
 pub const VERSION: &str = "1.0.0-test";
-/// Longer than anything takes, on a machine however busy.
+/// A time limit that no step reaches, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(50);
 
-/// What the counting engine is to do.
+/// Instructions for the counting engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Count {
     pub records: u64,
     pub every_ms: u64,
-    /// This record has so many bytes more.
+    /// This record gets this many extra bytes.
     pub large: Option<(u64, usize)>,
 }
 
 pub struct Counter;
 
-/// What record `seq` of an agent is.
+/// Returns the content of record `seq` of an agent.
 pub fn content(agent: &str, seq: u64, count: &Count) -> Vec<u8> {
     let mut bytes = format!("{agent} {seq}").into_bytes();
     if let Some((_, more)) = count.large.filter(|(at, _)| *at == seq) {
@@ -61,7 +61,7 @@ impl Engine for Counter {
             if stop.is_asked() {
                 return Ok(());
             }
-            // A disk that is full is the transport's to tell.
+            // The transport reports a full disk.
             let _ = sink.record(&content(&job.agent, seq, &count));
             if std::env::var_os("FLEET_TEST_URL").is_some() {
                 println!("recorded {seq}");
@@ -116,17 +116,17 @@ impl World {
         AgentThread::start(self.options(name))
     }
 
-    /// An agent as a process of its own, that can be killed.
+    /// Starts an agent as a separate process, which can be killed.
     pub fn process(&self, name: &str) -> AgentProcess {
         AgentProcess::start(&self.options(name), u64::MAX)
     }
 
-    /// One whose files can have so many bytes.
+    /// Starts an agent whose files are limited to this size.
     pub fn cramped(&self, name: &str, bytes: u64) -> AgentProcess {
         AgentProcess::start(&self.options(name), bytes)
     }
 
-    /// Signals nats-server.
+    /// Sends a signal to nats-server.
     pub fn signal(&self, signal: Signal) {
         let pid = until("nats-server to be up", || self.broker.pid());
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).expect("signalled");
@@ -145,7 +145,7 @@ impl AgentThread {
         AgentThread::answering(options, Arc::new(Mute))
     }
 
-    /// One that answers questions.
+    /// Starts an agent that answers questions.
     pub fn answering(options: AgentOptions, respond: Arc<dyn Respond>) -> AgentThread {
         let (tell, told) = channel();
         let stop = Stop::default();
@@ -192,7 +192,7 @@ impl AgentProcess {
         AgentProcess { child, lines }
     }
 
-    /// Waits until it says so.
+    /// Waits until the process prints this line.
     pub fn says(&self, what: &str) {
         let deadline = Instant::now() + PATIENCE;
         while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
@@ -219,7 +219,7 @@ impl Drop for AgentProcess {
     }
 }
 
-/// The body of the process.
+/// The main function of the agent process.
 pub fn agent_process() {
     let var = |name: &str| std::env::var(name).expect("started by a test");
     let options = AgentOptions {
@@ -234,11 +234,11 @@ pub fn agent_process() {
         skew_us: 0,
         twice: false,
     };
-    // Whoever started us may be gone.
+    // The test process may already be gone.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("set");
     let bytes = var("FLEET_TEST_FILE_BYTES").parse().expect("a number");
     if bytes != u64::MAX {
-        // SAFETY: nothing runs in a handler; the signal is ignored, so that writing fails instead.
+        // SAFETY: no handler runs; the signal is ignored, so that writing fails instead.
         unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn).expect("ignored") };
         setrlimit(Resource::RLIMIT_FSIZE, bytes, bytes).expect("limited");
     }
@@ -266,7 +266,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The agents of the fleet, once there are so many.
+/// Returns the agents of the fleet once there are this many.
 pub fn agents(fleet: &Fleet, count: usize) -> Vec<Agent> {
     until("all agents", || fleet.agents().ok().filter(|agents| agents.len() == count))
 }
@@ -276,7 +276,7 @@ pub fn assignments(agents: &[Agent], count: &Count) -> Vec<Assignment> {
     agents.iter().map(|a| Assignment { agent: a.clone(), payload: payload.clone(), files: Vec::new() }).collect()
 }
 
-/// What came of a flight.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Log {
     pub records: BTreeMap<RecordId, Vec<u8>>,
@@ -285,7 +285,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Takes and commits what comes, until `enough`.
+    /// Receives and commits records until `enough`.
     pub fn follow(&mut self, flight: &mut Flight, enough: impl Fn(&Log, &Flight) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !enough(self, flight) {
@@ -312,7 +312,7 @@ impl Log {
         }
     }
 
-    /// Each record of each agent, once, as it was made.
+    /// Checks that each agent's records are complete, unique and unchanged.
     pub fn is_whole(&self, agents: &[&str], count: &Count) {
         for agent in agents {
             let records: Vec<_> = self.records.iter().filter(|(id, _)| id.agent == **agent).collect();
