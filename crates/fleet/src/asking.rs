@@ -16,13 +16,13 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 
 use crate::coordinator::Fleet;
-use crate::crew::{INLINE, ask, offset};
 use crate::link::{Driver, chain};
 use crate::messages::{Clock, Reply};
-use crate::order::{Order, Refusal, What};
-use crate::parts::Puzzle;
+use crate::order::{OrderKind, Refusal, SignedOrder};
+use crate::participants::{INLINE, ask, offset};
+use crate::reassembly::Reassembly;
 use crate::roster::Agent;
-use crate::subjects::{PartOf, answers_of, question};
+use crate::subjects::{PartId, answers_of, question};
 use crate::tokens::{SigningKey, hex, random};
 
 /// The first byte of each answer gives its kind.
@@ -80,23 +80,23 @@ fn because(last: &Option<String>) -> String {
 pub struct Conversation {
     driver: Arc<Driver>,
     agent: String,
-    talk: Arc<tokio::sync::Mutex<Talk>>,
+    talk: Arc<tokio::sync::Mutex<MessageSender>>,
     /// Locked for one question at a time.
-    answers: Mutex<Answers>,
+    answers: Mutex<AnswerStream>,
     over: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
-struct Answers {
+struct AnswerStream {
     incoming: Subscriber,
     /// Number of the last question.
     number: u64,
-    puzzle: Puzzle<()>,
+    puzzle: Reassembly<()>,
 }
 
 /// Sends the signed messages of a conversation to the agent.
 #[derive(Debug)]
-struct Talk {
+struct MessageSender {
     client: Client,
     key: SigningKey,
     version: String,
@@ -108,9 +108,9 @@ struct Talk {
     sequence: u64,
 }
 
-impl Talk {
+impl MessageSender {
     /// Sends a message; returns the agent's reply, or why there is none.
-    async fn say(&mut self, what: &What, payload: &[u8]) -> Result<Reply, String> {
+    async fn say(&mut self, what: &OrderKind, payload: &[u8]) -> Result<Reply, String> {
         let reply = self.say_once(what, payload).await;
         let Ok(Reply::Refused(Refusal::Expired { .. })) = reply else { return reply };
         // One of the two clocks was set, so measure the offset and send again.
@@ -120,9 +120,9 @@ impl Talk {
         self.say_once(what, payload).await
     }
 
-    async fn say_once(&mut self, what: &What, payload: &[u8]) -> Result<Reply, String> {
+    async fn say_once(&mut self, what: &OrderKind, payload: &[u8]) -> Result<Reply, String> {
         self.sequence += 1;
-        let order = Order {
+        let order = SignedOrder {
             run: self.name.clone(),
             agent: self.agent.clone(),
             instance: self.instance.clone(),
@@ -148,7 +148,7 @@ impl Fleet {
         // Messages of one connection keep their order, so the subscription is active before the first
         // question.
         let incoming = self.driver.wait(client.subscribe(answers_of(&agent.name, &name))).map_err(|e| failed(&e))?;
-        let talk = Talk {
+        let talk = MessageSender {
             client,
             key: self.token.signing_key(),
             version: self.version.clone(),
@@ -169,7 +169,7 @@ impl Fleet {
                     let mut talk = of.lock().await;
                     // The agent knows the conversation only after its first question.
                     if talk.sequence > 0 {
-                        let _ = talk.say(&What::Still, &[]).await;
+                        let _ = talk.say(&OrderKind::Still, &[]).await;
                     }
                 }
             };
@@ -178,7 +178,7 @@ impl Fleet {
                 _ = is_over.wait_for(|over| *over) => {}
             }
         });
-        let answers = Mutex::new(Answers { incoming, number: 0, puzzle: Puzzle::default() });
+        let answers = Mutex::new(AnswerStream { incoming, number: 0, puzzle: Reassembly::default() });
         Ok(Conversation { driver: Arc::clone(&self.driver), agent: agent.name.clone(), talk, answers, over })
     }
 }
@@ -204,14 +204,14 @@ impl Conversation {
 
     async fn until_answered(
         &self,
-        answers: &mut Answers,
+        answers: &mut AnswerStream,
         question: &[u8],
         within: Duration,
     ) -> Result<Vec<u8>, AskError> {
         let agent = || self.agent.clone();
         let (began, mut heard) = (Instant::now(), Instant::now());
         loop {
-            let said = self.talk.lock().await.say(&What::Ask { number: answers.number }, question).await;
+            let said = self.talk.lock().await.say(&OrderKind::Ask { number: answers.number }, question).await;
             let last = match said {
                 Ok(Reply::Taken) => {
                     heard = Instant::now();
@@ -245,17 +245,17 @@ impl Conversation {
     }
 }
 
-impl Answers {
+impl AnswerStream {
     /// Returns kind and content of the answer to the last question; `None` if the connection is gone.
     async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
             let message = self.incoming.next().await?;
-            let Some(part) = PartOf::read_answer(&message.subject).filter(|part| part.seq == self.number) else {
+            let Some(part) = PartId::read_answer(&message.subject).filter(|part| part.seq == self.number) else {
                 continue;
             };
             if let Ok(Some(whole)) = self.puzzle.add(&part, message.payload, ()) {
                 // Leftover parts come from duplicates and belong to no further answer.
-                self.puzzle = Puzzle::default();
+                self.puzzle = Reassembly::default();
                 return Some((whole.kind, whole.content));
             }
         }
@@ -268,7 +268,7 @@ impl Drop for Conversation {
         let leave = async {
             let mut talk = self.talk.lock().await;
             if talk.sequence > 0 {
-                let _ = talk.say(&What::Leave, &[]).await;
+                let _ = talk.say(&OrderKind::Leave, &[]).await;
             }
         };
         let _ = self.driver.wait(async { tokio::time::timeout(FAREWELL, leave).await });

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 
-use crate::crew::{Crew, offset};
-use crate::flight::{Flight, RecordId};
 use crate::link::{Driver, Link, LinkError, Login, chain, patiently};
+use crate::participants::{Participants, offset};
+use crate::remote_run::{RecordId, RemoteRun};
 use crate::roster::{Agent, Assignment};
 use crate::streams;
 use crate::subjects::{COORDINATOR, RECORDS, WHO, is_agent_name, is_name};
@@ -30,7 +30,7 @@ pub struct Fleet {
 
 /// Options for starting a run.
 #[derive(Debug, Clone)]
-pub struct Departure {
+pub struct StartOptions {
     /// Time limit for agents to get their files and to prepare.
     pub ready_within: Duration,
     /// Time from the moment when all are ready to the common start. It must be longer than the delivery of an
@@ -38,13 +38,13 @@ pub struct Departure {
     pub lead: Duration,
     /// An agent that is silent for this long while the broker is up is lost.
     pub patience: Duration,
-    pub deliveries: Deliveries,
+    pub deliveries: DeliveryMode,
 }
 
 /// How records are taken from the broker. All variants but the first simulate faults of network and broker,
 /// for tests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Deliveries {
+pub enum DeliveryMode {
     #[default]
     Once,
     /// Returns each new message to the broker, so that it is delivered again.
@@ -53,13 +53,13 @@ pub enum Deliveries {
     Unacknowledged,
 }
 
-impl Default for Departure {
+impl Default for StartOptions {
     fn default() -> Self {
-        Departure {
+        StartOptions {
             ready_within: Duration::from_secs(60),
             lead: Duration::from_secs(1),
             patience: Duration::from_secs(8),
-            deliveries: Deliveries::Once,
+            deliveries: DeliveryMode::Once,
         }
     }
 }
@@ -88,7 +88,7 @@ fn refused(who: &[(String, String)]) -> String {
 
 /// A run with records in the broker that nobody has committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingRun {
     pub run: String,
     /// Number of messages; a large record has several.
     pub messages: u64,
@@ -163,7 +163,7 @@ impl Fleet {
     ///
     /// # Errors
     /// Names the agents that refuse, with their reasons. The other agents have then discarded the run.
-    pub fn start(&self, run: &str, assignments: Vec<Assignment>, how: &Departure) -> Result<Flight, FleetError> {
+    pub fn start(&self, run: &str, assignments: Vec<Assignment>, how: &StartOptions) -> Result<RemoteRun, FleetError> {
         if !is_name(run) {
             return Err(FleetError::Run(run.to_owned()));
         }
@@ -171,7 +171,7 @@ impl Fleet {
             return Err(FleetError::Nobody);
         }
         self.driver.wait(async {
-            let mut crew = Crew::new(self, run);
+            let mut crew = Participants::new(self, run);
             let ready = crew.prepare(&assignments, how).await;
             let epochs = match ready {
                 Ok(epochs) => epochs,
@@ -182,7 +182,7 @@ impl Fleet {
             };
             let departed = async {
                 // Subscribe before any agent can publish.
-                let flight = Flight::open(self, run, epochs, how, &[]).await?;
+                let flight = RemoteRun::open(self, run, epochs, how, &[]).await?;
                 crew.measure().await;
                 Ok::<_, FleetError>(flight)
             };
@@ -209,8 +209,8 @@ impl Fleet {
         run: &str,
         agents: &[String],
         have: &[RecordId],
-        how: &Departure,
-    ) -> Result<Flight, FleetError> {
+        how: &StartOptions,
+    ) -> Result<RemoteRun, FleetError> {
         if !is_name(run) {
             return Err(FleetError::Run(run.to_owned()));
         }
@@ -220,8 +220,8 @@ impl Fleet {
                 let at_it = there.iter().find(|a| a.name == *name && a.busy.as_deref() == Some(run));
                 (name.clone(), at_it.map(|a| a.epoch))
             });
-            let mut flight = Flight::open(self, run, epochs.collect(), how, have).await?;
-            let mut crew = Crew::new(self, run);
+            let mut flight = RemoteRun::open(self, run, epochs.collect(), how, have).await?;
+            let mut crew = Participants::new(self, run);
             for agent in there.into_iter().filter(|a| agents.contains(&a.name)) {
                 crew.add(&agent);
             }
@@ -236,7 +236,7 @@ impl Fleet {
     ///
     /// # Errors
     /// If the broker fails.
-    pub fn waiting(&self) -> Result<Vec<Waiting>, FleetError> {
+    pub fn waiting(&self) -> Result<Vec<WaitingRun>, FleetError> {
         self.driver.wait(async {
             let failed = |e: &dyn std::error::Error| FleetError::Broker(chain(e));
             let stream = self.link.jetstream.get_stream_no_info(RECORDS).await.map_err(|e| failed(&e))?;
@@ -248,7 +248,8 @@ impl Fleet {
                     *runs.entry(run.to_owned()).or_default() += count as u64;
                 }
             }
-            let mut waiting: Vec<Waiting> = runs.into_iter().map(|(run, messages)| Waiting { run, messages }).collect();
+            let mut waiting: Vec<WaitingRun> =
+                runs.into_iter().map(|(run, messages)| WaitingRun { run, messages }).collect();
             waiting.sort_by(|a, b| a.run.cmp(&b.run));
             Ok(waiting)
         })

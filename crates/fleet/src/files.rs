@@ -13,7 +13,7 @@ use async_nats::jetstream::Context;
 use bytes::Bytes;
 
 use crate::link::{chain, patiently};
-use crate::order::Stored;
+use crate::order::StoredFile;
 use crate::subjects::{FILES, chunk};
 use crate::tokens::{hex, sha256};
 
@@ -21,8 +21,8 @@ use crate::tokens::{hex, sha256};
 const CHUNK: usize = 512 << 10;
 
 /// Stores a file unless it is already stored.
-pub(crate) async fn store(jetstream: &Context, name: &str, content: &[u8]) -> Result<Stored, String> {
-    let stored = Stored { name: name.to_owned(), sha256: hex(&sha256(content)), bytes: content.len() as u64 };
+pub(crate) async fn store(jetstream: &Context, name: &str, content: &[u8]) -> Result<StoredFile, String> {
+    let stored = StoredFile { name: name.to_owned(), sha256: hex(&sha256(content)), bytes: content.len() as u64 };
     let stream = jetstream.get_stream_no_info(FILES).await.map_err(|e| chain(&e))?;
     for (index, part) in content.chunks(CHUNK).enumerate() {
         let subject = chunk(&stored.sha256, index as u64);
@@ -39,7 +39,7 @@ pub(crate) async fn store(jetstream: &Context, name: &str, content: &[u8]) -> Re
 
 /// Fetches a file into `folder`, named by its digest, unless it is there already. The digest is checked in
 /// both cases.
-pub(crate) async fn fetch(jetstream: &Context, file: &Stored, folder: &Path) -> Result<PathBuf, FetchError> {
+pub(crate) async fn fetch(jetstream: &Context, file: &StoredFile, folder: &Path) -> Result<PathBuf, FetchError> {
     let digest = |text: &str| text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if !digest(&file.sha256) {
         return Err(FetchError::Damaged);

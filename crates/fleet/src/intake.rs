@@ -1,4 +1,4 @@
-//! Passes records (through a consumer of the stream) and beats from the broker to a `Flight`, on the
+//! Passes records (through a consumer of the stream) and heartbeats from the broker to a `RemoteRun`, on the
 //! connection's thread.
 
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 
 use crate::link::{Link, chain, patiently};
-use crate::messages::Beat;
+use crate::messages::Heartbeat;
 use crate::subjects::{RECORDS, records_of};
 
 /// Capacity of the channel from the connection's thread to the caller: how many messages are fetched ahead.
 pub(crate) const QUEUE: usize = 256;
 
 /// An item of that channel.
-pub(crate) enum Inbound {
+pub(crate) enum InboundMessage {
     Message(Box<jetstream::Message>),
-    Beat(String, Beat),
+    Heartbeat(String, Heartbeat),
 }
 
 pub(crate) async fn consumer(jetstream: &jetstream::Context, run: &str) -> Result<PullConsumer, String> {
@@ -54,7 +54,7 @@ pub(crate) async fn fetch(
     link: Link,
     mut consumer: PullConsumer,
     run: String,
-    to: Sender<Inbound>,
+    to: Sender<InboundMessage>,
     mut ends: watch::Receiver<()>,
 ) {
     let work = async {
@@ -76,13 +76,13 @@ pub(crate) async fn fetch(
 }
 
 /// Fetches what arrives within a second; returns false if the broker failed.
-async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
+async fn some(consumer: &PullConsumer, to: &Sender<InboundMessage>) -> bool {
     let asked = consumer.batch().max_messages(64).expires(Duration::from_secs(1)).messages();
     let Ok(Ok(mut batch)) = tokio::time::timeout(Duration::from_secs(5), asked).await else { return false };
     loop {
         match tokio::time::timeout(Duration::from_secs(3), batch.next()).await {
             Ok(Some(Ok(message))) => {
-                if to.send(Inbound::Message(Box::new(message))).await.is_err() {
+                if to.send(InboundMessage::Message(Box::new(message))).await.is_err() {
                     return true;
                 }
             }
@@ -92,15 +92,20 @@ async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
     }
 }
 
-/// Passes on the beats of the run.
-pub(crate) async fn hear(mut beats: Subscriber, run: String, to: Sender<Inbound>, mut ends: watch::Receiver<()>) {
+/// Passes on the heartbeats of the run.
+pub(crate) async fn hear(
+    mut beats: Subscriber,
+    run: String,
+    to: Sender<InboundMessage>,
+    mut ends: watch::Receiver<()>,
+) {
     let work = async {
         while let Some(message) = beats.next().await {
             let Some(agent) = message.subject.strip_prefix("ld.alive.").map(str::to_owned) else { continue };
-            let Some(beat) = serde_json::from_slice::<Beat>(&message.payload).ok().filter(|b| b.run == run) else {
+            let Some(beat) = serde_json::from_slice::<Heartbeat>(&message.payload).ok().filter(|b| b.run == run) else {
                 continue;
             };
-            if to.send(Inbound::Beat(agent, beat)).await.is_err() {
+            if to.send(InboundMessage::Heartbeat(agent, beat)).await.is_err() {
                 return;
             }
         }

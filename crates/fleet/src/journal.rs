@@ -34,7 +34,7 @@ const BODY_PREFIX: usize = 9;
 
 /// Identifies a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Whose {
+pub(crate) struct JournalId {
     pub run: String,
     pub agent: String,
     pub epoch: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Whose {
 
 /// Position of an entry's body in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EntryLocation {
     offset: u64,
     length: u32,
 }
@@ -52,23 +52,23 @@ pub(crate) struct Place {
 pub(crate) struct Journal {
     file: File,
     path: PathBuf,
-    whose: Whose,
+    whose: JournalId,
     /// The end of the last complete entry.
     end: u64,
 }
 
 /// The unacknowledged entries of a journal, by sequence number.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Left {
-    pub pending: BTreeMap<u64, Place>,
+pub(crate) struct JournalBacklog {
+    pub pending: BTreeMap<u64, EntryLocation>,
     /// The sequence number of the next entry.
     pub next: u64,
-    /// Whether the journal has its last word.
+    /// Whether the journal has its final report.
     pub ended: bool,
 }
 
 impl Journal {
-    pub fn create(folder: &Path, whose: Whose) -> io::Result<Journal> {
+    pub fn create(folder: &Path, whose: JournalId) -> io::Result<Journal> {
         let path = folder.join(format!("{}.{}.journal", whose.run, whose.epoch));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         let header = serde_json::to_vec(&whose)?;
@@ -84,17 +84,17 @@ impl Journal {
     ///
     /// # Errors
     /// `InvalidData` if not even the header is complete, or an I/O error.
-    pub fn open(path: &Path) -> io::Result<(Journal, Left)> {
+    pub fn open(path: &Path) -> io::Result<(Journal, JournalBacklog)> {
         let file = TrustedFile::create(path)?.into_file();
         let torn = || io::Error::new(ErrorKind::InvalidData, "the journal has no whole header");
         let Some(header) = entry(&file, 0)?.filter(|e| e.kind == HEADER) else { return Err(torn()) };
         let mut end = header.end;
-        let whose: Whose = serde_json::from_slice(&header.body[BODY_PREFIX..]).map_err(|_| torn())?;
-        let mut left = Left::default();
-        while let Some(Entry { kind, seq, body, end: next }) = entry(&file, end)? {
+        let whose: JournalId = serde_json::from_slice(&header.body[BODY_PREFIX..]).map_err(|_| torn())?;
+        let mut left = JournalBacklog::default();
+        while let Some(JournalEntry { kind, seq, body, end: next }) = entry(&file, end)? {
             match kind {
                 RECORD | END => {
-                    left.pending.insert(seq, Place { offset: end + PREFIX as u64, length: body.len() as u32 });
+                    left.pending.insert(seq, EntryLocation { offset: end + PREFIX as u64, length: body.len() as u32 });
                     left.next = left.next.max(seq.saturating_add(1));
                     left.ended |= kind == END;
                 }
@@ -107,7 +107,7 @@ impl Journal {
         Ok((Journal { file, path: path.to_owned(), whose, end }, left))
     }
 
-    pub fn whose(&self) -> &Whose {
+    pub fn whose(&self) -> &JournalId {
         &self.whose
     }
 
@@ -119,7 +119,7 @@ impl Journal {
     ///
     /// # Errors
     /// An I/O error such as ENOSPC; the file then keeps its previous end.
-    pub fn append(&mut self, kind: u8, seq: u64, content: &[u8]) -> io::Result<Place> {
+    pub fn append(&mut self, kind: u8, seq: u64, content: &[u8]) -> io::Result<EntryLocation> {
         let place = self.write(kind, seq, content)?;
         if let Err(e) = self.file.sync_data() {
             // An entry that is not on the disk is not part of the journal.
@@ -135,7 +135,7 @@ impl Journal {
         self.write(ACKNOWLEDGED, seq, &[]).map(drop)
     }
 
-    fn write(&mut self, kind: u8, seq: u64, content: &[u8]) -> io::Result<Place> {
+    fn write(&mut self, kind: u8, seq: u64, content: &[u8]) -> io::Result<EntryLocation> {
         let length = u32::try_from(BODY_PREFIX + content.len()).ok().filter(|l| *l <= ENTRY_BYTES);
         let length = length.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "a record of more than 1 GiB"))?;
         let mut bytes = Vec::with_capacity(PREFIX + length as usize);
@@ -150,7 +150,7 @@ impl Journal {
             let _ = self.file.set_len(self.end);
             return Err(e);
         }
-        let place = Place { offset: self.end + PREFIX as u64, length };
+        let place = EntryLocation { offset: self.end + PREFIX as u64, length };
         self.end += bytes.len() as u64;
         Ok(place)
     }
@@ -159,7 +159,7 @@ impl Journal {
     ///
     /// # Errors
     /// `InvalidData` if the file does not hold what was written.
-    pub fn read(&self, place: Place) -> io::Result<(u8, Vec<u8>)> {
+    pub fn read(&self, place: EntryLocation) -> io::Result<(u8, Vec<u8>)> {
         match entry(&self.file, place.offset - PREFIX as u64)? {
             Some(mut entry) if entry.body.len() == place.length as usize => {
                 entry.body.drain(..BODY_PREFIX);
@@ -177,7 +177,7 @@ impl Journal {
 }
 
 /// An entry as stored in the file.
-struct Entry {
+struct JournalEntry {
     kind: u8,
     seq: u64,
     /// The content, without kind and sequence number.
@@ -187,7 +187,7 @@ struct Entry {
 }
 
 /// Reads the entry at `offset`; `None` if no complete entry is there.
-fn entry(file: &File, offset: u64) -> io::Result<Option<Entry>> {
+fn entry(file: &File, offset: u64) -> io::Result<Option<JournalEntry>> {
     let mut prefix = [0; PREFIX];
     if !filled(file, &mut prefix, offset)? {
         return Ok(None);
@@ -205,7 +205,7 @@ fn entry(file: &File, offset: u64) -> io::Result<Option<Entry>> {
     }
     let mut seq = [0; 8];
     seq.copy_from_slice(&body[1..BODY_PREFIX]);
-    Ok(Some(Entry { kind: body[0], seq: u64::from_be_bytes(seq), body, end: begins + u64::from(length) }))
+    Ok(Some(JournalEntry { kind: body[0], seq: u64::from_be_bytes(seq), body, end: begins + u64::from(length) }))
 }
 
 /// Fills the buffer; returns false if the file ends before.
@@ -221,8 +221,8 @@ fn filled(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn whose() -> Whose {
-        Whose { run: "r".into(), agent: "a".into(), epoch: 4 }
+    fn whose() -> JournalId {
+        JournalId { run: "r".into(), agent: "a".into(), epoch: 4 }
     }
 
     fn written(folder: &Path) -> PathBuf {

@@ -3,11 +3,11 @@
 //! All parties connect to a **broker** (`Broker`: nats-server as a child process). An **agent**
 //! (`agent::run`) is a machine that can generate load. It takes signed orders, and writes each record of its
 //! work (a second, say) first to a journal on its disk and then to the broker. A **coordinator** (`Fleet`)
-//! chooses agents and gives each its order. It receives all records as one stream (`Flight`), and
+//! chooses agents and gives each its order. It receives all records as one stream (`RemoteRun`), and
 //! acknowledges each only when the caller has committed it.
 //!
 //! The holder of the token can also ask agents questions about their servers, in conversations
-//! (`Conversation`), with or without a run. A `Respond` answers them.
+//! (`Conversation`), with or without a run. A `Responder` answers them.
 //!
 //! Orders, questions, records and answers are opaque bytes here. So this crate knows nothing about load; the
 //! load generator implements `Engine`.
@@ -17,8 +17,8 @@
 //!  Fleet::start ── order, signed ──────────────────────────────────────────▶ Engine::prepare, Engine::run
 //!                                                                              Sink::record
 //!                                                                              ├ journal, fsync
-//!  Flight::next ◀── durable consumer ── stream of records ◀── published again ─┘ until acknowledged
-//!  caller commits, Flight::commit ──▶ acknowledged, gone from the stream
+//!  RemoteRun::next ◀─ durable consumer ─ stream of records ◀─ published again ─┘ until acknowledged
+//!  caller commits, RemoteRun::commit ──▶ acknowledged, gone from the stream
 //! ```
 //!
 //! A `RecordId` identifies a record: run, agent, epoch, sequence. An epoch is one life of an agent's process.
@@ -31,32 +31,32 @@ mod agent;
 mod asking;
 mod broker;
 mod coordinator;
-mod crew;
 mod engine;
 mod files;
-mod flight;
 mod intake;
 mod journal;
 mod link;
 mod messages;
 pub mod order;
 mod outbox;
-mod parts;
+mod participants;
+mod reassembly;
+mod remote_run;
 mod roster;
 mod streams;
 mod subjects;
 mod tokens;
 
 pub use agent::{
-    AgentError, AgentOptions, Answers, EntryError, HomeError, Mute, Over, Respond, SILENCE, Tell, Told,
-    run as run_agent,
+    AgentError, AgentOptions, AgentStatus, Answerer, ConversationEnd, HomeError, JoinError, MuteResponder, Responder,
+    SILENCE, StatusListener, run as run_agent,
 };
 pub use asking::{AskError, Conversation};
-pub use broker::{Broker, BrokerError, BrokerNews, BrokerOptions, authorization_of};
-pub use coordinator::{Deliveries, Departure, Fleet, FleetError, Waiting};
+pub use broker::{Broker, BrokerError, BrokerEvent, BrokerOptions, authorization_of};
+pub use coordinator::{DeliveryMode, Fleet, FleetError, StartOptions, WaitingRun};
 pub use engine::{Engine, EngineError, File, Files, Job, Limits, Sink, SinkError, Start, Stop};
-pub use flight::{Arrived, End, Flight, News, RecordId, Status};
 pub use link::LinkError;
-pub use roster::{Agent, Assignment, ChooseError, Chosen, Refusals, choose};
+pub use remote_run::{ArrivedRecord, EpochEnd, FleetNotice, RecordId, RemoteRun, RemoteRunEvent};
+pub use roster::{Agent, Assignment, ChooseError, ChosenAgent, Refusals, choose};
 pub use subjects::{is_agent_name, is_name};
 pub use tokens::{AgentToken, Digest, SigningKey, Token, TokenError, hex, sha256};

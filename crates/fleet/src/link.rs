@@ -120,7 +120,7 @@ impl Link {
         if !url.starts_with("tls://") || url.contains(char::is_whitespace) {
             return Err(LinkError::Url(url.clone()));
         }
-        let pin = Arc::new(Pinned {
+        let pin = Arc::new(PinnedVerifier {
             certificate: login.certificate,
             provider: verify::provider(),
             another: AtomicBool::new(false),
@@ -214,14 +214,14 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Accepts one certificate, identified by its digest.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedVerifier {
     certificate: Digest,
     provider: Arc<CryptoProvider>,
     /// Whether the server showed a different certificate.
     another: AtomicBool,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

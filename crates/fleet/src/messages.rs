@@ -15,7 +15,7 @@ pub(crate) struct Join {
 
 /// The answer to a join request: `None` if admitted, otherwise the reason.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Joined {
+pub(crate) struct JoinReply {
     pub refused: Option<String>,
 }
 
@@ -36,9 +36,9 @@ pub(crate) enum Reply {
     Refused(Refusal),
 }
 
-/// A beat, sent once per second while an agent has a job.
+/// A heartbeat, sent once per second while an agent has a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Beat {
+pub(crate) struct Heartbeat {
     pub run: String,
     pub epoch: u64,
     /// A problem with its disk or with publishing.
@@ -47,10 +47,10 @@ pub(crate) struct Beat {
 
 /// The last message of an agent's epoch, as it is published.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct LastWord {
+pub(crate) struct FinalReport {
     pub records: u64,
     pub error: Option<String>,
-    /// A problem that no beat has reported.
+    /// A problem that no heartbeat has reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }

@@ -21,7 +21,7 @@ const HEAD_BYTES: usize = 8 << 20;
 
 /// The signed head of an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Order {
+pub struct SignedOrder {
     pub run: String,
     pub agent: String,
     /// Identifies the agent's folder (`Agent::instance`).
@@ -31,16 +31,16 @@ pub struct Order {
     pub sequence: u64,
     /// Microseconds since 1970 by the agent's clock.
     pub expires_us: i64,
-    pub what: What,
+    pub what: OrderKind,
     pub payload_sha256: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum OrderKind {
     /// Prepare a run. The payload is for the engine. It follows the signature, or is among the files if it
     /// does not fit into a message.
-    Prepare { payload: Option<Stored>, files: Vec<Stored> },
+    Prepare { payload: Option<StoredFile>, files: Vec<StoredFile> },
     /// Begin the prepared run.
     Go {
         /// By the agent's clock.
@@ -62,7 +62,7 @@ pub enum What {
 
 /// A file in the broker's store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
+pub struct StoredFile {
     pub name: String,
     pub sha256: String,
     pub bytes: u64,
@@ -70,7 +70,7 @@ pub struct Stored {
 
 /// What an agent needs to check an order.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct OrderVerifier<'a> {
     pub token: &'a AgentToken,
     pub agent: &'a str,
     pub instance: &'a str,
@@ -131,7 +131,7 @@ impl Refusals {
     }
 }
 
-impl Order {
+impl SignedOrder {
     /// Signs the order and returns the message. Sets `payload_sha256`.
     #[must_use]
     pub fn seal(mut self, payload: &[u8], key: &SigningKey) -> Vec<u8> {
@@ -150,16 +150,16 @@ impl Order {
     ///
     /// # Errors
     /// The reason for a refusal. The signature is checked first, so that others learn nothing.
-    pub fn open<'m>(message: &'m [u8], reader: &Reader<'_>) -> Result<(Order, &'m [u8]), Refusal> {
+    pub fn open<'m>(message: &'m [u8], reader: &OrderVerifier<'_>) -> Result<(SignedOrder, &'m [u8]), Refusal> {
         let (head, signature, payload) = split(message).ok_or(Refusal::Malformed)?;
         if !reader.token.has_signed(&[CONTEXT, head].concat(), signature) {
             return Err(Refusal::Forged);
         }
-        let version = serde_json::from_slice::<Versioned>(head).map_err(|_| Refusal::Malformed)?.version;
+        let version = serde_json::from_slice::<VersionField>(head).map_err(|_| Refusal::Malformed)?.version;
         if version != reader.version {
             return Err(Refusal::OtherVersion { theirs: version, ours: reader.version.to_owned() });
         }
-        let order: Order = serde_json::from_slice(head).map_err(|_| Refusal::Malformed)?;
+        let order: SignedOrder = serde_json::from_slice(head).map_err(|_| Refusal::Malformed)?;
         if order.agent != reader.agent {
             return Err(Refusal::Misdirected(format!("agent {}", order.agent)));
         }
@@ -184,7 +184,7 @@ impl Order {
 
 /// The only field that is read before the versions are compared.
 #[derive(Deserialize)]
-struct Versioned {
+struct VersionField {
     version: String,
 }
 
@@ -205,22 +205,22 @@ mod tests {
     use super::*;
     use crate::tokens::Token;
 
-    fn order() -> Order {
-        Order {
+    fn order() -> SignedOrder {
+        SignedOrder {
             run: "r1".into(),
             agent: "a".into(),
             instance: "i".into(),
             version: "1".into(),
             sequence: 8,
             expires_us: 1_000,
-            what: What::Stop { why: "enough".into() },
+            what: OrderKind::Stop { why: "enough".into() },
             payload_sha256: String::new(),
         }
     }
 
-    fn opened(message: &[u8], token: &AgentToken) -> Result<(Order, Vec<u8>), Refusal> {
-        let reader = Reader { token, agent: "a", instance: "i", version: "1", last: 7, now_us: 1_000 };
-        Order::open(message, &reader).map(|(order, payload)| (order, payload.to_vec()))
+    fn opened(message: &[u8], token: &AgentToken) -> Result<(SignedOrder, Vec<u8>), Refusal> {
+        let reader = OrderVerifier { token, agent: "a", instance: "i", version: "1", last: 7, now_us: 1_000 };
+        SignedOrder::open(message, &reader).map(|(order, payload)| (order, payload.to_vec()))
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn an_order_of_another_time_agent_or_version_is_refused_by_name() {
         let token = Token::new(b"certificate").expect("random");
-        let refusal = |change: fn(&mut Order)| {
+        let refusal = |change: fn(&mut SignedOrder)| {
             let mut order = order();
             change(&mut order);
             opened(&order.seal(b"", &token.signing_key()), &token.agent_token()).expect_err("it is not for us")

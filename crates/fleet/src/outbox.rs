@@ -10,10 +10,10 @@ use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::context::PublishAckFuture;
 use futures_util::future::join_all;
 
-use crate::journal::{END, Journal, Left, Place, Whose};
+use crate::journal::{END, EntryLocation, Journal, JournalBacklog, JournalId};
 use crate::link::{Driver, Link, chain};
-use crate::parts::split;
-use crate::subjects::PartOf;
+use crate::reassembly::split;
+use crate::subjects::PartId;
 
 /// Records in flight to the broker: enough for 160 per second at a round trip of 100 ms, and few enough to
 /// send again.
@@ -21,13 +21,13 @@ const AT_ONCE: usize = 16;
 
 /// A journal and what remains to be published of it.
 #[derive(Debug)]
-pub(crate) struct Book {
-    whose: Whose,
-    pages: Mutex<Pages>,
+pub(crate) struct OutgoingJournal {
+    whose: JournalId,
+    pages: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct Pages {
+struct State {
     /// `None` after it was removed.
     journal: Option<Journal>,
     next: u64,
@@ -37,15 +37,15 @@ struct Pages {
 
 /// A record to publish, and where its content is.
 #[derive(Debug)]
-struct Item {
-    book: Arc<Book>,
+struct QueuedRecord {
+    book: Arc<OutgoingJournal>,
     seq: u64,
-    content: Content,
+    content: RecordContent,
 }
 
 #[derive(Debug)]
-enum Content {
-    Disk(Place),
+enum RecordContent {
+    Disk(EntryLocation),
     /// Writing to the disk failed.
     Memory(u8, Vec<u8>),
 }
@@ -61,7 +61,7 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Item>,
+    waiting: VecDeque<QueuedRecord>,
     /// Number of records taken out and not acknowledged.
     under_way: usize,
     closed: bool,
@@ -73,10 +73,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Book {
-    pub fn new(journal: Journal) -> Arc<Book> {
+impl OutgoingJournal {
+    pub fn new(journal: Journal) -> Arc<OutgoingJournal> {
         let whose = journal.whose().clone();
-        Arc::new(Book { whose, pages: Mutex::new(Pages { journal: Some(journal), next: 0, pending: 0, ended: false }) })
+        Arc::new(OutgoingJournal {
+            whose,
+            pages: Mutex::new(State { journal: Some(journal), next: 0, pending: 0, ended: false }),
+        })
     }
 
     /// Writes a record to the journal, or keeps it in memory if that fails, and queues it for publishing.
@@ -92,11 +95,11 @@ impl Book {
         pages.pending += 1;
         pages.ended |= kind == END;
         let (content, error) = match written {
-            Ok(place) => (Content::Disk(place), None),
-            Err(e) => (Content::Memory(kind, record.to_vec()), Some(e)),
+            Ok(place) => (RecordContent::Disk(place), None),
+            Err(e) => (RecordContent::Memory(kind, record.to_vec()), Some(e)),
         };
         // Still under the lock, so that records are published in the order of their numbers.
-        outbox.push(Item { book: Arc::clone(self), seq, content });
+        outbox.push(QueuedRecord { book: Arc::clone(self), seq, content });
         (seq, error)
     }
 
@@ -135,25 +138,25 @@ impl Outbox {
         Outbox { twice, ..Outbox::default() }
     }
 
-    /// Takes over a journal of an earlier epoch and adds its last word.
-    pub fn take_up(&self, journal: Journal, left: Left, last_word: &[u8]) {
+    /// Takes over a journal of an earlier epoch and adds its final report.
+    pub fn take_up(&self, journal: Journal, left: JournalBacklog, last_word: &[u8]) {
         let whose = journal.whose().clone();
         let pages =
-            Pages { journal: Some(journal), next: left.next, pending: left.pending.len() as u64, ended: left.ended };
-        let book = Arc::new(Book { whose, pages: Mutex::new(pages) });
+            State { journal: Some(journal), next: left.next, pending: left.pending.len() as u64, ended: left.ended };
+        let book = Arc::new(OutgoingJournal { whose, pages: Mutex::new(pages) });
         if left.ended && left.pending.is_empty() {
             book.discard();
             return;
         }
         for (seq, place) in left.pending {
-            self.push(Item { book: Arc::clone(&book), seq, content: Content::Disk(place) });
+            self.push(QueuedRecord { book: Arc::clone(&book), seq, content: RecordContent::Disk(place) });
         }
         if !left.ended {
             book.add(self, END, last_word);
         }
     }
 
-    fn push(&self, item: Item) {
+    fn push(&self, item: QueuedRecord) {
         lock(&self.queue).waiting.push_back(item);
         self.changed.notify_all();
     }
@@ -208,7 +211,7 @@ impl Outbox {
     }
 
     /// Returns the next records; `None` when closed.
-    fn take(&self) -> Option<Vec<Item>> {
+    fn take(&self) -> Option<Vec<QueuedRecord>> {
         let mut queue = lock(&self.queue);
         while queue.waiting.is_empty() && !queue.closed {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -223,10 +226,10 @@ impl Outbox {
 
     /// Reads an item's kind and content. A record that cannot be read back from the disk is lost; retrying
     /// would not help, so this is reported.
-    fn read(&self, item: Item, trouble: &mut Option<String>) -> Option<(Item, u8, Vec<u8>)> {
+    fn read(&self, item: QueuedRecord, trouble: &mut Option<String>) -> Option<(QueuedRecord, u8, Vec<u8>)> {
         let read = match &item.content {
-            Content::Memory(kind, record) => Ok((*kind, record.clone())),
-            Content::Disk(place) => match &lock(&item.book.pages).journal {
+            RecordContent::Memory(kind, record) => Ok((*kind, record.clone())),
+            RecordContent::Disk(place) => match &lock(&item.book.pages).journal {
                 Some(journal) => journal.read(*place),
                 None => Err(std::io::Error::other("the journal is closed")),
             },
@@ -242,16 +245,16 @@ impl Outbox {
 }
 
 /// Publishes all records, then waits for all acknowledgements; returns the result for each.
-async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)], twice: bool) -> Vec<Result<(), String>> {
+async fn send(link: &Link, batch: &[(QueuedRecord, u8, Vec<u8>)], twice: bool) -> Vec<Result<(), String>> {
     // Wait for a connection: otherwise each try would add one more copy to the client's buffer.
     if tokio::time::timeout(Duration::from_secs(1), link.wait_up()).await.is_err() {
         return batch.iter().map(|_| Err("no connection to the broker".into())).collect();
     }
     let mut acknowledgements = Vec::new();
     for (item, kind, record) in batch {
-        let Whose { run, agent, epoch } = item.book.whose.clone();
+        let JournalId { run, agent, epoch } = item.book.whose.clone();
         let parts = split(*kind, record, link.client.max_payload());
-        let mut of = PartOf { run, agent, epoch, seq: item.seq, part: 0, parts: parts.len() as u32 };
+        let mut of = PartId { run, agent, epoch, seq: item.seq, part: 0, parts: parts.len() as u32 };
         let mut sent = Vec::new();
         for bytes in parts {
             let subject = of.subject();

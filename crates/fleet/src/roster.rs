@@ -62,7 +62,7 @@ pub struct Refusals {
 
 /// An agent chosen for a run, with its share.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chosen {
+pub struct ChosenAgent {
     pub agent: Agent,
     /// Its share is weight / Σ weights. The default is 1.
     pub weight: f64,
@@ -100,11 +100,11 @@ pub enum ChooseError {
 ///
 /// # Errors
 /// If there are too few agents, a name is unknown or repeated, or a weight is invalid.
-pub fn choose(agents: &[Agent], wanted: &str) -> Result<Vec<Chosen>, ChooseError> {
+pub fn choose(agents: &[Agent], wanted: &str) -> Result<Vec<ChosenAgent>, ChooseError> {
     let mut agents: Vec<&Agent> = agents.iter().collect();
     agents.sort_by(|a, b| a.name.cmp(&b.name));
     let names = || agents.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", ");
-    let alike = |agents: &[&Agent]| agents.iter().map(|a| Chosen { agent: (*a).clone(), weight: 1.0 }).collect();
+    let alike = |agents: &[&Agent]| agents.iter().map(|a| ChosenAgent { agent: (*a).clone(), weight: 1.0 }).collect();
     let wanted = wanted.trim();
     if agents.is_empty() {
         return Err(ChooseError::Nobody);
@@ -119,7 +119,7 @@ pub fn choose(agents: &[Agent], wanted: &str) -> Result<Vec<Chosen>, ChooseError
             n => Ok(alike(&agents[..n])),
         };
     }
-    let mut chosen: Vec<Chosen> = Vec::new();
+    let mut chosen: Vec<ChosenAgent> = Vec::new();
     for part in wanted.split(',') {
         let (name, weight) = part.split_once('*').map_or((part, None), |(name, weight)| (name, Some(weight)));
         let name = name.trim();
@@ -140,7 +140,7 @@ pub fn choose(agents: &[Agent], wanted: &str) -> Result<Vec<Chosen>, ChooseError
         if chosen.iter().any(|c| c.agent.name == name) {
             return Err(ChooseError::Twice(name.into()));
         }
-        chosen.push(Chosen { agent: (*agent).clone(), weight });
+        chosen.push(ChosenAgent { agent: (*agent).clone(), weight });
     }
     Ok(chosen)
 }

@@ -7,7 +7,7 @@
 //! | `ld.to.AGENT.order` | coordinator | a signed order |
 //! | `ld.to.AGENT.ask` | coordinator | a signed question of a conversation |
 //! | `ld.answer.AGENT.CONVERSATION.0.NUMBER.PART.PARTS` | agent | a part of an answer |
-//! | `ld.alive.AGENT` | agent | once a second while it has a job (`Beat`) |
+//! | `ld.alive.AGENT` | agent | once a second while it has a job (`Heartbeat`) |
 //! | `ld.record.RUN.AGENT.EPOCH.SEQ.PART.PARTS` | agent | a part of a record; stream `LD_RECORDS` |
 //! | `ld.file.SHA256.CHUNK` | coordinator | a chunk of a file; stream `LD_FILES` |
 //! | `ld.join` | holder of the agent-token | join request with the agent's name |
@@ -77,7 +77,7 @@ pub(crate) fn may_subscribe(agent: &str) -> [String; 3] {
 
 /// Identifies a part of a record; encoded in the subject.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct PartOf {
+pub(crate) struct PartId {
     pub run: String,
     pub agent: String,
     pub epoch: u64,
@@ -86,32 +86,32 @@ pub(crate) struct PartOf {
     pub parts: u32,
 }
 
-impl PartOf {
+impl PartId {
     pub fn subject(&self) -> String {
-        let PartOf { run, agent, epoch, seq, part, parts } = self;
+        let PartId { run, agent, epoch, seq, part, parts } = self;
         format!("ld.record.{run}.{agent}.{epoch}.{seq}.{part}.{parts}")
     }
 
     /// Returns the subject of a part of an answer; `run` holds the conversation, `seq` the question's number.
     pub fn answer_subject(&self) -> String {
-        let PartOf { run, agent, epoch, seq, part, parts } = self;
+        let PartId { run, agent, epoch, seq, part, parts } = self;
         format!("ld.answer.{agent}.{run}.{epoch}.{seq}.{part}.{parts}")
     }
 
     /// Parses the subject of a part of an answer; `None` if it has another form.
-    pub fn read_answer(subject: &str) -> Option<PartOf> {
+    pub fn read_answer(subject: &str) -> Option<PartId> {
         let rest = subject.strip_prefix("ld.answer.")?;
         let (agent, rest) = rest.split_once('.')?;
         let (run, rest) = rest.split_once('.')?;
-        PartOf::read(&format!("ld.record.{run}.{agent}.{rest}"))
+        PartId::read(&format!("ld.record.{run}.{agent}.{rest}"))
     }
 
     /// Parses the subject of a part of a record; `None` if it has another form.
-    pub fn read(subject: &str) -> Option<PartOf> {
+    pub fn read(subject: &str) -> Option<PartId> {
         let words: Vec<&str> = subject.split('.').collect();
         let ["ld", "record", run, agent, epoch, seq, part, parts] = words[..] else { return None };
         let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
-        let known = PartOf {
+        let known = PartId {
             run: run.to_owned(),
             agent: agent.to_owned(),
             epoch: epoch.parse().ok()?,
@@ -143,14 +143,14 @@ mod tests {
 
     #[test]
     fn a_subject_is_read_back_and_others_are_none() {
-        let part = PartOf { run: "r-1".into(), agent: "web_2".into(), epoch: 3, seq: u64::MAX, part: 0, parts: 2 };
-        assert_eq!(PartOf::read(&part.subject()), Some(part.clone()));
-        assert_eq!(PartOf::read_answer(&part.answer_subject()), Some(part));
-        assert_eq!(PartOf::read_answer("ld.answer.a.r.1.2.2.2"), None);
+        let part = PartId { run: "r-1".into(), agent: "web_2".into(), epoch: 3, seq: u64::MAX, part: 0, parts: 2 };
+        assert_eq!(PartId::read(&part.subject()), Some(part.clone()));
+        assert_eq!(PartId::read_answer(&part.answer_subject()), Some(part));
+        assert_eq!(PartId::read_answer("ld.answer.a.r.1.2.2.2"), None);
         for other in
             ["ld.record.r.a.1.2.3", "ld.record.r.a.1.2.2.2", "ld.record.r.a.-1.2.0.1", "ld.record.r!.a.1.2.0.1"]
         {
-            assert_eq!(PartOf::read(other), None, "{other}");
+            assert_eq!(PartId::read(other), None, "{other}");
         }
     }
 

@@ -11,28 +11,28 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{AgentThread, PATIENCE, World, agents, until};
-use lastdrop_fleet::{Agent, Answers, AskError, Conversation, EngineError, Fleet, Over, Respond};
+use lastdrop_fleet::{Agent, Answerer, AskError, Conversation, ConversationEnd, EngineError, Fleet, Responder};
 use nix::sys::signal::Signal;
 
 /// Answers with the question itself, and reports its end.
 struct Echo {
     asked: Arc<AtomicU32>,
-    ended: Mutex<Sender<Over>>,
+    ended: Mutex<Sender<ConversationEnd>>,
 }
 
 struct Voice {
     asked: Arc<AtomicU32>,
-    ended: Sender<Over>,
+    ended: Sender<ConversationEnd>,
 }
 
-impl Respond for Echo {
-    fn begin(&self, _: &str) -> Box<dyn Answers> {
+impl Responder for Echo {
+    fn begin(&self, _: &str) -> Box<dyn Answerer> {
         let ended = self.ended.lock().expect("lock").clone();
         Box::new(Voice { asked: Arc::clone(&self.asked), ended })
     }
 }
 
-impl Answers for Voice {
+impl Answerer for Voice {
     fn answer(&mut self, question: &[u8]) -> Result<Vec<u8>, EngineError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let text = String::from_utf8_lossy(question);
@@ -52,7 +52,7 @@ impl Answers for Voice {
         }
     }
 
-    fn end(&mut self, why: &Over) -> Option<String> {
+    fn end(&mut self, why: &ConversationEnd) -> Option<String> {
         let _ = self.ended.send(why.clone());
         None
     }
@@ -63,7 +63,7 @@ struct Scene {
     fleet: Fleet,
     agent: Agent,
     asked: Arc<AtomicU32>,
-    ended: Receiver<Over>,
+    ended: Receiver<ConversationEnd>,
     world: World,
 }
 
@@ -113,7 +113,7 @@ fn each_question_has_its_answer_however_large_or_late_and_a_refusal_is_counted()
     assert_eq!(agents(&scene.fleet, 1)[0].refused.declined, 2);
     assert_eq!(one.ask(&vec![0; 300 << 10], PATIENCE), Err(AskError::TooLarge { bytes: 300 << 10 }));
     drop(one);
-    assert_eq!(scene.ended.recv_timeout(PATIENCE), Ok(Over::Left));
+    assert_eq!(scene.ended.recv_timeout(PATIENCE), Ok(ConversationEnd::Left));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_conversation_that_nobody_leads_any_more_ends_by_itself() {
     let scene = Scene::new(Duration::from_millis(600));
     let one = scene.converse();
     assert_eq!(one.ask(b"hello", PATIENCE), Ok(b"hello".to_vec()));
-    assert!(matches!(scene.ended.recv_timeout(PATIENCE), Ok(Over::Silent(_))));
+    assert!(matches!(scene.ended.recv_timeout(PATIENCE), Ok(ConversationEnd::Silent(_))));
     assert_eq!(one.ask(b"hello?", PATIENCE), Err(AskError::Ended { agent: "a".into() }));
     assert_eq!(scene.asked.load(Ordering::SeqCst), 1);
 }
@@ -148,7 +148,7 @@ fn an_agent_that_is_gone_is_lost_by_name_and_one_that_ends_ends_its_conversation
     let one = fleet.converse(&agent).expect("a conversation");
     assert_eq!(one.ask(b"hello", PATIENCE), Ok(b"hello".to_vec()));
     drop(thread);
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(Over::Agent));
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(ConversationEnd::Agent));
     match one.ask(b"hello?", PATIENCE) {
         Err(e @ AskError::Lost { .. }) => assert!(e.to_string().starts_with("agent a: it is lost"), "{e}"),
         other => panic!("{other:?}"),

@@ -6,8 +6,10 @@ mod common;
 
 use std::time::{Duration, SystemTime};
 
-use common::{AgentThread, Count, Log, PATIENCE, VERSION, World, agent_process, agents, assignments, broker_in, until};
-use lastdrop_fleet::{Departure, Fleet, FleetError, LinkError, Token, Told, choose};
+use common::{
+    AgentThread, Count, PATIENCE, RunLog, VERSION, World, agent_process, agents, assignments, broker_in, until,
+};
+use lastdrop_fleet::{AgentStatus, Fleet, FleetError, LinkError, StartOptions, Token, choose};
 use nix::sys::signal::Signal;
 
 #[test]
@@ -45,10 +47,10 @@ fn each_record_of_each_agent_comes_once_with_files_parts_and_clocks() {
         // A payload too large for an order.
         assignment.payload.resize(2_000_000, b' ');
     }
-    let mut flight = fleet.start("r1", assignments, &Departure::default()).expect("started");
+    let mut flight = fleet.start("r1", assignments, &StartOptions::default()).expect("started");
     let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros() as i64;
     assert!((flight.started_us() - now_us).abs() < 60_000_000);
-    let mut log = Log::default();
+    let mut log = RunLog::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
     log.is_whole(&["a", "b"], &count);
     assert_eq!(log.ends.iter().map(|e| (e.records, e.error.clone())).collect::<Vec<_>>(), [(20, None), (20, None)]);
@@ -59,9 +61,9 @@ fn each_record_of_each_agent_comes_once_with_files_parts_and_clocks() {
     let chosen = choose(&there, "b*2").expect("there");
     let count = Count { records: 3, every_ms: 0, large: None };
     let mut flight = fleet
-        .start("r2", common::assignments(&[chosen[0].agent.clone()], &count), &Departure::default())
+        .start("r2", common::assignments(&[chosen[0].agent.clone()], &count), &StartOptions::default())
         .expect("started");
-    let mut log = Log::default();
+    let mut log = RunLog::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
     log.is_whole(&["b"], &count);
 }
@@ -73,8 +75,8 @@ fn a_broker_that_is_killed_comes_back_and_nothing_is_missing() {
     let fleet = world.fleet();
     let count = Count { records: 60, every_ms: 50, large: Some((30, 1_500_000)) };
     let mut flight =
-        fleet.start("r1", assignments(&agents(&fleet, 2), &count), &Departure::default()).expect("started");
-    let mut log = Log::default();
+        fleet.start("r1", assignments(&agents(&fleet, 2), &count), &StartOptions::default()).expect("started");
+    let mut log = RunLog::default();
     log.follow(&mut flight, |log, _| log.records.len() > 20);
     world.signal(Signal::SIGKILL);
     log.follow(&mut flight, |_, flight| flight.is_over());
@@ -93,8 +95,8 @@ fn a_broker_that_is_ended_and_started_again_is_the_same_fleet() {
     let fleet = world.fleet();
     let count = Count { records: 40, every_ms: 50, large: None };
     let mut flight =
-        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
-    let mut log = Log::default();
+        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &StartOptions::default()).expect("started");
+    let mut log = RunLog::default();
     log.follow(&mut flight, |log, _| log.records.len() > 5);
     let World { broker, folder } = world;
     let (url, token) = (broker.url().to_owned(), broker.token().to_string());
@@ -112,9 +114,9 @@ fn what_a_killed_agent_has_written_comes_with_its_next_life() {
     let mut process = world.process("a");
     let fleet = world.fleet();
     let count = Count { records: 1_000, every_ms: 20, large: None };
-    let how = Departure { patience: Duration::from_secs(3), ..Departure::default() };
+    let how = StartOptions { patience: Duration::from_secs(3), ..StartOptions::default() };
     let mut flight = fleet.start("r1", assignments(&agents(&fleet, 1), &count), &how).expect("started");
-    let mut log = Log::default();
+    let mut log = RunLog::default();
     log.follow(&mut flight, |log, _| log.records.len() >= 5);
     // From now on the broker takes no records.
     world.signal(Signal::SIGSTOP);
@@ -142,11 +144,11 @@ fn an_agent_that_is_told_to_end_publishes_what_it_has_first() {
     let fleet = world.fleet();
     let count = Count { records: 1_000, every_ms: 20, large: None };
     let mut flight =
-        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &StartOptions::default()).expect("started");
     process.says("recorded 10");
     process.signal(Signal::SIGTERM);
     assert!(process.wait().success());
-    let mut log = Log::default();
+    let mut log = RunLog::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
     assert!(log.ends[0].records > 10 && log.ends[0].error.as_deref() == Some("SIGTERM"), "{:?}", log.ends);
     log.is_whole(&["a"], &Count { records: log.ends[0].records, ..count });
@@ -157,21 +159,21 @@ fn a_coordinator_that_is_gone_is_taken_over_from_where_it_had_committed() {
     let world = World::new();
     let _agents = [world.agent("a"), world.agent("b")];
     let count = Count { records: 60, every_ms: 50, large: None };
-    let mut log = Log::default();
+    let mut log = RunLog::default();
     {
         let fleet = world.fleet();
         let mut flight =
-            fleet.start("r1", assignments(&agents(&fleet, 2), &count), &Departure::default()).expect("started");
+            fleet.start("r1", assignments(&agents(&fleet, 2), &count), &StartOptions::default()).expect("started");
         log.follow(&mut flight, |log, _| log.records.len() > 20);
         // This record was handed over but never committed, so its commit is lost with the coordinator.
         until("one more", || match flight.next(Duration::from_secs(1)).expect("a connection") {
-            Some(lastdrop_fleet::News::Arrived(_)) => Some(()),
+            Some(lastdrop_fleet::RemoteRunEvent::Arrived(_)) => Some(()),
             _ => None,
         });
     }
     let fleet = world.fleet();
     let have: Vec<_> = log.records.keys().cloned().collect();
-    let mut flight = fleet.resume("r1", &["a".into(), "b".into()], &have, &Departure::default()).expect("resumed");
+    let mut flight = fleet.resume("r1", &["a".into(), "b".into()], &have, &StartOptions::default()).expect("resumed");
     log.follow(&mut flight, |log, _| log.records.len() > 40);
     flight.stop("enough");
     log.follow(&mut flight, |_, flight| flight.is_over());
@@ -188,14 +190,14 @@ fn records_that_nobody_waited_for_are_there_later() {
     let _agent = world.agent("a");
     let count = Count { records: 10, every_ms: 10, large: None };
     let fleet = world.fleet();
-    let flight = fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+    let flight = fleet.start("r1", assignments(&agents(&fleet, 1), &count), &StartOptions::default()).expect("started");
     flight.close();
-    // Ten records and the last word.
+    // Ten records and the final report.
     until("all of it to wait", || {
         fleet.waiting().expect("answered").iter().find(|w| w.run == "r1" && w.messages == 11).map(drop)
     });
-    let mut flight = fleet.resume("r1", &["a".into()], &[], &Departure::default()).expect("resumed");
-    let mut log = Log::default();
+    let mut flight = fleet.resume("r1", &["a".into()], &[], &StartOptions::default()).expect("resumed");
+    let mut log = RunLog::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
     log.is_whole(&["a"], &count);
 }
@@ -209,10 +211,10 @@ fn a_run_that_one_agent_cannot_do_starts_nowhere() {
     let count = Count { records: 1, every_ms: 0, large: None };
     let mut assignments = assignments(&there, &count);
     assignments[1].payload = b"nonsense".to_vec();
-    let error = fleet.start("r1", assignments, &Departure::default()).expect_err("b cannot").to_string();
+    let error = fleet.start("r1", assignments, &StartOptions::default()).expect_err("b cannot").to_string();
     assert!(error.contains("agent b: no count: "), "{error}");
-    assert!(matches!(b.told.recv_timeout(PATIENCE), Ok(Told::Joined)));
-    assert!(matches!(b.told.recv_timeout(PATIENCE), Ok(Told::Refused(_))));
+    assert!(matches!(b.told.recv_timeout(PATIENCE), Ok(AgentStatus::Joined)));
+    assert!(matches!(b.told.recv_timeout(PATIENCE), Ok(AgentStatus::Refused(_))));
     // The other agent has discarded the run, and both are free.
     until("both to be free", || agents(&fleet, 2).iter().all(|a| a.busy.is_none()).then_some(()));
     assert_eq!(agents(&fleet, 2)[1].refused.declined, 1);
@@ -226,8 +228,10 @@ fn another_version_is_refused_by_name() {
     let fleet = Fleet::connect(world.broker.url(), world.broker.token(), "9.9.9").expect("connected");
     let there = agents(&fleet, 1);
     let count = Count { records: 1, every_ms: 0, large: None };
-    let error =
-        fleet.start("r1", assignments(&there, &count), &Departure::default()).expect_err("another version").to_string();
+    let error = fleet
+        .start("r1", assignments(&there, &count), &StartOptions::default())
+        .expect_err("another version")
+        .to_string();
     assert!(error.contains("the coordinator is lastdrop 9.9.9, the agent 1.0.0-test"), "{error}");
     assert_eq!(agents(&fleet, 1)[0].refused.other_version, 1);
 }
@@ -249,12 +253,13 @@ fn a_token_of_another_fleet_and_an_agents_token_open_nothing() {
 }
 
 /// Follows a run with these records on an agent whose disk has no room for the large one.
-fn told_of_a_full_disk(count: &Count) -> Log {
+fn told_of_a_full_disk(count: &Count) -> RunLog {
     let world = World::new();
     let _process = world.cramped("a", 16 << 10);
     let fleet = world.fleet();
-    let mut flight = fleet.start("r1", assignments(&agents(&fleet, 1), count), &Departure::default()).expect("started");
-    let mut log = Log::default();
+    let mut flight =
+        fleet.start("r1", assignments(&agents(&fleet, 1), count), &StartOptions::default()).expect("started");
+    let mut log = RunLog::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
     log.is_whole(&["a"], count);
     log
@@ -277,19 +282,19 @@ fn a_full_disk_is_said_also_by_a_job_that_is_over_before_a_sign_of_life() {
 fn a_name_belongs_to_who_is_there_and_is_free_when_it_has_gone() {
     let world = World::new();
     let first = world.agent("a");
-    assert_eq!(first.told.recv_timeout(PATIENCE), Ok(Told::Joined));
+    assert_eq!(first.told.recv_timeout(PATIENCE), Ok(AgentStatus::Joined));
     let mut options = world.options("a");
     options.folder = world.folder.path().join("elsewhere");
     let stop = lastdrop_fleet::Stop::default();
     let refused = lastdrop_fleet::run_agent(
         &options,
         &mut common::Counter,
-        std::sync::Arc::new(lastdrop_fleet::Mute),
+        std::sync::Arc::new(lastdrop_fleet::MuteResponder),
         &stop,
         std::sync::Arc::new(|_| {}),
     );
     assert!(refused.is_err_and(|e| e.to_string().contains("there is one of that name")));
     drop(first);
     let second = AgentThread::start(options);
-    assert_eq!(second.told.recv_timeout(PATIENCE), Ok(Told::Joined));
+    assert_eq!(second.told.recv_timeout(PATIENCE), Ok(AgentStatus::Joined));
 }

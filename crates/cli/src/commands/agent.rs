@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_fleet::{
-    AgentError, AgentOptions, EntryError, Limits, LinkError, SILENCE, Told, is_agent_name, run_agent,
+    AgentError, AgentOptions, AgentStatus, JoinError, Limits, LinkError, SILENCE, is_agent_name, run_agent,
 };
 use lastdrop_model::bounds::{DURATION, RATE};
 use lastdrop_server::{ServerRef, check_called_apart};
@@ -121,7 +121,7 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
     let servers = Servers { agent: options.name.clone(), named: args.servers.clone(), act: args.act };
     let mut engine = LoadEngine::new(args.log.clone());
     run_agent(&options, &mut engine, Arc::new(servers), &ends, Arc::new(tell)).map_err(|e| match e {
-        AgentError::Entry(EntryError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),
+        AgentError::Entry(JoinError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),
         e => e.into(),
     })?;
     Ok(Exit::Done)
@@ -154,20 +154,22 @@ fn watch(stop: &Stop, ends: &lastdrop_fleet::Stop, stdin: bool) -> Result<()> {
     Ok(())
 }
 
-fn tell(name: &str, told: &Told) {
+fn tell(name: &str, told: &AgentStatus) {
     match told {
-        Told::Joined => note!("lastdrop agent: {name} is in the fleet; Ctrl-C ends it"),
-        Told::Away(why) => note!("lastdrop agent: {why}; trying again"),
-        Told::Back => note!("lastdrop agent: the broker is back"),
-        Told::Began { run } => note!("lastdrop agent: run {run} begins"),
-        Told::Ended { run, records, error: None } => note!("lastdrop agent: run {run} is done, {records} records"),
-        Told::Ended { run, records, error: Some(e) } => {
+        AgentStatus::Joined => note!("lastdrop agent: {name} is in the fleet; Ctrl-C ends it"),
+        AgentStatus::Away(why) => note!("lastdrop agent: {why}; trying again"),
+        AgentStatus::Back => note!("lastdrop agent: the broker is back"),
+        AgentStatus::Began { run } => note!("lastdrop agent: run {run} begins"),
+        AgentStatus::Ended { run, records, error: None } => {
+            note!("lastdrop agent: run {run} is done, {records} records")
+        }
+        AgentStatus::Ended { run, records, error: Some(e) } => {
             note!("lastdrop agent: run {run} ended after {records} records: {e}")
         }
-        Told::Refused(why) => note!("lastdrop agent: an order was refused: {why}"),
-        Told::Trouble(what) => note!("lastdrop agent: {what}"),
-        Told::Left(0) => {}
-        Told::Left(records) => {
+        AgentStatus::Refused(why) => note!("lastdrop agent: an order was refused: {why}"),
+        AgentStatus::Trouble(what) => note!("lastdrop agent: {what}"),
+        AgentStatus::Left(0) => {}
+        AgentStatus::Left(records) => {
             note!(
                 "lastdrop agent: {records} records have not reached the broker; they are sent when an agent called {name} is started here again"
             );

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use lastdrop_fleet::{Departure, Fleet, News, RecordId};
+use lastdrop_fleet::{Fleet, RecordId, RemoteRunEvent, StartOptions};
 use lastdrop_lab::fleet::put_together;
 use lastdrop_model::Run;
 use lastdrop_store::{KeptWord, Store, Word};
@@ -32,13 +32,13 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
         let have: Vec<RecordId> = store.words(&run)?.into_iter().map(id).collect();
         // Of a run that is whole all was taken; that it was, never reached the broker.
         let again = have.is_empty() && store.load(&run)?.agents.iter().filter(|a| a.complete).count() == names.len();
-        let mut flight = fleet.resume(&run, &names, &have, &Departure::default())?;
+        let mut flight = fleet.resume(&run, &names, &have, &StartOptions::default())?;
         let mut quiet = 0;
         while quiet < QUIETS {
             let (id, what) = match flight.next(QUIET)? {
-                Some(News::Arrived(arrived)) => (arrived.id, Word::Record(arrived.bytes)),
-                Some(News::Ended(end)) => (end.id, Word::Last(end.error)),
-                Some(News::Lost { .. } | News::Back { .. } | News::Status(_)) => continue,
+                Some(RemoteRunEvent::Arrived(arrived)) => (arrived.id, Word::Record(arrived.bytes)),
+                Some(RemoteRunEvent::Ended(end)) => (end.id, Word::Last(end.error)),
+                Some(RemoteRunEvent::Lost { .. } | RemoteRunEvent::Back { .. } | RemoteRunEvent::Status(_)) => continue,
                 None if fleet.waiting()?.iter().any(|w| w.run == run) => {
                     quiet += 1;
                     continue;

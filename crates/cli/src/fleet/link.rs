@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use lastdrop_fleet::{Assignment, Chosen, Deliveries, Departure, Fleet, Flight, News, RecordId, Status};
+use lastdrop_fleet::{
+    Assignment, ChosenAgent, DeliveryMode, Fleet, FleetNotice, RecordId, RemoteRun, RemoteRunEvent, StartOptions,
+};
 use lastdrop_lab::fleet::{Link, Member, Order, Told};
 use lastdrop_probe::listeners::is_local;
 
@@ -16,10 +18,10 @@ const WEIGHT_STEPS: f64 = 1000.0;
 #[derive(Debug)]
 pub struct OverNats {
     fleet: Fleet,
-    chosen: Vec<Chosen>,
+    chosen: Vec<ChosenAgent>,
     members: Vec<Member>,
-    deliveries: Deliveries,
-    flight: Option<Flight>,
+    deliveries: DeliveryMode,
+    flight: Option<RemoteRun>,
     /// What was told last.
     last: Option<RecordId>,
 }
@@ -34,8 +36,8 @@ pub(super) fn address_from_here(seen: &str, broker: Option<IpAddr>) -> Option<Ip
 
 impl OverNats {
     /// `broker`: where that is.
-    pub fn new(fleet: Fleet, chosen: Vec<Chosen>, broker: Option<IpAddr>) -> OverNats {
-        let member = |c: &Chosen| Member {
+    pub fn new(fleet: Fleet, chosen: Vec<ChosenAgent>, broker: Option<IpAddr>) -> OverNats {
+        let member = |c: &ChosenAgent| Member {
             name: c.agent.name.clone(),
             weight: (c.weight * WEIGHT_STEPS).round().clamp(1.0, 1e6) as u32,
             offset_us: c.agent.offset_us,
@@ -43,12 +45,12 @@ impl OverNats {
             address: address_from_here(&c.agent.address, broker),
         };
         let members = chosen.iter().map(member).collect();
-        OverNats { fleet, chosen, members, deliveries: Deliveries::default(), flight: None, last: None }
+        OverNats { fleet, chosen, members, deliveries: DeliveryMode::default(), flight: None, last: None }
     }
 
     /// Takes records in another way than usual: for tests.
     #[must_use]
-    pub fn with_deliveries(self, deliveries: Deliveries) -> OverNats {
+    pub fn with_deliveries(self, deliveries: DeliveryMode) -> OverNats {
         OverNats { deliveries, ..self }
     }
 
@@ -57,34 +59,34 @@ impl OverNats {
     }
 
     /// What it means for the run; None: nothing, or people have been told.
-    fn told(&mut self, news: News) -> Option<Told> {
+    fn told(&mut self, news: RemoteRunEvent) -> Option<Told> {
         match news {
-            News::Arrived(arrived) => {
+            RemoteRunEvent::Arrived(arrived) => {
                 let member = self.member(&arrived.id.agent)?;
                 let (epoch, seq) = (arrived.id.epoch, arrived.id.seq);
                 self.last = Some(arrived.id);
                 Some(Told::Record { member, epoch, seq, bytes: arrived.bytes })
             }
-            News::Ended(end) => {
+            RemoteRunEvent::Ended(end) => {
                 let member = self.member(&end.id.agent)?;
                 let epoch = end.id.epoch;
                 self.last = Some(end.id);
                 Some(Told::Ended { member, epoch, records: end.records, error: end.error })
             }
-            News::Lost { agent, since } => {
+            RemoteRunEvent::Lost { agent, since } => {
                 note!("lastdrop: agent {agent} is lost: nothing was heard of it for {} s", since.as_secs());
                 Some(Told::Lost { member: self.member(&agent)? })
             }
-            News::Back { agent } => {
+            RemoteRunEvent::Back { agent } => {
                 note!("lastdrop: agent {agent} is heard of again");
                 Some(Told::Back { member: self.member(&agent)? })
             }
-            News::Status(status) => {
+            RemoteRunEvent::Status(status) => {
                 match status {
-                    Status::BrokerAway => note!("lastdrop: no connection to the fleet's broker; the agents go on"),
-                    Status::BrokerBack => note!("lastdrop: the fleet's broker is there again"),
-                    Status::Trouble { agent, what } => note!("lastdrop: agent {agent}: {what}"),
-                    Status::Refused { count, last } => note!("lastdrop: {count} messages were refused: {last}"),
+                    FleetNotice::BrokerAway => note!("lastdrop: no connection to the fleet's broker; the agents go on"),
+                    FleetNotice::BrokerBack => note!("lastdrop: the fleet's broker is there again"),
+                    FleetNotice::Trouble { agent, what } => note!("lastdrop: agent {agent}: {what}"),
+                    FleetNotice::Refused { count, last } => note!("lastdrop: {count} messages were refused: {last}"),
                 }
                 None
             }
@@ -104,7 +106,7 @@ impl Link for OverNats {
             Some(Assignment { agent, payload: order.payload, files: order.files })
         };
         let assignments = orders.into_iter().filter_map(assignment).collect();
-        let how = Departure { patience, deliveries: self.deliveries, ..Departure::default() };
+        let how = StartOptions { patience, deliveries: self.deliveries, ..StartOptions::default() };
         let flight = self.fleet.start(run, assignments, &how).map_err(|e| e.to_string())?;
         Ok(self.flight.insert(flight).started())
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lastdrop_fleet::{Answers, EngineError, Over, Respond};
+use lastdrop_fleet::{Answerer, ConversationEnd, EngineError, Responder};
 use lastdrop_looks::knobs::knobs;
 use lastdrop_looks::watch::{FoundElsewhere, Watcher};
 use lastdrop_model::Url;
@@ -34,8 +34,8 @@ pub struct Servers {
     pub act: bool,
 }
 
-impl Respond for Servers {
-    fn begin(&self, _: &str) -> Box<dyn Answers> {
+impl Responder for Servers {
+    fn begin(&self, _: &str) -> Box<dyn Answerer> {
         Box::new(Here { servers: self.clone(), watcher: None, session: None, examined: ExaminedHere::default() })
     }
 }
@@ -79,7 +79,7 @@ impl Servers {
     }
 }
 
-impl Answers for Here {
+impl Answerer for Here {
     fn answer(&mut self, question: &[u8]) -> Result<Vec<u8>, EngineError> {
         let asked: Asked = serde_json::from_slice(question)
             .map_err(|e| EngineError(format!("a question that it does not understand: {e}")))?;
@@ -96,14 +96,16 @@ impl Answers for Here {
         serde_json::to_vec(&answer).map_err(|e| EngineError(format!("its answer cannot be written down: {e}")))
     }
 
-    fn end(&mut self, why: &Over) -> Option<String> {
+    fn end(&mut self, why: &ConversationEnd) -> Option<String> {
         let session = self.session.take()?;
         let server = session.server.to_string();
         let restored = session.end().transpose()?;
         let because = match why {
-            Over::Left => "whoever changed it has left".to_string(),
-            Over::Silent(silent) => format!("nothing was heard for {} s of whoever changed it", silent.as_secs()),
-            Over::Agent => "the agent ends".into(),
+            ConversationEnd::Left => "whoever changed it has left".to_string(),
+            ConversationEnd::Silent(silent) => {
+                format!("nothing was heard for {} s of whoever changed it", silent.as_secs())
+            }
+            ConversationEnd::Agent => "the agent ends".into(),
         };
         Some(match restored {
             Ok(_) => format!("{server}: {because}; put back as it was found"),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use lastdrop_fleet::{Deliveries, choose};
+use lastdrop_fleet::{DeliveryMode, choose};
 use lastdrop_lab::Carrier;
 use lastdrop_lab::fleet::{self, Link};
 use lastdrop_model::Plan;
@@ -28,7 +28,7 @@ pub struct RunsOnArgs {
     deliveries: DeliveriesArg,
 }
 
-/// [`Deliveries`] by name.
+/// [`DeliveryMode`] by name.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum DeliveriesArg {
     #[default]
@@ -37,12 +37,12 @@ enum DeliveriesArg {
     Unacknowledged,
 }
 
-impl From<DeliveriesArg> for Deliveries {
-    fn from(arg: DeliveriesArg) -> Deliveries {
+impl From<DeliveriesArg> for DeliveryMode {
+    fn from(arg: DeliveriesArg) -> DeliveryMode {
         match arg {
-            DeliveriesArg::Once => Deliveries::Once,
-            DeliveriesArg::Again => Deliveries::Again,
-            DeliveriesArg::Unacknowledged => Deliveries::Unacknowledged,
+            DeliveriesArg::Once => DeliveryMode::Once,
+            DeliveriesArg::Again => DeliveryMode::Again,
+            DeliveriesArg::Unacknowledged => DeliveryMode::Unacknowledged,
         }
     }
 }

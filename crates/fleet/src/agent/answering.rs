@@ -1,8 +1,8 @@
 //! Conversations: an agent answers questions of the token's holder, independently of its current job.
 //!
-//! Each conversation has its own thread, in which its [`Answers`] is created, used and dropped. It ends when
+//! Each conversation has its own thread, in which its [`Answerer`] is created, used and dropped. It ends when
 //! the questioner leaves, when nothing was heard for `AgentOptions::silence`, or when the agent ends.
-//! `Answers::end` then undoes what the conversation changed.
+//! `Answerer::end` then undoes what the conversation changed.
 //!
 //! A conversation begins once. Its name is on the disk before its first question is answered, so a replayed
 //! conversation cannot begin again. Messages have increasing sequence numbers, and questions have increasing
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::{AgentOptions, Tell, Told};
+use super::{AgentOptions, AgentStatus, StatusListener};
 use crate::asking::{ANSWER, DECLINED};
 use crate::engine::{EngineError, Stop};
 use crate::link::{Driver, Link};
 use crate::messages::Reply;
-use crate::order::{Order, Refusal, What};
-use crate::parts::split;
-use crate::subjects::PartOf;
+use crate::order::{OrderKind, Refusal, SignedOrder};
+use crate::reassembly::split;
+use crate::subjects::PartId;
 
 /// Largest number of open conversations.
 const MOST: usize = 64;
@@ -33,13 +33,13 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How long publishing an answer may take; the questioner repeats a question without an answer.
 const SEND: Duration = Duration::from_secs(10);
 
-/// Creates the [`Answers`] of each conversation, in that conversation's thread.
-pub trait Respond: Send + Sync {
-    fn begin(&self, conversation: &str) -> Box<dyn Answers>;
+/// Creates the [`Answerer`] of each conversation, in that conversation's thread.
+pub trait Responder: Send + Sync {
+    fn begin(&self, conversation: &str) -> Box<dyn Answerer>;
 }
 
 /// Answers the questions of one conversation.
-pub trait Answers {
+pub trait Answerer {
     /// Returns the answer to a question. A repeated question does not get here.
     ///
     /// # Errors
@@ -48,14 +48,14 @@ pub trait Answers {
 
     /// Called when the conversation is over. Undoes changes that were not meant to last, and returns a
     /// message for the agent's user, if there is one.
-    fn end(&mut self, _why: &Over) -> Option<String> {
+    fn end(&mut self, _why: &ConversationEnd) -> Option<String> {
         None
     }
 }
 
 /// The reason why a conversation is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Over {
+pub enum ConversationEnd {
     /// The questioner ended it.
     Left,
     /// Nothing was heard of the questioner for this long.
@@ -66,15 +66,15 @@ pub enum Over {
 
 /// Refuses every question.
 #[derive(Debug, Clone, Copy)]
-pub struct Mute;
+pub struct MuteResponder;
 
-impl Respond for Mute {
-    fn begin(&self, _: &str) -> Box<dyn Answers> {
-        Box::new(Mute)
+impl Responder for MuteResponder {
+    fn begin(&self, _: &str) -> Box<dyn Answerer> {
+        Box::new(MuteResponder)
     }
 }
 
-impl Answers for Mute {
+impl Answerer for MuteResponder {
     fn answer(&mut self, _: &[u8]) -> Result<Vec<u8>, EngineError> {
         Err(EngineError("this agent answers no questions".into()))
     }
@@ -82,22 +82,22 @@ impl Answers for Mute {
 
 /// All open conversations.
 #[derive(Clone)]
-pub(super) struct Conversations(Arc<Shared>);
+pub(super) struct Conversations(Arc<ConversationsState>);
 
-struct Shared {
+struct ConversationsState {
     options: AgentOptions,
     driver: Arc<Driver>,
     link: Link,
-    respond: Arc<dyn Respond>,
+    respond: Arc<dyn Responder>,
     stop: Stop,
-    tell: Tell,
+    tell: StatusListener,
     /// Counts a refusal.
     count: Box<dyn Fn(&Refusal) + Send + Sync>,
-    open: Mutex<HashMap<String, Open>>,
+    open: Mutex<HashMap<String, OpenConversation>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Open {
+struct OpenConversation {
     /// Sequence number of the last message.
     last: u64,
     heard: Instant,
@@ -112,12 +112,12 @@ impl Conversations {
         options: &AgentOptions,
         driver: &Arc<Driver>,
         link: &Link,
-        respond: Arc<dyn Respond>,
+        respond: Arc<dyn Responder>,
         stop: &Stop,
-        tell: &Tell,
+        tell: &StatusListener,
         count: Box<dyn Fn(&Refusal) + Send + Sync>,
     ) -> Conversations {
-        Conversations(Arc::new(Shared {
+        Conversations(Arc::new(ConversationsState {
             options: options.clone(),
             driver: Arc::clone(driver),
             link: link.clone(),
@@ -130,7 +130,7 @@ impl Conversations {
         }))
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Open>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, OpenConversation>> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,7 +143,7 @@ impl Conversations {
     ///
     /// # Errors
     /// The reason why the message is refused.
-    pub fn take(&self, order: &Order, payload: &[u8]) -> Result<Option<Reply>, Refusal> {
+    pub fn take(&self, order: &SignedOrder, payload: &[u8]) -> Result<Option<Reply>, Refusal> {
         let mut all = self.open();
         let Some(open) = all.get_mut(&order.run) else { return Ok(None) };
         if order.sequence <= open.last {
@@ -151,19 +151,21 @@ impl Conversations {
         }
         (open.last, open.heard) = (order.sequence, Instant::now());
         match order.what {
-            What::Ask { number } if number == open.number => {
+            OrderKind::Ask { number } if number == open.number => {
                 if let Some((kind, bytes)) = open.answer.clone() {
                     let (conversations, name) = (self.clone(), order.run.clone());
                     self.0.driver.spawn(async move { conversations.send(&name, number, kind, &bytes).await });
                 }
             }
-            What::Ask { number } if number == open.number + 1 && open.answer.is_some() => {
+            OrderKind::Ask { number } if number == open.number + 1 && open.answer.is_some() => {
                 (open.number, open.answer) = (number, None);
                 // A conversation that is about to end leaves the question without an answer.
                 let _ = open.questions.send(payload.to_vec());
             }
-            What::Ask { .. } => return Err(Refusal::Declined("questions of a conversation come one by one".into())),
-            What::Leave => {
+            OrderKind::Ask { .. } => {
+                return Err(Refusal::Declined("questions of a conversation come one by one".into()));
+            }
+            OrderKind::Leave => {
                 all.remove(&order.run);
                 return Ok(Some(Reply::Stopping));
             }
@@ -176,7 +178,7 @@ impl Conversations {
     ///
     /// # Errors
     /// If too many conversations are open, or no thread can be started.
-    pub fn begin(&self, order: &Order, payload: &[u8]) -> Result<Reply, Refusal> {
+    pub fn begin(&self, order: &SignedOrder, payload: &[u8]) -> Result<Reply, Refusal> {
         let mut all = self.open();
         if all.len() >= MOST {
             return Err(Refusal::Declined(format!("{MOST} conversations are open already")));
@@ -187,7 +189,7 @@ impl Conversations {
         let thread = std::thread::Builder::new().name("answer".into());
         let thread = thread.spawn(move || conversations.converse(&name, &taken));
         let thread = thread.map_err(|e| Refusal::Declined(format!("no thread for it: {e}")))?;
-        let open = Open { last: order.sequence, heard: Instant::now(), number: 1, answer: None, questions };
+        let open = OpenConversation { last: order.sequence, heard: Instant::now(), number: 1, answer: None, questions };
         all.insert(order.run.clone(), open);
         drop(all);
         let mut threads = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,15 +212,15 @@ impl Conversations {
         let over = loop {
             match questions.recv_timeout(LOOK) {
                 Ok(question) => self.answer(name, answers.as_mut(), &question),
-                Err(RecvTimeoutError::Disconnected) => break Over::Left,
+                Err(RecvTimeoutError::Disconnected) => break ConversationEnd::Left,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.0.stop.is_asked() {
-                break Over::Agent;
+                break ConversationEnd::Agent;
             }
             let silent = self.open().get(name).map(|open| open.heard.elapsed());
             if let Some(silent) = silent.filter(|silent| *silent > self.0.options.silence) {
-                break Over::Silent(silent);
+                break ConversationEnd::Silent(silent);
             }
         };
         // From here on, a questioner is told that the conversation has ended.
@@ -228,11 +230,11 @@ impl Conversations {
         // Dropping its values may panic, too.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(answers)));
         if let Some(what) = told {
-            (self.0.tell)(Told::Trouble(what));
+            (self.0.tell)(AgentStatus::Trouble(what));
         }
     }
 
-    fn answer(&self, name: &str, answers: &mut dyn Answers, question: &[u8]) {
+    fn answer(&self, name: &str, answers: &mut dyn Answerer, question: &[u8]) {
         let answered = catch_unwind(AssertUnwindSafe(|| answers.answer(question)));
         let answered =
             answered.unwrap_or_else(|_| Err(EngineError("answering it broke; see the agent's output".into())));
@@ -241,7 +243,7 @@ impl Conversations {
             Err(why) => {
                 let refusal = Refusal::Declined(why.0);
                 (self.0.count)(&refusal);
-                (self.0.tell)(Told::Refused(refusal.clone()));
+                (self.0.tell)(AgentStatus::Refused(refusal.clone()));
                 (DECLINED, serde_json::to_vec(&refusal).expect("a refusal is JSON"))
             }
         };
@@ -264,7 +266,7 @@ impl Conversations {
         let publish = async {
             for (part, bytes) in (0..).zip(parts) {
                 let (run, agent) = (name.to_owned(), self.0.options.name.clone());
-                let of = PartOf { run, agent, epoch: 0, seq: number, part, parts: count };
+                let of = PartId { run, agent, epoch: 0, seq: number, part, parts: count };
                 if client.publish(of.answer_subject(), bytes).await.is_err() {
                     return;
                 }

@@ -17,19 +17,19 @@ use lastdrop_files::TrustedFile;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{Journal, Left};
+use crate::journal::{Journal, JournalBacklog};
 use crate::tokens::{hex, random};
 
 #[derive(Debug)]
 pub(crate) struct Home {
     folder: PathBuf,
-    pub state: State,
+    pub state: HomeState,
     /// Locked, never read.
     _lock: Flock<File>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct State {
+pub(crate) struct HomeState {
     /// Created with the folder.
     pub instance: String,
     pub password: String,
@@ -45,7 +45,7 @@ pub(crate) struct State {
 /// more than enough.
 const KNOWN_FOR_US: i64 = 3_600_000_000;
 
-impl State {
+impl HomeState {
     /// Notes that a conversation begins; returns `false` if it has begun before. Open conversations are never
     /// forgotten.
     pub fn begin_conversation(&mut self, name: &str, now_us: i64, is_open: impl Fn(&str) -> bool) -> bool {
@@ -96,9 +96,9 @@ impl Home {
         let path = folder.join("state.json");
         let state = TrustedFile::open(&path).and_then(|file| file.read(MOST_STATE_BYTES)).map_err(io::Error::from);
         let mut state = match state {
-            Ok(bytes) => serde_json::from_slice::<State>(&bytes)
+            Ok(bytes) => serde_json::from_slice::<HomeState>(&bytes)
                 .map_err(|e| HomeError::Damaged { path: path.clone(), why: e.to_string() })?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => State {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => HomeState {
                 instance: hex(&random::<16>().map_err(failed(&path))?),
                 password: hex(&random::<32>().map_err(failed(&path))?),
                 epoch: 0,
@@ -134,7 +134,7 @@ impl Home {
     }
 
     /// Returns the journals of earlier epochs, and messages about those that could not be read.
-    pub fn left(&self) -> (Vec<(Journal, Left)>, Vec<String>) {
+    pub fn left(&self) -> (Vec<(Journal, JournalBacklog)>, Vec<String>) {
         let (mut left, mut trouble) = (Vec::new(), Vec::new());
         let mut paths: Vec<PathBuf> =
             fs::read_dir(self.journals()).into_iter().flatten().flatten().map(|e| e.path()).collect();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_conversation_begins_once_however_long_it_was_open() {
-        let mut state = State {
+        let mut state = HomeState {
             instance: String::new(),
             password: String::new(),
             epoch: 1,

@@ -3,13 +3,13 @@
 //! disappear.
 //!
 //! It has three threads. The caller's runs the engine; one publishes (`outbox`); the connection's handles
-//! requests (`desk`), so pings that measure the clock never wait for a disk. Each conversation adds a thread
+//! requests (`order_handler`), so pings that measure the clock never wait for a disk. Each conversation adds a thread
 //! (`answering`).
 
 mod answering;
-mod desk;
-mod entry;
 mod home;
+mod join;
+mod order_handler;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -18,20 +18,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, EngineError, Job, Limits, Sink, SinkError, Start, Stop};
-use crate::journal::{END, Journal, RECORD, Whose};
+use crate::journal::{END, Journal, JournalId, RECORD};
 use crate::link::{Driver, Link};
-use crate::messages::{Clock, LastWord, Reply};
+use crate::messages::{Clock, FinalReport, Reply};
 use crate::order::Refusal;
-use crate::outbox::{Book, Outbox};
+use crate::outbox::{Outbox, OutgoingJournal};
 use crate::subjects::is_agent_name;
 use crate::tokens::AgentToken;
-pub use answering::{Answers, Mute, Over, Respond};
-use desk::{Desk, Task};
-pub(crate) use entry::Entry;
-pub use entry::EntryError;
+pub use answering::{Answerer, ConversationEnd, MuteResponder, Responder};
 use home::Home;
 pub use home::HomeError;
 pub(crate) use home::write_whole;
+pub(crate) use join::JoinAttempt;
+pub use join::JoinError;
+use order_handler::{OrderHandler, Task};
 
 /// At its end an agent waits this long for the broker to take its records. The rest is published when it next
 /// starts.
@@ -61,7 +61,7 @@ pub struct AgentOptions {
 
 /// Events of an agent, for its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum AgentStatus {
     /// The agent has joined the fleet.
     Joined,
     /// There is no broker, or no longer one; the agent keeps trying.
@@ -89,13 +89,13 @@ pub enum AgentError {
     #[error(transparent)]
     Home(#[from] HomeError),
     #[error(transparent)]
-    Entry(#[from] EntryError),
+    Entry(#[from] JoinError),
     #[error("no thread for the agent: {0}")]
     System(#[from] std::io::Error),
 }
 
 /// Receives the agent's events.
-pub type Tell = Arc<dyn Fn(Told) + Send + Sync>;
+pub type StatusListener = Arc<dyn Fn(AgentStatus) + Send + Sync>;
 
 /// Default silence after which a conversation ends: longer than it takes to restart a killed broker.
 pub const SILENCE: Duration = Duration::from_secs(30);
@@ -109,9 +109,9 @@ pub const SILENCE: Duration = Duration::from_secs(30);
 pub fn run(
     options: &AgentOptions,
     engine: &mut dyn Engine,
-    respond: Arc<dyn Respond>,
+    respond: Arc<dyn Responder>,
     stop: &Stop,
-    tell: Tell,
+    tell: StatusListener,
 ) -> Result<(), AgentError> {
     if !is_agent_name(&options.name) {
         return Err(AgentError::Name(options.name.clone()));
@@ -121,31 +121,31 @@ pub fn run(
     let outbox = Arc::new(Outbox::new(options.twice));
     take_up_former_lives(&home, &outbox, &tell);
     let Some(link) = enter(options, &home, &driver, stop, &tell)? else { return Ok(()) };
-    tell(Told::Joined);
+    tell(AgentStatus::Joined);
     let publisher = {
         let (driver, link, outbox) = (Arc::clone(&driver), link.clone(), Arc::clone(&outbox));
         std::thread::Builder::new().name("publish".into()).spawn(move || outbox.publish(&driver, &link))?
     };
     let (give, tasks) = channel();
-    let desk = Desk::open(options, home, &driver, link, &outbox, give, respond, stop, &tell);
-    let agent = Agent { options, outbox: &outbox, desk: &desk, stop, tell: &tell };
+    let desk = OrderHandler::open(options, home, &driver, link, &outbox, give, respond, stop, &tell);
+    let agent = JobRunner { options, outbox: &outbox, desk: &desk, stop, tell: &tell };
     agent.work(engine, &tasks);
     desk.end_conversations();
-    tell(Told::Left(outbox.close(LAST_WORDS)));
+    tell(AgentStatus::Left(outbox.close(LAST_WORDS)));
     let _ = publisher.join();
     desk.close();
     Ok(())
 }
 
 /// Queues the records that earlier epochs left unacknowledged.
-fn take_up_former_lives(home: &Home, outbox: &Outbox, tell: &Tell) {
+fn take_up_former_lives(home: &Home, outbox: &Outbox, tell: &StatusListener) {
     let (left, trouble) = home.left();
     for what in trouble {
-        tell(Told::Trouble(what));
+        tell(AgentStatus::Trouble(what));
     }
     for (journal, left) in left {
         let error = Some("the agent ended before the run did: it was killed, or its machine was".to_owned());
-        let word = LastWord { records: left.next, error, trouble: None };
+        let word = FinalReport { records: left.next, error, trouble: None };
         outbox.take_up(journal, left, &serde_json::to_vec(&word).expect("a number and a text are JSON"));
     }
 }
@@ -156,9 +156,9 @@ fn enter(
     home: &Home,
     driver: &Driver,
     stop: &Stop,
-    tell: &Tell,
+    tell: &StatusListener,
 ) -> Result<Option<Link>, AgentError> {
-    let entry = Entry {
+    let entry = JoinAttempt {
         url: options.url.clone(),
         token: options.token.clone(),
         name: options.name.clone(),
@@ -172,7 +172,7 @@ fn enter(
             Err(e) if e.may_pass() => {
                 let why = e.to_string();
                 if why != told {
-                    tell(Told::Away(why.clone()));
+                    tell(AgentStatus::Away(why.clone()));
                     told = why;
                 }
             }
@@ -186,15 +186,15 @@ fn enter(
 }
 
 /// Runs jobs on the engine's thread.
-struct Agent<'a> {
+struct JobRunner<'a> {
     options: &'a AgentOptions,
     outbox: &'a Arc<Outbox>,
-    desk: &'a Desk,
+    desk: &'a OrderHandler,
     stop: &'a Stop,
-    tell: &'a Tell,
+    tell: &'a StatusListener,
 }
 
-impl Agent<'_> {
+impl JobRunner<'_> {
     /// Runs one job after the other until told to end.
     fn work(&self, engine: &mut dyn Engine, tasks: &Receiver<Task>) {
         while !self.stop.is_asked() {
@@ -231,7 +231,7 @@ impl Agent<'_> {
             self.desk.free();
             return;
         };
-        (self.tell)(Told::Began { run: job.run.clone() });
+        (self.tell)(AgentStatus::Began { run: job.run.clone() });
         let sink = JournalSink { book: &book, outbox: self.outbox, desk: self.desk };
         let result = caught(|| engine.run(&job, start, &sink, &stop));
         let error = match (result, stop.why()) {
@@ -243,19 +243,19 @@ impl Agent<'_> {
         self.desk.free();
     }
 
-    fn journal(&self, job: &Job) -> std::io::Result<Arc<Book>> {
-        let whose = Whose { run: job.run.clone(), agent: job.agent.clone(), epoch: job.epoch };
-        Journal::create(&self.options.folder.join("journal"), whose).map(Book::new)
+    fn journal(&self, job: &Job) -> std::io::Result<Arc<OutgoingJournal>> {
+        let whose = JournalId { run: job.run.clone(), agent: job.agent.clone(), epoch: job.epoch };
+        Journal::create(&self.options.folder.join("journal"), whose).map(OutgoingJournal::new)
     }
 
-    fn end(&self, job: &Job, book: &Arc<Book>, error: Option<String>) {
+    fn end(&self, job: &Job, book: &Arc<OutgoingJournal>, error: Option<String>) {
         let records = book.next();
-        let word = LastWord { records, error: error.clone(), trouble: self.desk.untold_trouble() };
+        let word = FinalReport { records, error: error.clone(), trouble: self.desk.untold_trouble() };
         let word = serde_json::to_vec(&word).expect("a number and a text are JSON");
         if let (_, Some(e)) = book.add(self.outbox, END, &word) {
             self.desk.journal_trouble(Some(e.to_string()));
         }
-        (self.tell)(Told::Ended { run: job.run.clone(), records, error });
+        (self.tell)(AgentStatus::Ended { run: job.run.clone(), records, error });
     }
 }
 
@@ -282,9 +282,9 @@ fn awaited(go: &Receiver<Start>, stop: &Stop, expires: Instant) -> Option<Start>
 
 /// Passes the engine's records to the journal.
 struct JournalSink<'a> {
-    book: &'a Arc<Book>,
+    book: &'a Arc<OutgoingJournal>,
     outbox: &'a Outbox,
-    desk: &'a Desk,
+    desk: &'a OrderHandler,
 }
 
 impl Sink for JournalSink<'_> {

@@ -57,16 +57,16 @@ fn parse(text: &str) -> Option<Version> {
 
 /// A running or ended nats-server.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(super) struct NatsServer {
     process: process::Child,
     log: PathBuf,
     since: Instant,
     ended: Option<ExitStatus>,
 }
 
-impl Child {
+impl NatsServer {
     /// Starts nats-server with the configuration in the folder. It dies with the calling thread.
-    pub fn start(folder: &Path) -> Result<Child, BrokerError> {
+    pub fn start(folder: &Path) -> Result<NatsServer, BrokerError> {
         let log = folder.join("nats.log");
         let failed = |source| BrokerError::Disk { path: log.clone(), source };
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&log).map_err(failed)?;
@@ -91,7 +91,7 @@ impl Child {
             });
         }
         let process = command.spawn().map_err(|e| BrokerError::Start(e.to_string()))?;
-        Ok(Child { process, log, since: Instant::now(), ended: None })
+        Ok(NatsServer { process, log, since: Instant::now(), ended: None })
     }
 
     pub fn pid(&self) -> u32 {
@@ -160,7 +160,7 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for NatsServer {
     fn drop(&mut self) {
         self.end();
     }

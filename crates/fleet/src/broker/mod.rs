@@ -10,9 +10,9 @@
 //! | `agents.json` | users of agents that have joined: name and password |
 //! | `nats.conf`, `nats.log`, `jetstream/` | nats-server's |
 
+mod admission;
 mod child;
 mod config;
-mod door;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +34,7 @@ use crate::agent::write_whole;
 use crate::coordinator::{Fleet, FleetError};
 use crate::engine::Stop;
 use crate::tokens::Token;
-use child::{Child, Version};
+use child::{NatsServer, Version};
 use config::Config;
 pub use config::authorization_of;
 
@@ -53,7 +53,7 @@ pub struct BrokerOptions {
 
 /// Events of the broker, for its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BrokerNews {
+pub enum BrokerEvent {
     /// nats-server is older than 2.10 and acknowledges records before they are on the disk.
     NoSync {
         version: String,
@@ -104,7 +104,7 @@ pub enum BrokerError {
 pub struct Broker {
     token: Token,
     url: String,
-    news: Receiver<BrokerNews>,
+    news: Receiver<BrokerEvent>,
     ends: Stop,
     supervisor: Option<JoinHandle<()>>,
     pid: Arc<Mutex<Option<u32>>>,
@@ -126,16 +126,23 @@ impl Broker {
         let url = format!("tls://{}", SocketAddr::new(reachable(listen.ip()), listen.port()));
         let (tell, news) = channel();
         if version < SYNC_ALWAYS {
-            let _ = tell.send(BrokerNews::NoSync { version: version.to_string() });
+            let _ = tell.send(BrokerEvent::NoSync { version: version.to_string() });
         }
-        let users = Users { folder: folder.clone(), listen, token: token.clone(), sync_always: version >= SYNC_ALWAYS };
+        let users =
+            BrokerUsers { folder: folder.clone(), listen, token: token.clone(), sync_always: version >= SYNC_ALWAYS };
         let agents = users.read()?;
         users.write(&agents)?;
         let pid = Arc::new(Mutex::new(None));
         let ends = Stop::default();
         let local = format!("tls://{}", SocketAddr::new(loopback(listen.ip()), listen.port()));
-        let keeper =
-            Keeper { users, pid: Arc::clone(&pid), tell, ends: ends.clone(), local, version: options.version.clone() };
+        let keeper = Supervisor {
+            users,
+            pid: Arc::clone(&pid),
+            tell,
+            ends: ends.clone(),
+            local,
+            version: options.version.clone(),
+        };
         // PR_SET_PDEATHSIG is bound to the thread that starts the child, so that thread is the supervisor.
         let (up, is_up) = channel();
         let supervisor = std::thread::Builder::new()
@@ -169,7 +176,7 @@ impl Broker {
 
     /// Returns the next event; `None` if there is none within `timeout`.
     #[must_use]
-    pub fn next(&self, timeout: Duration) -> Option<BrokerNews> {
+    pub fn next(&self, timeout: Duration) -> Option<BrokerEvent> {
         match self.news.recv_timeout(timeout) {
             Ok(news) => Some(news),
             Err(RecvTimeoutError::Timeout) => None,
@@ -192,14 +199,14 @@ impl Drop for Broker {
 
 /// The users of nats-server, and its configuration.
 #[derive(Debug)]
-struct Users {
+struct BrokerUsers {
     folder: PathBuf,
     listen: SocketAddr,
     token: Token,
     sync_always: bool,
 }
 
-impl Users {
+impl BrokerUsers {
     fn read(&self) -> Result<BTreeMap<String, String>, BrokerError> {
         let path = self.folder.join("agents.json");
         let read = TrustedFile::open(&path).and_then(|file| file.read(MOST_FILE_BYTES)).map_err(io::Error::from);
@@ -234,19 +241,19 @@ impl Users {
 }
 
 /// Keeps nats-server running and answers join requests, in a thread of its own.
-struct Keeper {
-    users: Users,
+struct Supervisor {
+    users: BrokerUsers,
     pid: Arc<Mutex<Option<u32>>>,
-    tell: Sender<BrokerNews>,
+    tell: Sender<BrokerEvent>,
     ends: Stop,
     /// The address by which lastdrop connects to it.
     local: String,
     version: String,
 }
 
-impl Keeper {
+impl Supervisor {
     fn keep(self, mut agents: BTreeMap<String, String>, up: &Sender<Result<(), BrokerError>>) {
-        let mut child = match Child::start(&self.users.folder) {
+        let mut child = match NatsServer::start(&self.users.folder) {
             Ok(child) => child,
             Err(e) => return drop(up.send(Err(e))),
         };
@@ -258,24 +265,24 @@ impl Keeper {
                 return drop(up.send(Err(e)));
             }
         };
-        let joins = door::open(&fleet);
+        let joins = admission::open(&fleet);
         let _ = up.send(Ok(()));
         let mut pause = Duration::from_millis(50);
         while !self.ends.is_asked() {
             if let Some(how) = child.has_ended() {
                 *self.pid.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
-                let _ = self.tell.send(BrokerNews::Died { how });
+                let _ = self.tell.send(BrokerEvent::Died { how });
                 if self.ends.wait(pause) {
                     break;
                 }
                 pause = (pause * 2).min(Duration::from_secs(2));
-                match Child::start(&self.users.folder) {
+                match NatsServer::start(&self.users.folder) {
                     Ok(again) => {
                         child = again;
                         self.note(&child);
-                        let _ = self.tell.send(BrokerNews::Back);
+                        let _ = self.tell.send(BrokerEvent::Back);
                     }
-                    Err(e) => drop(self.tell.send(BrokerNews::Died { how: e.to_string() })),
+                    Err(e) => drop(self.tell.send(BrokerEvent::Died { how: e.to_string() })),
                 }
                 continue;
             }
@@ -289,12 +296,12 @@ impl Keeper {
         child.end();
     }
 
-    fn note(&self, child: &Child) {
+    fn note(&self, child: &NatsServer) {
         *self.pid.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(child.pid());
     }
 
     /// Waits until nats-server answers.
-    fn reach(&self, child: &mut Child) -> Result<Fleet, BrokerError> {
+    fn reach(&self, child: &mut NatsServer) -> Result<Fleet, BrokerError> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             match Fleet::connect(&self.local, &self.users.token, &self.version) {
@@ -312,13 +319,19 @@ impl Keeper {
     }
 
     /// Admits an agent or refuses it.
-    fn answer(&self, fleet: &Fleet, child: &Child, agents: &mut BTreeMap<String, String>, knock: door::Knock) {
+    fn answer(
+        &self,
+        fleet: &Fleet,
+        child: &NatsServer,
+        agents: &mut BTreeMap<String, String>,
+        knock: admission::JoinRequest,
+    ) {
         let name = knock.join.name.clone();
         let refused = match agents.get(&name) {
             Some(password) if *password == knock.join.password => None,
             // The agent's folder was lost, or this is another machine. It may take the name only if no agent
             // of that name is connected.
-            Some(_) if door::is_there(fleet, &name) => {
+            Some(_) if admission::is_there(fleet, &name) => {
                 Some("there is one of that name: give this one another --name".to_owned())
             }
             _ => {
@@ -334,8 +347,8 @@ impl Keeper {
             }
         };
         let _ = self.tell.send(match &refused {
-            None => BrokerNews::Joined { agent: name },
-            Some(why) => BrokerNews::Refused { agent: name, why: why.clone() },
+            None => BrokerEvent::Joined { agent: name },
+            Some(why) => BrokerEvent::Refused { agent: name, why: why.clone() },
         });
         knock.answer(fleet, refused);
     }

@@ -10,14 +10,14 @@ use async_nats::Subscriber;
 use futures_util::StreamExt;
 
 use super::{Broker, BrokerOptions};
-use crate::agent::{AgentOptions, Entry, Mute, Told, run as run_agent};
-use crate::coordinator::{Departure, Fleet};
-use crate::crew::ask;
+use crate::agent::{AgentOptions, AgentStatus, JoinAttempt, MuteResponder, run as run_agent};
+use crate::coordinator::{Fleet, StartOptions};
 use crate::engine::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
-use crate::flight::News;
 use crate::link::{Link, Login};
 use crate::messages::{Clock, Reply};
-use crate::order::{Order, Refusal, What};
+use crate::order::{OrderKind, Refusal, SignedOrder};
+use crate::participants::ask;
+use crate::remote_run::RemoteRunEvent;
 use crate::roster::{Agent, Assignment};
 use crate::subjects::{JOINER, RECORDS, inbox};
 use crate::tokens::Token;
@@ -36,13 +36,13 @@ impl Engine for Parrot {
     }
 }
 
-struct Running {
+struct RunningAgent {
     stop: Stop,
-    told: Receiver<Told>,
+    told: Receiver<AgentStatus>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Running {
+impl Drop for RunningAgent {
     fn drop(&mut self) {
         self.stop.ask("the test is over");
         let _ = self.thread.take().map(JoinHandle::join);
@@ -55,7 +55,7 @@ fn broker(folder: &Path) -> Broker {
         .expect("is nats-server installed?")
 }
 
-fn agent(broker: &Broker, folder: &Path) -> Running {
+fn agent(broker: &Broker, folder: &Path) -> RunningAgent {
     let options = AgentOptions {
         url: broker.url().into(),
         token: broker.token().agent_token(),
@@ -73,9 +73,10 @@ fn agent(broker: &Broker, folder: &Path) -> Running {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
     let tell = Arc::new(move |what| drop(tell.lock().expect("lock").send(what)));
-    let thread =
-        std::thread::spawn(move || run_agent(&options, &mut Parrot, Arc::new(Mute), &ends, tell).expect("an agent"));
-    Running { stop, told, thread: Some(thread) }
+    let thread = std::thread::spawn(move || {
+        run_agent(&options, &mut Parrot, Arc::new(MuteResponder), &ends, tell).expect("an agent")
+    });
+    RunningAgent { stop, told, thread: Some(thread) }
 }
 
 fn the_agent(fleet: &Fleet) -> Agent {
@@ -88,15 +89,15 @@ fn the_agent(fleet: &Fleet) -> Agent {
     }
 }
 
-fn order_for(agent: &Agent) -> Order {
-    Order {
+fn order_for(agent: &Agent) -> SignedOrder {
+    SignedOrder {
         run: "r1".into(),
         agent: agent.name.clone(),
         instance: agent.instance.clone(),
         version: "1".into(),
         sequence: agent.last_order + 1,
         expires_us: Clock::default().now_us() + 60_000_000,
-        what: What::Stop { why: "enough".into() },
+        what: OrderKind::Stop { why: "enough".into() },
         payload_sha256: String::new(),
     }
 }
@@ -133,7 +134,7 @@ fn orders_that_are_forged_sent_again_or_expired_are_refused_and_counted() {
     let stranger = Token::new(b"another").expect("random");
     assert_eq!(refusal(&order.clone().seal(b"", &stranger.signing_key())), Refusal::Forged);
     assert_eq!(refusal(b"do it"), Refusal::Malformed);
-    let expired = Order { expires_us: Clock::default().now_us() - 1, ..order.clone() };
+    let expired = SignedOrder { expires_us: Clock::default().now_us() - 1, ..order.clone() };
     assert!(matches!(refusal(&expired.seal(b"", &key)), Refusal::Expired { .. }));
     // None of those messages used up the sequence number.
     assert!(matches!(send(&sealed), Reply::NotHere));
@@ -163,7 +164,8 @@ fn a_question_that_is_forged_or_sent_again_is_refused_and_counted() {
     let fleet = Fleet::connect(broker.url(), broker.token(), "1").expect("connected");
     let there = the_agent(&fleet);
     let key = broker.token().signing_key();
-    let question = Order { run: "c1".into(), sequence: 1, what: What::Ask { number: 1 }, ..order_for(&there) };
+    let question =
+        SignedOrder { run: "c1".into(), sequence: 1, what: OrderKind::Ask { number: 1 }, ..order_for(&there) };
     let send = |to: &str, message: &[u8]| send(&fleet, to, message);
     let refusal = |to: &str, message: &[u8]| refusal(&fleet, to, message);
     let sealed = question.clone().seal(b"what", &key);
@@ -174,7 +176,7 @@ fn a_question_that_is_forged_or_sent_again_is_refused_and_counted() {
     assert_eq!(refusal("ld.to.a.ask", &order_for(&there).seal(b"", &key)), Refusal::Malformed);
     assert!(matches!(send("ld.to.a.ask", &sealed), Reply::Taken));
     assert!(matches!(refusal("ld.to.a.ask", &sealed), Refusal::Replayed { .. }));
-    let leave = Order { sequence: 2, what: What::Leave, ..question.clone() };
+    let leave = SignedOrder { sequence: 2, what: OrderKind::Leave, ..question.clone() };
     assert!(matches!(send("ld.to.a.ask", &leave.seal(b"", &key)), Reply::Stopping));
     // A finished conversation cannot begin again, not even after the agent restarts.
     assert!(matches!(refusal("ld.to.a.ask", &sealed), Refusal::Replayed { .. }));
@@ -184,7 +186,7 @@ fn a_question_that_is_forged_or_sent_again_is_refused_and_counted() {
     drop(running);
     let _running = agent(&broker, folder.path());
     the_agent(&fleet);
-    let later = Order { sequence: 9, ..question };
+    let later = SignedOrder { sequence: 9, ..question };
     assert!(matches!(refusal("ld.to.a.ask", &later.seal(b"what", &key)), Refusal::Replayed { .. }));
 }
 
@@ -193,7 +195,7 @@ fn an_agent_publishes_and_hears_its_own_subjects_only() {
     let folder = tempfile::tempdir().expect("folder");
     let broker = broker(folder.path());
     let fleet = Fleet::connect(broker.url(), broker.token(), "1").expect("connected");
-    let entry = Entry {
+    let entry = JoinAttempt {
         url: broker.url().into(),
         token: broker.token().agent_token(),
         name: "b".into(),
@@ -287,11 +289,11 @@ fn a_broker_that_is_full_is_said_and_keeps_what_it_has_acknowledged() {
     // Room for a few records.
     limit(20_000);
     let assignment = Assignment { agent: the_agent(&fleet), payload: vec![b'x'; 2_000], files: Vec::new() };
-    let mut flight = fleet.start("r1", vec![assignment], &Departure::default()).expect("started");
+    let mut flight = fleet.start("r1", vec![assignment], &StartOptions::default()).expect("started");
     let deadline = Instant::now() + LONG;
     loop {
         let told = running.told.recv_timeout(deadline.saturating_duration_since(Instant::now())).expect("it says so");
-        if matches!(&told, Told::Trouble(what) if what.contains("does not take records")) {
+        if matches!(&told, AgentStatus::Trouble(what) if what.contains("does not take records")) {
             break;
         }
     }
@@ -300,12 +302,12 @@ fn a_broker_that_is_full_is_said_and_keeps_what_it_has_acknowledged() {
     while !flight.is_over() {
         assert!(Instant::now() < deadline + LONG, "it has not come: {seqs:?}");
         match flight.next(Duration::from_millis(200)).expect("a connection") {
-            Some(News::Arrived(arrived)) => {
+            Some(RemoteRunEvent::Arrived(arrived)) => {
                 assert!(arrived.bytes == [b'x'; 2_000]);
                 flight.commit(&arrived.id);
                 seqs.push(arrived.id.seq);
             }
-            Some(News::Ended(end)) => flight.commit(&end.id),
+            Some(RemoteRunEvent::Ended(end)) => flight.commit(&end.id),
             _ => {}
         }
     }

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lastdrop_fleet::{
-    Agent, AgentOptions, AgentToken, Assignment, Broker, BrokerOptions, End, Engine, EngineError, Fleet, Flight, Job,
-    Limits, Mute, News, RecordId, Respond, Sink, Start, Stop, Told, run_agent,
+    Agent, AgentOptions, AgentStatus, AgentToken, Assignment, Broker, BrokerOptions, Engine, EngineError, EpochEnd,
+    Fleet, Job, Limits, MuteResponder, RecordId, RemoteRun, RemoteRunEvent, Responder, Sink, Start, Stop, run_agent,
 };
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal};
@@ -136,17 +136,17 @@ impl World {
 /// An agent in a thread; it ends when dropped.
 pub struct AgentThread {
     stop: Stop,
-    pub told: Receiver<Told>,
+    pub told: Receiver<AgentStatus>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl AgentThread {
     pub fn start(options: AgentOptions) -> AgentThread {
-        AgentThread::answering(options, Arc::new(Mute))
+        AgentThread::answering(options, Arc::new(MuteResponder))
     }
 
     /// Starts an agent that answers questions.
-    pub fn answering(options: AgentOptions, respond: Arc<dyn Respond>) -> AgentThread {
+    pub fn answering(options: AgentOptions, respond: Arc<dyn Responder>) -> AgentThread {
         let (tell, told) = channel();
         let stop = Stop::default();
         let ends = stop.clone();
@@ -252,7 +252,8 @@ pub fn agent_process() {
         }
         asked.ask("SIGTERM");
     });
-    run_agent(&options, &mut Counter, Arc::new(Mute), &stop, Arc::new(|told| println!("{told:?}"))).expect("an agent");
+    run_agent(&options, &mut Counter, Arc::new(MuteResponder), &stop, Arc::new(|told| println!("{told:?}")))
+        .expect("an agent");
 }
 
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -280,13 +281,13 @@ pub fn assignments(agents: &[Agent], count: &Count) -> Vec<Assignment> {
 #[derive(Debug, Default)]
 pub struct Log {
     pub records: BTreeMap<RecordId, Vec<u8>>,
-    pub ends: Vec<End>,
+    pub ends: Vec<EpochEnd>,
     pub other: Vec<String>,
 }
 
 impl Log {
     /// Receives and commits records until `enough`.
-    pub fn follow(&mut self, flight: &mut Flight, enough: impl Fn(&Log, &Flight) -> bool) {
+    pub fn follow(&mut self, flight: &mut RemoteRun, enough: impl Fn(&Log, &RemoteRun) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !enough(self, flight) {
             assert!(
@@ -297,12 +298,12 @@ impl Log {
                 self.other
             );
             match flight.next(Duration::from_millis(200)).expect("a connection") {
-                Some(News::Arrived(arrived)) => {
+                Some(RemoteRunEvent::Arrived(arrived)) => {
                     flight.commit(&arrived.id);
                     let id = arrived.id.clone();
                     assert!(self.records.insert(arrived.id, arrived.bytes).is_none(), "{id:?} came twice");
                 }
-                Some(News::Ended(end)) => {
+                Some(RemoteRunEvent::Ended(end)) => {
                     flight.commit(&end.id);
                     self.ends.push(end);
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_fleet::{Broker, BrokerError, BrokerNews, BrokerOptions};
+use lastdrop_fleet::{Broker, BrokerError, BrokerEvent, BrokerOptions};
 
 use crate::exit::{Exit, UsageError};
 use crate::options::{URL_FILE, default_folder};
@@ -54,13 +54,13 @@ pub fn up(args: &UpArgs) -> Result<Exit> {
     while !stop.is_asked() {
         match broker.next(Duration::from_millis(100)) {
             None => {}
-            Some(BrokerNews::NoSync { version }) => note!(
+            Some(BrokerEvent::NoSync { version }) => note!(
                 "lastdrop fleet: nats-server {version} cannot flush each record to the disk (2.10 can): a power cut here may lose the last seconds"
             ),
-            Some(BrokerNews::Died { how }) => note!("lastdrop fleet: {how}; starting it again"),
-            Some(BrokerNews::Back) => note!("lastdrop fleet: nats-server is started again"),
-            Some(BrokerNews::Joined { agent }) => note!("lastdrop fleet: agent {agent} is let in"),
-            Some(BrokerNews::Refused { agent, why }) => note!("lastdrop fleet: agent {agent} is not let in: {why}"),
+            Some(BrokerEvent::Died { how }) => note!("lastdrop fleet: {how}; starting it again"),
+            Some(BrokerEvent::Back) => note!("lastdrop fleet: nats-server is started again"),
+            Some(BrokerEvent::Joined { agent }) => note!("lastdrop fleet: agent {agent} is let in"),
+            Some(BrokerEvent::Refused { agent, why }) => note!("lastdrop fleet: agent {agent} is not let in: {why}"),
         }
     }
     drop(broker);

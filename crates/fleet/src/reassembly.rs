@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 
-use crate::subjects::PartOf;
+use crate::subjects::PartId;
 
 /// Reserved for headers and the subject, which count towards the broker's limit.
 const SPARE: usize = 1 << 10;
@@ -21,42 +21,44 @@ pub(crate) fn split(kind: u8, record: &[u8], max_payload: usize) -> Vec<Bytes> {
 
 /// Records with missing parts. Each part comes with a `T`, its acknowledgement.
 #[derive(Debug)]
-pub(crate) struct Puzzle<T> {
+pub(crate) struct Reassembly<T> {
     /// The key ignores the part number. A record that is cut differently the second time has another key.
-    open: HashMap<PartOf, Vec<Option<(Bytes, T)>>>,
+    open: HashMap<PartId, Vec<Option<(Bytes, T)>>>,
 }
 
 /// A complete record.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Whole<T> {
+pub(crate) struct CompleteMessage<T> {
     pub kind: u8,
     pub content: Vec<u8>,
     /// The values that came with the parts, in order.
     pub with: Vec<T>,
 }
 
-impl<T> Default for Puzzle<T> {
+impl<T> Default for Reassembly<T> {
     fn default() -> Self {
-        Puzzle { open: HashMap::new() }
+        Reassembly { open: HashMap::new() }
     }
 }
 
-impl<T> Puzzle<T> {
+impl<T> Reassembly<T> {
     /// Adds a part; returns the record if it is complete.
     ///
     /// # Errors
     /// If no record can have such a part; the part's `T` is returned.
-    pub fn add(&mut self, of: &PartOf, bytes: Bytes, with: T) -> Result<Option<Whole<T>>, T> {
+    pub fn add(&mut self, of: &PartId, bytes: Bytes, with: T) -> Result<Option<CompleteMessage<T>>, T> {
         if of.parts > PARTS || of.part >= of.parts {
             return Err(with);
         }
         if of.parts == 1 {
             return match bytes.split_first() {
-                Some((kind, content)) => Ok(Some(Whole { kind: *kind, content: content.to_vec(), with: vec![with] })),
+                Some((kind, content)) => {
+                    Ok(Some(CompleteMessage { kind: *kind, content: content.to_vec(), with: vec![with] }))
+                }
                 None => Err(with),
             };
         }
-        let key = PartOf { part: 0, ..of.clone() };
+        let key = PartId { part: 0, ..of.clone() };
         let parts = self.open.entry(key.clone()).or_insert_with(|| (0..of.parts).map(|_| None).collect());
         if parts.iter().flatten().map(|(b, _)| b.len()).sum::<usize>() + bytes.len() > RECORD_BYTES {
             return Err(with);
@@ -65,7 +67,7 @@ impl<T> Puzzle<T> {
         if parts.iter().any(Option::is_none) {
             return Ok(None);
         }
-        let mut whole = Whole { kind: 0, content: Vec::new(), with: Vec::new() };
+        let mut whole = CompleteMessage { kind: 0, content: Vec::new(), with: Vec::new() };
         for (bytes, with) in self.open.remove(&key).into_iter().flatten().flatten() {
             whole.content.extend_from_slice(&bytes);
             whole.with.push(with);
@@ -80,12 +82,12 @@ impl<T> Puzzle<T> {
 
 /// A set of sequence numbers: all below a bound, and some above it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SequenceSet {
     below: u64,
     beyond: BTreeSet<u64>,
 }
 
-impl Seen {
+impl SequenceSet {
     /// Returns whether the number is new.
     pub fn insert(&mut self, seq: u64) -> bool {
         if self.contains(seq) {
@@ -112,8 +114,8 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn part(part: u32, parts: u32) -> PartOf {
-        PartOf { run: "r".into(), agent: "a".into(), epoch: 1, seq: 0, part, parts }
+    fn part(part: u32, parts: u32) -> PartId {
+        PartId { run: "r".into(), agent: "a".into(), epoch: 1, seq: 0, part, parts }
     }
 
     #[test]
@@ -122,7 +124,7 @@ mod tests {
             let record: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
             let parts = split(b'r', &record, SPARE + 256);
             assert!(parts.iter().all(|p| p.len() <= 256));
-            let mut puzzle = Puzzle::default();
+            let mut puzzle = Reassembly::default();
             let count = parts.len() as u32;
             let mut whole = None;
             for (i, bytes) in parts.iter().enumerate().rev() {
@@ -130,36 +132,36 @@ mod tests {
                 whole = puzzle.add(&part(i as u32, count), bytes.clone(), i).expect("a part");
             }
             let whole = whole.expect("all parts are there");
-            assert_eq!(whole, Whole { kind: b'r', content: record, with: (0..parts.len()).collect() });
+            assert_eq!(whole, CompleteMessage { kind: b'r', content: record, with: (0..parts.len()).collect() });
         }
     }
 
     #[test]
     fn a_part_twice_or_of_another_cut_does_not_mix() {
-        let mut puzzle = Puzzle::default();
+        let mut puzzle = Reassembly::default();
         assert!(puzzle.add(&part(0, 2), Bytes::from_static(b"rab"), 1).expect("a part").is_none());
         assert!(puzzle.add(&part(0, 2), Bytes::from_static(b"rab"), 2).expect("a part").is_none());
         assert!(puzzle.add(&part(1, 3), Bytes::from_static(b"xx"), 3).expect("a part").is_none());
         let whole = puzzle.add(&part(1, 2), Bytes::from_static(b"cd"), 4).expect("a part");
-        assert_eq!(whole, Some(Whole { kind: b'r', content: b"abcd".to_vec(), with: vec![2, 4] }));
-        let mut empty = Puzzle::default();
+        assert_eq!(whole, Some(CompleteMessage { kind: b'r', content: b"abcd".to_vec(), with: vec![2, 4] }));
+        let mut empty = Reassembly::default();
         assert_eq!(empty.add(&part(0, 2), Bytes::new(), 1), Ok(None));
         assert_eq!(
             empty.add(&part(1, 2), Bytes::new(), 2),
-            Ok(Some(Whole { kind: 0, content: Vec::new(), with: vec![1, 2] }))
+            Ok(Some(CompleteMessage { kind: 0, content: Vec::new(), with: vec![1, 2] }))
         );
     }
 
     #[test]
     fn what_no_record_looks_like_is_given_back() {
-        let mut puzzle = Puzzle::default();
+        let mut puzzle = Reassembly::default();
         assert_eq!(puzzle.add(&part(0, 1), Bytes::new(), 7), Err(7));
         assert_eq!(puzzle.add(&part(0, PARTS + 1), Bytes::from_static(b"r"), 8), Err(8));
     }
 
     #[test]
     fn numbers_are_new_once() {
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         for seq in [0, 2, 1, 5] {
             assert!(seen.insert(seq));
             assert!(!seen.insert(seq));

@@ -6,11 +6,11 @@ use async_nats::{Client, RequestErrorKind, jetstream};
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use crate::coordinator::{Departure, Fleet, FleetError};
+use crate::coordinator::{Fleet, FleetError, StartOptions};
 use crate::files::store;
 use crate::link::chain;
 use crate::messages::{Clock, Reply};
-use crate::order::{Order, Refusal, Stored, What};
+use crate::order::{OrderKind, Refusal, SignedOrder, StoredFile};
 use crate::roster::{Agent, Assignment};
 use crate::subjects::{self, ping};
 use crate::tokens::Token;
@@ -43,7 +43,7 @@ pub(crate) async fn offset(client: &Client, agent: &str) -> Option<(i64, u64)> {
 
 /// The agents that take part in a run, and the orders they get.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Participants {
     client: Client,
     jetstream: jetstream::Context,
     token: Token,
@@ -61,9 +61,9 @@ struct Member {
     last_order: u64,
 }
 
-impl Crew {
-    pub fn new(fleet: &Fleet, run: &str) -> Crew {
-        Crew {
+impl Participants {
+    pub fn new(fleet: &Fleet, run: &str) -> Participants {
+        Participants {
             client: fleet.link.client.clone(),
             jetstream: fleet.link.jetstream.clone(),
             token: fleet.token.clone(),
@@ -87,12 +87,12 @@ impl Crew {
     pub async fn prepare(
         &mut self,
         assignments: &[Assignment],
-        how: &Departure,
+        how: &StartOptions,
     ) -> Result<Vec<(String, Option<u64>)>, FleetError> {
         let mut orders = Vec::new();
         for assignment in assignments {
             self.add(&assignment.agent);
-            let mut files: Vec<Stored> = Vec::new();
+            let mut files: Vec<StoredFile> = Vec::new();
             for (name, content) in &assignment.files {
                 files.push(store(&self.jetstream, name, content).await.map_err(FleetError::Broker)?);
             }
@@ -104,7 +104,7 @@ impl Crew {
                 }
             };
             let bytes = if inline { assignment.payload.clone() } else { Vec::new() };
-            orders.push((What::Prepare { payload, files }, bytes));
+            orders.push((OrderKind::Prepare { payload, files }, bytes));
         }
         let replies = self.give(orders, how.ready_within).await;
         let mut epochs = Vec::new();
@@ -136,26 +136,27 @@ impl Crew {
     }
 
     /// Tells all agents when to begin. Returns that time in microseconds since 1970, by our clock. An agent
-    /// that does not answer will send no beats either, and so is lost in time.
+    /// that does not answer will send no heartbeats either, and so is lost in time.
     pub async fn go(&mut self, lead: Duration) -> i64 {
         let coordinator_us = Clock::default().now_us() + lead.as_micros() as i64;
-        let go = |m: &Member| What::Go { at_us: coordinator_us + m.offset_us, coordinator_us, error_us: m.error_us };
+        let go =
+            |m: &Member| OrderKind::Go { at_us: coordinator_us + m.offset_us, coordinator_us, error_us: m.error_us };
         let orders = self.members.iter().map(|m| (go(m), Vec::new())).collect();
         self.give(orders, Duration::from_secs(5)).await;
         coordinator_us
     }
 
     pub async fn stop(&mut self, why: &str) {
-        let orders = self.members.iter().map(|_| (What::Stop { why: why.to_owned() }, Vec::new())).collect();
+        let orders = self.members.iter().map(|_| (OrderKind::Stop { why: why.to_owned() }, Vec::new())).collect();
         self.give(orders, Duration::from_secs(5)).await;
     }
 
     /// Sends an order to each member, all at once; returns their replies.
-    async fn give(&mut self, orders: Vec<(What, Vec<u8>)>, within: Duration) -> Vec<Result<Reply, String>> {
+    async fn give(&mut self, orders: Vec<(OrderKind, Vec<u8>)>, within: Duration) -> Vec<Result<Reply, String>> {
         let now_us = Clock::default().now_us();
         let mut each = Vec::new();
         for (member, (what, payload)) in self.members.iter_mut().zip(orders) {
-            let order = Order {
+            let order = SignedOrder {
                 run: self.run.clone(),
                 agent: member.name.clone(),
                 instance: member.instance.clone(),

@@ -8,15 +8,15 @@ use async_nats::Message;
 use futures_util::StreamExt;
 use tokio::sync::{oneshot, watch};
 
-use super::answering::{Conversations, Respond};
-use super::entry::Entry;
+use super::answering::{Conversations, Responder};
 use super::home::Home;
-use super::{AgentOptions, Shared, Tell, Told};
+use super::join::JoinAttempt;
+use super::{AgentOptions, AgentStatus, Shared, StatusListener};
 use crate::engine::{File, Files, Job, Start, Stop};
 use crate::files::{FetchError, fetch};
 use crate::link::{Driver, Link};
-use crate::messages::{Beat, Reply};
-use crate::order::{Order, Reader, Refusal, Stored, What};
+use crate::messages::{Heartbeat, Reply};
+use crate::order::{OrderKind, OrderVerifier, Refusal, SignedOrder, StoredFile};
 use crate::outbox::Outbox;
 use crate::roster::{Agent, Refusals};
 use crate::subjects::{WHO, alive, order, ping, question};
@@ -34,7 +34,7 @@ pub(super) struct Task {
 
 /// The current job.
 #[derive(Debug)]
-struct Current {
+struct CurrentJob {
     run: String,
     stop: Stop,
     go: Sender<Start>,
@@ -43,18 +43,18 @@ struct Current {
 }
 
 #[derive(Debug)]
-struct State {
+struct HandlerState {
     home: Home,
-    current: Option<Current>,
+    current: Option<CurrentJob>,
     refused: Refusals,
-    /// The journal's last error. It is kept until a beat has reported it, even if writing works again.
+    /// The journal's last error. It is kept until a heartbeat has reported it, even if writing works again.
     journal_trouble: Option<String>,
     journal_works: bool,
     /// The trouble that was reported last, so that each is reported once.
     told: Option<String>,
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<HandlerState>) -> MutexGuard<'_, HandlerState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -64,19 +64,19 @@ fn not_noted(e: std::io::Error) -> Refusal {
 
 /// Handles requests until closed.
 #[derive(Clone)]
-pub(super) struct Desk {
+pub(super) struct OrderHandler {
     options: Arc<AgentOptions>,
-    state: Shared<State>,
+    state: Shared<HandlerState>,
     outbox: Arc<Outbox>,
     link: Link,
     tasks: Sender<Task>,
     conversations: Conversations,
     driver: Arc<Driver>,
     closed: Arc<watch::Sender<bool>>,
-    tell: Tell,
+    tell: StatusListener,
 }
 
-impl Desk {
+impl OrderHandler {
     #[expect(clippy::too_many_arguments, reason = "the parts of an agent meet here, once")]
     pub fn open(
         options: &AgentOptions,
@@ -85,17 +85,17 @@ impl Desk {
         link: Link,
         outbox: &Arc<Outbox>,
         tasks: Sender<Task>,
-        respond: Arc<dyn Respond>,
+        respond: Arc<dyn Responder>,
         stop: &Stop,
-        tell: &Tell,
-    ) -> Desk {
-        let entry = Entry {
+        tell: &StatusListener,
+    ) -> OrderHandler {
+        let entry = JoinAttempt {
             url: options.url.clone(),
             token: options.token.clone(),
             name: options.name.clone(),
             password: home.state.password.clone(),
         };
-        let state = State {
+        let state = HandlerState {
             home,
             current: None,
             refused: Refusals::default(),
@@ -107,7 +107,7 @@ impl Desk {
         let counted = Arc::clone(&state);
         let count = move |refusal: &Refusal| lock(&counted).refused.count(refusal);
         let conversations = Conversations::new(options, driver, &link, respond, stop, tell, Box::new(count));
-        let desk = Desk {
+        let desk = OrderHandler {
             options: Arc::new(options.clone()),
             state,
             conversations,
@@ -150,7 +150,7 @@ impl Desk {
         let _ = self.driver.wait(async { tokio::time::timeout(Duration::from_secs(2), leave).await });
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HandlerState> {
         lock(&self.state)
     }
 
@@ -170,7 +170,7 @@ impl Desk {
         }
     }
 
-    /// Returns the journal's trouble if no beat has reported it: no beat follows the last word of a job.
+    /// Returns the journal's trouble if no heartbeat has reported it: no heartbeat follows the final report of a job.
     pub fn untold_trouble(&self) -> Option<String> {
         let state = self.state();
         state.journal_trouble.clone().filter(|what| state.told.as_ref() != Some(what))
@@ -233,7 +233,7 @@ impl Desk {
     async fn reply(&self, message: &Message, reply: Result<Reply, Refusal>) {
         let reply = reply.unwrap_or_else(|refusal| {
             self.state().refused.count(&refusal);
-            (self.tell)(Told::Refused(refusal.clone()));
+            (self.tell)(AgentStatus::Refused(refusal.clone()));
             Reply::Refused(refusal)
         });
         self.answer(message, serde_json::to_vec(&reply).expect("a reply is JSON")).await;
@@ -249,13 +249,13 @@ impl Desk {
 
     fn take_question(&self, message: &[u8]) -> Result<Reply, Refusal> {
         let (order, payload) = self.read(message, |_| 0)?;
-        if !matches!(order.what, What::Ask { .. } | What::Still | What::Leave) {
+        if !matches!(order.what, OrderKind::Ask { .. } | OrderKind::Still | OrderKind::Leave) {
             return Err(Refusal::Malformed);
         }
         if let Some(reply) = self.conversations.take(&order, payload)? {
             return Ok(reply);
         }
-        if order.what != (What::Ask { number: 1 }) {
+        if order.what != (OrderKind::Ask { number: 1 }) {
             return Ok(Reply::NotHere);
         }
         let mut state = self.state();
@@ -271,7 +271,7 @@ impl Desk {
     async fn take(&self, message: &[u8]) -> Result<Reply, Refusal> {
         let (order, payload) = self.open_order(message)?;
         match order.what {
-            What::Prepare { payload: stored, files } => {
+            OrderKind::Prepare { payload: stored, files } => {
                 let (job, stop, go) = self.begin(&order.run)?;
                 let fetched = self.fetched(job, payload, stored.as_ref(), &files).await;
                 let job = fetched.inspect_err(|_| self.free())?;
@@ -285,7 +285,7 @@ impl Desk {
                     Err(_) => Ok(Reply::NotHere),
                 }
             }
-            What::Go { at_us, coordinator_us, error_us } => {
+            OrderKind::Go { at_us, coordinator_us, error_us } => {
                 let mut state = self.state();
                 let Some(current) = state.current.as_mut().filter(|c| c.run == order.run) else {
                     return Ok(Reply::NotHere);
@@ -294,8 +294,8 @@ impl Desk {
                 current.began = Some(start.at);
                 Ok(if current.go.send(start).is_ok() { Reply::Going } else { Reply::NotHere })
             }
-            What::Ask { .. } | What::Still | What::Leave => Err(Refusal::Malformed),
-            What::Stop { why } => {
+            OrderKind::Ask { .. } | OrderKind::Still | OrderKind::Leave => Err(Refusal::Malformed),
+            OrderKind::Stop { why } => {
                 let state = self.state();
                 let Some(current) = state.current.as_ref().filter(|c| c.run == order.run) else {
                     return Ok(Reply::NotHere);
@@ -307,9 +307,9 @@ impl Desk {
     }
 
     /// Checks an order, and stores its sequence number before anything is done about it.
-    fn open_order<'m>(&self, message: &'m [u8]) -> Result<(Order, &'m [u8]), Refusal> {
+    fn open_order<'m>(&self, message: &'m [u8]) -> Result<(SignedOrder, &'m [u8]), Refusal> {
         let (order, payload) = self.read(message, |state| state.home.state.last_order)?;
-        if matches!(order.what, What::Ask { .. } | What::Still | What::Leave) {
+        if matches!(order.what, OrderKind::Ask { .. } | OrderKind::Still | OrderKind::Leave) {
             return Err(Refusal::Malformed);
         }
         let mut state = self.state();
@@ -319,9 +319,13 @@ impl Desk {
     }
 
     /// Checks that a message is signed, meant for this agent, and not expired or replayed.
-    fn read<'m>(&self, message: &'m [u8], last: impl Fn(&State) -> u64) -> Result<(Order, &'m [u8]), Refusal> {
+    fn read<'m>(
+        &self,
+        message: &'m [u8],
+        last: impl Fn(&HandlerState) -> u64,
+    ) -> Result<(SignedOrder, &'m [u8]), Refusal> {
         let state = self.state();
-        let reader = Reader {
+        let reader = OrderVerifier {
             token: &self.options.token,
             agent: &self.options.name,
             instance: &state.home.state.instance,
@@ -329,7 +333,7 @@ impl Desk {
             last: last(&state),
             now_us: self.options.clock().now_us(),
         };
-        Order::open(message, &reader)
+        SignedOrder::open(message, &reader)
     }
 
     fn begin(&self, run: &str) -> Result<(Job, Stop, Receiver<Start>), Refusal> {
@@ -338,7 +342,7 @@ impl Desk {
             return Err(Refusal::Busy(current.run.clone()));
         }
         let (stop, (send, go)) = (Stop::default(), channel());
-        state.current = Some(Current { run: run.to_owned(), stop: stop.clone(), go: send, began: None });
+        state.current = Some(CurrentJob { run: run.to_owned(), stop: stop.clone(), go: send, began: None });
         let job = Job {
             run: run.to_owned(),
             agent: self.options.name.clone(),
@@ -354,11 +358,11 @@ impl Desk {
         &self,
         mut job: Job,
         payload: &[u8],
-        stored: Option<&Stored>,
-        files: &[Stored],
+        stored: Option<&StoredFile>,
+        files: &[StoredFile],
     ) -> Result<Job, Refusal> {
         let folder = self.state().home.files();
-        let refused = |file: &Stored, e: FetchError| match e {
+        let refused = |file: &StoredFile, e: FetchError| match e {
             FetchError::Damaged => Refusal::Damaged(format!("file {}", file.name)),
             e => Refusal::Declined(format!("file {}: {e}", file.name)),
         };
@@ -378,7 +382,7 @@ impl Desk {
         Ok(job)
     }
 
-    /// Sends beats while there is a job, enforces its time limits, and stops it when the agent ends.
+    /// Sends heartbeats while there is a job, enforces its time limits, and stops it when the agent ends.
     async fn keep_time(self, stop: Stop) {
         let mut beat = Instant::now();
         loop {
@@ -393,14 +397,14 @@ impl Desk {
         }
     }
 
-    /// Returns the beat to send, if a job is running.
-    fn look_after(&self, stop: &Stop, tell: bool) -> Option<Beat> {
+    /// Returns the heartbeat to send, if a job is running.
+    fn look_after(&self, stop: &Stop, tell: bool) -> Option<Heartbeat> {
         let mut state = self.state();
         let trouble = state.journal_trouble.clone().or_else(|| self.outbox.trouble());
         if tell && trouble != state.told {
             state.told.clone_from(&trouble);
             if let Some(what) = &trouble {
-                (self.tell)(Told::Trouble(what.clone()));
+                (self.tell)(AgentStatus::Trouble(what.clone()));
             }
         }
         if tell && state.journal_works {
@@ -415,22 +419,22 @@ impl Desk {
         if self.options.limits.max_time.is_some_and(|limit| Instant::now().saturating_duration_since(began) > limit) {
             current.stop.ask("the agent's --max-time is over");
         }
-        Some(Beat { run: current.run.clone(), epoch, trouble })
+        Some(Heartbeat { run: current.run.clone(), epoch, trouble })
     }
 
     /// Reports when the connection to the broker breaks and returns. A broker that has forgotten its users
     /// gets a new join request.
-    async fn stay_in(self, entry: Entry) {
+    async fn stay_in(self, entry: JoinAttempt) {
         let mut up = self.link.up.clone();
         loop {
             if up.wait_for(|up| !*up).await.is_err() {
                 return;
             }
-            (self.tell)(Told::Away("the connection to the broker broke".into()));
+            (self.tell)(AgentStatus::Away("the connection to the broker broke".into()));
             while tokio::time::timeout(Duration::from_secs(5), self.link.wait_up()).await.is_err() {
                 let _ = entry.ask().await;
             }
-            (self.tell)(Told::Back);
+            (self.tell)(AgentStatus::Back);
         }
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use async_nats::RequestErrorKind;
 
 use crate::link::{Link, LinkError, Login, chain};
-use crate::messages::{Join, Joined};
+use crate::messages::{Join, JoinReply};
 use crate::subjects::{JOIN, JOINER, inbox, user};
 use crate::tokens::AgentToken;
 
 /// An agent that wants to join.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct JoinAttempt {
     pub url: String,
     pub token: AgentToken,
     pub name: String,
@@ -21,22 +21,22 @@ pub(crate) struct Entry {
 
 /// The reason why an agent could not join.
 #[derive(Debug, thiserror::Error)]
-pub enum EntryError {
+pub enum JoinError {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error("the fleet does not take an agent called {name}: {why}")]
     Refused { name: String, why: String },
 }
 
-impl EntryError {
+impl JoinError {
     pub fn may_pass(&self) -> bool {
-        matches!(self, EntryError::Link(e) if e.may_pass())
+        matches!(self, JoinError::Link(e) if e.may_pass())
     }
 }
 
-impl Entry {
+impl JoinAttempt {
     /// Sends a join request.
-    pub async fn ask(&self) -> Result<(), EntryError> {
+    pub async fn ask(&self) -> Result<(), JoinError> {
         let login = Login {
             url: self.url.clone(),
             user: JOINER.into(),
@@ -50,8 +50,8 @@ impl Entry {
         let answer = link.client.request(JOIN, join.into()).await;
         let _ = link.client.drain().await;
         match answer {
-            Ok(message) => match serde_json::from_slice::<Joined>(&message.payload) {
-                Ok(Joined { refused: Some(why) }) => Err(EntryError::Refused { name: self.name.clone(), why }),
+            Ok(message) => match serde_json::from_slice::<JoinReply>(&message.payload) {
+                Ok(JoinReply { refused: Some(why) }) => Err(JoinError::Refused { name: self.name.clone(), why }),
                 _ => Ok(()),
             },
             Err(e) if e.kind() == RequestErrorKind::NoResponders => {
@@ -62,10 +62,10 @@ impl Entry {
     }
 
     /// Sends a join request, then connects as the agent's own user.
-    pub async fn enter(&self) -> Result<Link, EntryError> {
+    pub async fn enter(&self) -> Result<Link, JoinError> {
         match self.ask().await {
             // A broker run by the user admits nobody by itself: its users are fixed in its configuration.
-            Err(EntryError::Link(LinkError::NotWelcome(_))) => return Ok(Link::open_patiently(&self.as_it_is()).await?),
+            Err(JoinError::Link(LinkError::NotWelcome(_))) => return Ok(Link::open_patiently(&self.as_it_is()).await?),
             asked => asked?,
         }
         let login = Login {
@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    fn not_yet(&self, why: String) -> EntryError {
-        EntryError::Link(LinkError::Unreachable { url: self.url.clone(), why })
+    fn not_yet(&self, why: String) -> JoinError {
+        JoinError::Link(LinkError::Unreachable { url: self.url.clone(), why })
     }
 }

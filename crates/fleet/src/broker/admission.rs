@@ -8,21 +8,21 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 
 use crate::coordinator::Fleet;
-use crate::messages::{Join, Joined};
+use crate::messages::{Join, JoinReply};
 use crate::subjects::{JOIN, is_agent_name, ping};
 
 /// A join request of an agent.
 #[derive(Debug)]
-pub(super) struct Knock {
+pub(super) struct JoinRequest {
     pub join: Join,
     reply: Subject,
 }
 
 #[derive(Debug)]
-pub(super) struct Door(Receiver<Knock>);
+pub(super) struct Admission(Receiver<JoinRequest>);
 
 /// Starts to receive join requests.
-pub(super) fn open(fleet: &Fleet) -> Door {
+pub(super) fn open(fleet: &Fleet) -> Admission {
     let (give, knocks) = channel();
     let client = fleet.link.client.clone();
     let listening = fleet.driver.wait(async {
@@ -41,24 +41,24 @@ pub(super) fn open(fleet: &Fleet) -> Door {
                         && join.password.bytes().all(|b| b.is_ascii_hexdigit())
                 };
                 match serde_json::from_slice::<Join>(&message.payload) {
-                    Ok(join) if sound(&join) => drop(give.send(Knock { join, reply })),
+                    Ok(join) if sound(&join) => drop(give.send(JoinRequest { join, reply })),
                     _ => {}
                 }
             }
         });
     }
-    Door(knocks)
+    Admission(knocks)
 }
 
-impl Door {
-    pub fn next(&self, timeout: Duration) -> Option<Knock> {
+impl Admission {
+    pub fn next(&self, timeout: Duration) -> Option<JoinRequest> {
         self.0.recv_timeout(timeout).ok()
     }
 }
 
-impl Knock {
+impl JoinRequest {
     pub fn answer(self, fleet: &Fleet, refused: Option<String>) {
-        let answer = serde_json::to_vec(&Joined { refused }).unwrap_or_default();
+        let answer = serde_json::to_vec(&JoinReply { refused }).unwrap_or_default();
         let client = &fleet.link.client;
         let sent = async { client.publish(self.reply, answer.into()).await.is_ok() && client.flush().await.is_ok() };
         // An agent without an answer repeats its request.

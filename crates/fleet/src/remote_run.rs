@@ -3,19 +3,19 @@
 //! ```text
 //! let fleet = Fleet::connect(url, token)?;
 //! let chosen = choose(&fleet.agents()?, "all")?;
-//! let mut flight = fleet.start(run, assignments, &Departure::default())?;   // or fleet.resume(run, names, &have)
-//! while let Some(news) = flight.next(Duration::from_secs(1))? {              // None: nothing within that time
-//!     match news {
-//!         News::Arrived(arrived) => { commit(&arrived); flight.commit(&arrived.id); }   // once for each record
-//!         News::Ended(end) => { commit(&end); flight.commit(&end.id); }               // once for each agent and epoch
-//!         News::Lost { agent, since } => …     // silent; records of it may still come, then News::Back
-//!         News::Back { agent } => …
-//!         News::Status(status) => …            // for people to read
+//! let mut run = fleet.start(id, assignments, &StartOptions::default())?;   // or fleet.resume(id, names, &have)
+//! while let Some(event) = run.next(Duration::from_secs(1))? {               // None: nothing within that time
+//!     match event {
+//!         Arrived(arrived) => { commit(&arrived); run.commit(&arrived.id); }   // once for each record
+//!         Ended(end) => { commit(&end); run.commit(&end.id); }                 // once for each agent and epoch
+//!         Lost { agent, since } => …     // silent; its records may still come, after Back
+//!         Back { agent } => …
+//!         Status(notice) => …            // for people to read
 //!     }
-//!     if flight.is_over() { break }
+//!     if run.is_over() { break }
 //! }
-//! flight.stop("…")          // asks all agents for an orderly end; records go on to arrive
-//! fleet.waiting()           // runs of which records came after their flight was over: resume them, and amend
+//! run.stop("…")             // asks all agents to stop in an orderly way; records continue to arrive
+//! fleet.waiting()           // runs whose records came after the coordinator had left: resume them, and add the records
 //! ```
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -28,14 +28,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use crate::coordinator::{Deliveries, Departure, Fleet, FleetError};
-use crate::crew::Crew;
-use crate::intake::{Inbound, QUEUE, consumer, fetch, hear, settled};
+use crate::coordinator::{DeliveryMode, Fleet, FleetError, StartOptions};
+use crate::intake::{InboundMessage, QUEUE, consumer, fetch, hear, settled};
 use crate::journal::{END, RECORD};
 use crate::link::{Driver, Link, chain};
-use crate::messages::{Beat, Clock, LastWord};
-use crate::parts::{Puzzle, Seen, Whole};
-use crate::subjects::{ALIVE, PartOf, RECORDS};
+use crate::messages::{Clock, FinalReport, Heartbeat};
+use crate::participants::Participants;
+use crate::reassembly::{CompleteMessage, Reassembly, SequenceSet};
+use crate::subjects::{ALIVE, PartId, RECORDS};
 
 /// Identifies one record of one agent, however often it is delivered. Use it as the key for `INSERT OR
 /// IGNORE`.
@@ -45,31 +45,31 @@ pub struct RecordId {
     pub agent: String,
     /// The epoch of the agent that made it.
     pub epoch: u64,
-    /// Counts from 0 without gaps, per run, agent and epoch. `End` has the number after the last record.
+    /// Counts from 0 without gaps, per run, agent and epoch. `EpochEnd` has the number after the last record.
     pub seq: u64,
 }
 
 /// An event of a run.
 #[derive(Debug)]
-pub enum News {
+pub enum RemoteRunEvent {
     /// A record, the first time it arrives. Records of one agent come in order unless a part had to be sent
     /// again; those of different agents come in any order.
-    Arrived(Arrived),
+    Arrived(ArrivedRecord),
     /// The last message of an agent's epoch: its number of records, and whether it finished its job. It may
     /// arrive before some of those records.
-    Ended(End),
-    /// Nothing was heard of an agent for `Departure::patience`. `since` is the time since the last message.
+    Ended(EpochEnd),
+    /// Nothing was heard of an agent for `StartOptions::patience`. `since` is the time since the last message.
     Lost { agent: String, since: Duration },
     /// A lost agent is heard again.
     Back { agent: String },
     /// A message for people: the broker is away or back, an agent's disk is full, a message was refused.
-    Status(Status),
+    Status(FleetNotice),
 }
 
-/// A record to commit, and then to confirm with `Flight::commit`. Without that it is delivered again after a
+/// A record to commit, and then to confirm with `RemoteRun::commit`. Without that it is delivered again after a
 /// while, or when the run is resumed.
 #[derive(Debug)]
-pub struct Arrived {
+pub struct ArrivedRecord {
     pub id: RecordId,
     /// The bytes passed to `Sink::record`.
     pub bytes: Vec<u8>,
@@ -77,7 +77,7 @@ pub struct Arrived {
 
 /// The end of an agent's epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
+pub struct EpochEnd {
     pub id: RecordId,
     /// Number of records the agent made in this epoch, numbered 0 to `records` - 1.
     pub records: u64,
@@ -88,7 +88,7 @@ pub struct End {
 
 /// A message for people, about the broker or an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Status {
+pub enum FleetNotice {
     /// There is no connection to the broker. Meanwhile the state of agents is unknown, and none is called
     /// lost.
     BrokerAway,
@@ -108,36 +108,36 @@ pub enum Status {
 
 /// A run in progress. Dropping it leaves the agents at work and their records in the broker; `Fleet::resume`
 /// continues it.
-pub struct Flight {
+pub struct RemoteRun {
     driver: Arc<Driver>,
     link: Link,
     run: String,
     patience: Duration,
-    deliveries: Deliveries,
-    messages: Receiver<Inbound>,
-    agents: BTreeMap<String, Watched>,
-    puzzle: Puzzle<Acker>,
+    deliveries: DeliveryMode,
+    messages: Receiver<InboundMessage>,
+    agents: BTreeMap<String, WatchedAgent>,
+    puzzle: Reassembly<Acker>,
     /// The acknowledgements of each record that was handed over and not committed yet.
     receipts: HashMap<RecordId, Vec<Acker>>,
-    pending: VecDeque<News>,
+    pending: VecDeque<RemoteRunEvent>,
     refused: u64,
     acknowledged: u64,
     /// Time of the last connect; `None` while disconnected.
     up_since: Option<Instant>,
-    pub(crate) crew: Option<Crew>,
+    pub(crate) crew: Option<Participants>,
     pub(crate) started_us: i64,
     /// Dropping it ends the tasks on the connection's thread.
     _alive: watch::Sender<()>,
 }
 
-impl std::fmt::Debug for Flight {
+impl std::fmt::Debug for RemoteRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Flight").field("run", &self.run).field("agents", &self.agents).finish_non_exhaustive()
+        f.debug_struct("RemoteRun").field("run", &self.run).field("agents", &self.agents).finish_non_exhaustive()
     }
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedAgent {
     /// The epoch that took the order, if known.
     epoch: Option<u64>,
     heard: Instant,
@@ -149,27 +149,27 @@ struct Watched {
 /// What is known of one epoch of an agent.
 #[derive(Debug, Default)]
 struct Epoch {
-    seen: Seen,
-    committed: Seen,
-    /// The number of records, once the last word has come.
+    seen: SequenceSet,
+    committed: SequenceSet,
+    /// The number of records, once the final report has come.
     records: Option<u64>,
 }
 
 impl Epoch {
-    /// All records and the last word are committed.
+    /// All records and the final report are committed.
     fn is_whole(&self) -> bool {
         self.records.is_some_and(|records| self.committed.has_all_below(records.saturating_add(1)))
     }
 }
 
-impl Flight {
+impl RemoteRun {
     pub(crate) async fn open(
         fleet: &Fleet,
         run: &str,
         agents: Vec<(String, Option<u64>)>,
-        how: &Departure,
+        how: &StartOptions,
         have: &[RecordId],
-    ) -> Result<Flight, FleetError> {
+    ) -> Result<RemoteRun, FleetError> {
         let failed = |e: &dyn std::error::Error| FleetError::Broker(chain(e));
         let (alive, ends) = watch::channel(());
         let (send, messages) = channel(QUEUE);
@@ -181,8 +181,8 @@ impl Flight {
         let consumer = consumer(&fleet.link.jetstream, run).await.map_err(FleetError::Broker)?;
         fleet.driver.spawn(fetch(fleet.link.clone(), consumer, run.to_owned(), send, ends));
         let now = Instant::now();
-        let watched = |epoch| Watched { epoch, heard: now, lost: false, trouble: None, epochs: BTreeMap::new() };
-        let mut flight = Flight {
+        let watched = |epoch| WatchedAgent { epoch, heard: now, lost: false, trouble: None, epochs: BTreeMap::new() };
+        let mut flight = RemoteRun {
             driver: Arc::clone(&fleet.driver),
             link: fleet.link.clone(),
             run: run.to_owned(),
@@ -190,7 +190,7 @@ impl Flight {
             deliveries: how.deliveries,
             messages,
             agents: agents.into_iter().map(|(name, epoch)| (name, watched(epoch))).collect(),
-            puzzle: Puzzle::default(),
+            puzzle: Reassembly::default(),
             receipts: HashMap::new(),
             pending: VecDeque::new(),
             refused: 0,
@@ -226,7 +226,7 @@ impl Flight {
     ///
     /// # Errors
     /// If the connection's thread is gone, which happens only when it ends.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<News>, FleetError> {
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<RemoteRunEvent>, FleetError> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(news) = self.pending.pop_front() {
@@ -239,8 +239,8 @@ impl Flight {
             let rest = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(200));
             let (driver, messages) = (Arc::clone(&self.driver), &mut self.messages);
             match driver.wait(async { tokio::time::timeout(rest, messages.recv()).await }) {
-                Ok(Some(Inbound::Message(message))) => self.message(*message),
-                Ok(Some(Inbound::Beat(agent, beat))) => self.beat(&agent, beat),
+                Ok(Some(InboundMessage::Message(message))) => self.message(*message),
+                Ok(Some(InboundMessage::Heartbeat(agent, beat))) => self.beat(&agent, beat),
                 Ok(None) => return Err(FleetError::Broker("the connection has ended".into())),
                 Err(_) if Instant::now() >= deadline => return Ok(None),
                 Err(_) => {}
@@ -259,7 +259,7 @@ impl Flight {
         }
     }
 
-    /// Returns whether every agent has sent its last word for the epoch that took the order, and all its
+    /// Returns whether every agent has sent its final report for the epoch that took the order, and all its
     /// records are committed.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -279,7 +279,7 @@ impl Flight {
     /// Leaves the run after acknowledging what was committed. Later records wait in the broker
     /// (`Fleet::waiting`).
     pub fn close(self) {
-        let Flight { driver, link, run, receipts, _alive: alive, .. } = self;
+        let RemoteRun { driver, link, run, receipts, _alive: alive, .. } = self;
         // Stop fetching.
         drop(alive);
         let leave = async {
@@ -297,11 +297,11 @@ impl Flight {
         match (self.link.is_up(), self.up_since) {
             (false, Some(_)) => {
                 self.up_since = None;
-                self.pending.push_back(News::Status(Status::BrokerAway));
+                self.pending.push_back(RemoteRunEvent::Status(FleetNotice::BrokerAway));
             }
             (true, None) => {
                 self.up_since = Some(now);
-                self.pending.push_back(News::Status(Status::BrokerBack));
+                self.pending.push_back(RemoteRunEvent::Status(FleetNotice::BrokerBack));
             }
             _ => {}
         }
@@ -315,12 +315,12 @@ impl Flight {
             let since = now.duration_since(agent.heard);
             if !agent.lost && !over && now.duration_since(agent.heard.max(up_since)) >= self.patience {
                 agent.lost = true;
-                self.pending.push_back(News::Lost { agent: name.clone(), since });
+                self.pending.push_back(RemoteRunEvent::Lost { agent: name.clone(), since });
             }
         }
     }
 
-    fn beat(&mut self, name: &str, beat: Beat) {
+    fn beat(&mut self, name: &str, beat: Heartbeat) {
         let Some(agent) = self.agents.get_mut(name) else { return };
         if agent.epoch.is_none() {
             agent.epoch = Some(beat.epoch);
@@ -334,7 +334,7 @@ impl Flight {
         let Some(agent) = self.agents.get_mut(name).filter(|agent| agent.trouble != said) else { return };
         agent.trouble.clone_from(&said);
         if let Some(what) = said {
-            self.pending.push_back(News::Status(Status::Trouble { agent: name.to_owned(), what }));
+            self.pending.push_back(RemoteRunEvent::Status(FleetNotice::Trouble { agent: name.to_owned(), what }));
         }
     }
 
@@ -342,18 +342,18 @@ impl Flight {
         let Some(agent) = self.agents.get_mut(name) else { return };
         agent.heard = Instant::now();
         if std::mem::take(&mut agent.lost) {
-            self.pending.push_back(News::Back { agent: name.to_owned() });
+            self.pending.push_back(RemoteRunEvent::Back { agent: name.to_owned() });
         }
     }
 
     fn message(&mut self, message: jetstream::Message) {
-        if self.deliveries == Deliveries::Again && message.info().is_ok_and(|info| info.delivered == 1) {
+        if self.deliveries == DeliveryMode::Again && message.info().is_ok_and(|info| info.delivered == 1) {
             let _ = self.driver.wait(message.ack_with(AckKind::Nak(None)));
             return;
         }
         let (message, receipt) = message.split();
         let known =
-            PartOf::read(&message.subject).filter(|of| of.run == self.run && self.agents.contains_key(&of.agent));
+            PartId::read(&message.subject).filter(|of| of.run == self.run && self.agents.contains_key(&of.agent));
         let Some(of) = known else {
             return self.refuse(receipt, format!("{} is no record of run {}", message.subject, self.run));
         };
@@ -377,16 +377,16 @@ impl Flight {
         }
     }
 
-    fn whole(&mut self, id: RecordId, whole: Whole<Acker>) {
-        let Whole { kind, content: bytes, with: receipts } = whole;
+    fn whole(&mut self, id: RecordId, whole: CompleteMessage<Acker>) {
+        let CompleteMessage { kind, content: bytes, with: receipts } = whole;
         let news = match kind {
-            RECORD => Ok(News::Arrived(Arrived { id: id.clone(), bytes })),
-            END => match serde_json::from_slice::<LastWord>(&bytes) {
+            RECORD => Ok(RemoteRunEvent::Arrived(ArrivedRecord { id: id.clone(), bytes })),
+            END => match serde_json::from_slice::<FinalReport>(&bytes) {
                 Ok(word) if word.records == id.seq => {
                     if word.trouble.is_some() {
                         self.trouble(&id.agent, word.trouble);
                     }
-                    Ok(News::Ended(End { id: id.clone(), records: word.records, error: word.error }))
+                    Ok(RemoteRunEvent::Ended(EpochEnd { id: id.clone(), records: word.records, error: word.error }))
                 }
                 _ => Err(format!("the last word of agent {} makes no sense", id.agent)),
             },
@@ -397,7 +397,7 @@ impl Flight {
                 if let Some(agent) = self.agents.get_mut(&id.agent) {
                     let epoch = agent.epochs.entry(id.epoch).or_default();
                     epoch.seen.insert(id.seq);
-                    if let News::Ended(end) = &news {
+                    if let RemoteRunEvent::Ended(end) = &news {
                         epoch.records = Some(end.records);
                     }
                 }
@@ -415,13 +415,13 @@ impl Flight {
     /// Removes an invalid message from the stream and counts it.
     fn refuse(&mut self, receipt: Acker, last: String) {
         self.refused += 1;
-        self.pending.push_back(News::Status(Status::Refused { count: self.refused, last }));
+        self.pending.push_back(RemoteRunEvent::Status(FleetNotice::Refused { count: self.refused, last }));
         let _ = self.driver.wait(receipt.ack_with(AckKind::Term));
     }
 
     fn acknowledge(&mut self, receipt: Acker) {
         self.acknowledged += 1;
-        if self.deliveries == Deliveries::Unacknowledged && self.acknowledged.is_multiple_of(2) {
+        if self.deliveries == DeliveryMode::Unacknowledged && self.acknowledged.is_multiple_of(2) {
             return;
         }
         // If the acknowledgement gets lost, the record is delivered again and recognised.
