@@ -1,19 +1,19 @@
-//! The highest rate that meets an objective: which rate to try next, and when to stop. Pure; the experiment carries out
-//! what is asked.
+//! The search for the highest rate that meets an objective: which rate to try next, and when to stop. Pure;
+//! the caller runs the trials.
 //!
-//! The rate is bracketed from below, so that a server that collapses beyond its peak is not met in its collapse; then the
-//! bracket is narrowed; then the answer is held for long enough to deserve its percentile. A rate that fails when it is
-//! held is lowered a little and held again.
+//! The search brackets the rate from below, because a server that collapses beyond its peak would otherwise
+//! be measured while it collapses. It then narrows the bracket, and holds the result for long enough to
+//! support its percentile. A rate that fails while held is lowered a little and held again.
 
 use lastdrop_model::objective::{Metric, Objective};
 use lastdrop_model::{Kind, PhaseReport};
 
 use crate::series::{SecondData, whole_seconds};
 
-/// What to do next.
+/// The next step of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Ask {
-    /// Try a rate (requests/s) for so many seconds.
+    /// Try a rate (requests/s) for this long.
     Trial {
         rate: f64,
         purpose: Purpose,
@@ -28,7 +28,7 @@ pub enum Purpose {
     Bracket,
     Search,
     Confirm,
-    /// The lowest rate that failed, once more: one bad moment of the machine must not cap the answer.
+    /// Repeat the lowest rate that failed, so that one bad moment of the machine does not cap the result.
     Recheck,
 }
 
@@ -45,51 +45,52 @@ impl Purpose {
     }
 }
 
-/// What bounds a search.
+/// Options and limits of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rules {
-    /// The first rate.
+    /// The first rate to try.
     pub start: f64,
-    /// What the server gave at most in another way, such as a staircase: where to look first.
+    /// The server's highest throughput in another measurement, such as a staircase; the search starts near
+    /// it.
     pub hint: Option<f64>,
-    /// Where nothing has met the objective yet, the next rate is so many times lower than the last. Where everything has, the next is
-    /// higher by as much, then by more and more, up to twice.
+    /// While no rate has met the objective, the next rate is lower by this factor. While every rate has, the
+    /// next is higher by the same factor, then by growing ones, up to twice.
     pub fall: f64,
-    /// No rate above this.
+    /// Highest rate to try.
     pub ceiling: f64,
-    /// The bracket is narrow enough when its ends differ by this share.
+    /// The search ends when the ends of the bracket differ by this fraction.
     pub precision: f64,
-    /// How long the answer is held at least.
+    /// Shortest time to hold the result.
     pub hold_s: f64,
-    /// The rarest share of requests that the objective is about: 0.01 for p99.
+    /// The tail fraction of requests that the objective is about: 0.01 for p99.
     pub tail: f64,
 }
 
-/// Rates this much below the first say that nothing meets the objective: one that is guessed, and one that rests on what
-/// the server can do.
+/// If all rates down to this fraction of the first fail, nothing meets the objective. The first constant is
+/// for a guessed first rate, the second for one based on a measurement.
 const LOWEST: f64 = 1.0 / 1024.0;
 const LOWEST_HINTED: f64 = 1.0 / 64.0;
-/// The fall of a search that knows little.
+/// The `fall` of a search without a hint.
 pub const FALL: f64 = 4.0;
-/// How often the lowest rate that failed is tried again.
+/// How often the lowest failed rate is repeated.
 const RECHECKS: u32 = 2;
-/// Samples beyond the percentile that a trial, and the held answer, should rest on.
+/// Samples beyond the percentile that a trial, and the held result, should have.
 const SEARCH_SAMPLES: f64 = 3.0;
 const HELD_SAMPLES: f64 = 10.0;
 
 #[derive(Debug, Clone)]
 pub struct RateSearch {
     rules: Rules,
-    /// Highest rate that met the objective below all that failed.
+    /// Highest rate that met the objective, below all that failed.
     good: Option<f64>,
     failed: Vec<f64>,
     held: Option<f64>,
-    /// Held before a recheck sent the search on.
+    /// The held rate at the time when a recheck reopened the search.
     best_held: Option<f64>,
     rechecks: u32,
-    /// Rates that were held and failed.
+    /// How often a held rate failed and was lowered.
     lowered: u32,
-    /// Every rate that met the objective, held or not.
+    /// All rates that met the objective, held or not.
     passed: Vec<f64>,
     hurried: bool,
     done: bool,
@@ -113,7 +114,7 @@ impl RateSearch {
         }
     }
 
-    /// The next rate.
+    /// Returns the next step.
     #[must_use]
     pub fn ask(&self) -> Ask {
         let r = &self.rules;
@@ -146,12 +147,12 @@ impl RateSearch {
         }
     }
 
-    /// Takes the outcome of a trial.
+    /// Records the outcome of a trial.
     pub fn tell(&mut self, rate: f64, purpose: Purpose, ok: bool) {
         if purpose == Purpose::Recheck {
             self.rechecks += 1;
             if ok {
-                // It had failed by accident: the search goes on above it.
+                // The earlier failure was an accident, so the search continues above this rate.
                 self.failed.retain(|f| *f > rate);
                 (self.best_held, self.held, self.good, self.lowered) = (self.held, None, Some(rate), 0);
             } else {
@@ -170,10 +171,10 @@ impl RateSearch {
         self.failed.push(rate);
         if purpose == Purpose::Confirm {
             self.lowered += 1;
-            // Each time by more.
+            // Each step down is larger than the last.
             let lower = rate / (1.0 + self.rules.precision).powi(self.lowered as i32);
             self.good = Some(lower);
-            // What was held before needs no lower answer.
+            // The result does not fall below a rate that was held earlier.
             if let Some(held) = self.best_held.filter(|h| *h >= lower) {
                 (self.held, self.rechecks) = (Some(held), RECHECKS);
             }
@@ -186,7 +187,8 @@ impl RateSearch {
         }
     }
 
-    /// The highest rate that met the objective and was held; without one that was held, that met it.
+    /// Returns the highest rate that met the objective while held; if none was held, the highest that met it
+    /// at all.
     #[must_use]
     pub fn capacity(&self) -> Option<f64> {
         let failed = self.lowest_failed().unwrap_or(f64::INFINITY);
@@ -198,13 +200,13 @@ impl RateSearch {
         self.held.or(self.best_held)
     }
 
-    /// There is not much time left: hold what is known to be good.
+    /// Time is running out: hold the best known rate.
     pub fn hurry(&mut self) {
         self.hurried = true;
         self.rechecks = RECHECKS;
     }
 
-    /// The lowest rate that failed.
+    /// Returns the lowest rate that failed.
     #[must_use]
     pub fn lowest_failed(&self) -> Option<f64> {
         self.failed.iter().copied().reduce(f64::min)
@@ -220,13 +222,13 @@ impl RateSearch {
     }
 }
 
-/// Four digits are enough for a rate.
+/// Rounds a rate down to four digits.
 fn tidy(rate: f64) -> f64 {
     let digits = 10f64.powf(3.0 - rate.log10().floor());
     (rate * digits + 1e-6).floor() / digits
 }
 
-/// The rarest share of requests that objectives are about: 0.01 for p99, 0.001 for errors<0.1%.
+/// Returns the rarest fraction of requests that an objective is about: 0.01 for p99, 0.001 for errors<0.1%.
 #[must_use]
 pub fn tail(objectives: &[Objective]) -> f64 {
     let of = |o: &Objective| match &o.metric {
@@ -244,9 +246,9 @@ pub fn tail(objectives: &[Objective]) -> f64 {
     objectives.iter().map(of).fold(0.5, f64::min)
 }
 
-/// Does a server fall behind at this rate, so that the objective will be missed though it is not yet? True when the
-/// median response has risen from second to second, by more than a fifth, and would pass the latency limit within
-/// `horizon_s`; or when the answers do not keep up with the requests.
+/// Returns why the server falls behind at this rate, even if the objective is still met. Either the answers
+/// do not keep up with the requests, or latency grows. The latter means that the median response rose from
+/// second to second by more than a fifth in all, and would exceed the limit within `horizon_s`.
 #[must_use]
 pub fn falls_behind(phase: &PhaseReport, objectives: &[Objective], horizon_s: f64) -> Option<String> {
     if phase.rate.answered_rps < 0.9 * phase.rate.due_rps {
@@ -264,7 +266,7 @@ pub fn falls_behind(phase: &PhaseReport, objectives: &[Objective], horizon_s: f6
     let slope = (last - first) / (medians.len() - 1) as f64;
     let limit = objectives
         .iter()
-        // The median is that of all requests; how it grows says nothing about the limit of one class.
+        // The median is over all requests; its growth says nothing about the limit of one class.
         .filter(|o| {
             o.class.is_none() && matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. })
         })
@@ -309,7 +311,7 @@ mod tests {
         let (s, seconds, _) = search(Rules { start: 240.0, hint: Some(400.0), ..rules() }, |rate, _| rate <= 400.0);
         assert!(s.capacity().expect("found") > 390.0);
         assert!(seconds < 60.0, "{seconds}");
-        // One that promises too much does no harm.
+        // A hint that is too high does no harm.
         let (s, ..) = search(Rules { start: 240.0, hint: Some(400.0), ..rules() }, |rate, _| rate <= 150.0);
         assert!(s.capacity().expect("found") > 145.0);
     }
@@ -346,7 +348,7 @@ mod tests {
             last = rate;
             s.tell(rate, purpose, false);
         }
-        // What passed below everything that failed is told, though it was not held.
+        // A rate that passed below all failures is reported even if it was not held.
         assert_eq!((s.held(), s.capacity()), (None, None));
         let mut s = RateSearch::new(Rules { start: 100.0, ..rules() });
         for (rate, purpose, ok) in [

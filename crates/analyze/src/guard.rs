@@ -1,33 +1,33 @@
-//! Which workers of a pool are to be replaced, and how many at once.
+//! Chooses the workers of a pool to replace, and how many at once.
 
-/// What a worker may be. None is no limit.
+/// Limits for a worker; `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Limits {
     /// Resident size, bytes.
     pub max_size: Option<u64>,
     pub max_private: Option<u64>,
     pub min_shared: Option<u64>,
-    /// CPU seconds of its life.
+    /// CPU seconds since its start.
     pub max_cpu_s: Option<f64>,
     pub max_age_s: Option<f64>,
-    /// Seconds at one request.
+    /// Seconds spent on one request.
     pub stuck_s: Option<f64>,
-    /// Real memory of the whole group, bytes.
+    /// Real memory of the whole pool, bytes.
     pub memory: Option<u64>,
 }
 
-/// When the group comes as close to its limit as this, the largest workers have to go.
+/// If the pool uses more than this fraction of its memory limit, the largest workers are replaced.
 const ALARM: f64 = 0.9;
 
 impl Limits {
-    /// Is there any?
+    /// Returns whether there is any limit.
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Limits::default()
     }
 }
 
-/// A worker as it is now; what could not be read is None and breaks no limit.
+/// A worker's current state. A value that could not be read is `None` and breaks no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Worker {
     pub pid: i32,
@@ -36,29 +36,30 @@ pub struct Worker {
     pub shared: Option<u64>,
     pub cpu_s: f64,
     pub age_s: f64,
-    /// Seconds at the request that it is at.
+    /// Seconds spent on its current request.
     pub request_s: Option<f64>,
-    /// Requests that it has served, where that is known.
+    /// Requests that it has served, if known.
     pub requests: Option<u64>,
 }
 
 impl Worker {
-    /// Is it as small as workers are? The footprint settles with the second request; a worker that breaks a limit within
-    /// its first moments would be replaced again and again, however many requests it had.
+    /// Returns whether the worker is still as small as workers get. Its size settles with the second request.
+    /// A worker that breaks a limit within its first moments would be replaced again and again, however many
+    /// requests it had.
     fn is_fresh(&self) -> bool {
         self.age_s <= YOUNG_S || self.requests.is_some_and(|n| n <= 2)
     }
 
-    /// Has it served enough to have what a worker needs?
+    /// Returns whether it has served enough to have its working size.
     fn has_served(&self) -> bool {
         self.requests.map_or(self.cpu_s > 0.05, |n| n > 0)
     }
 }
 
-/// So long after its birth a worker is young, in seconds.
+/// A worker is young for this many seconds after its start.
 pub const YOUNG_S: f64 = 1.0;
 
-/// Why a worker is to go.
+/// The broken limit of a worker, with the value and the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Why {
     Size(u64, u64),
@@ -66,47 +67,47 @@ pub enum Why {
     Shared(u64, u64),
     Cpu(f64, f64),
     Age(f64, f64),
-    /// At one request for so long; it will not become idle.
+    /// It has spent too long on one request and will not become idle.
     Stuck(f64, f64),
-    /// The largest, while the group has too much: real memory and the limit.
+    /// It is the largest while the pool uses too much: real memory and the limit.
     Memory(u64, u64),
 }
 
 impl Why {
-    /// Is it about the memory of the worker alone?
+    /// Returns whether only the memory of this worker matters.
     #[must_use]
     pub fn is_own_memory(&self) -> bool {
         matches!(self, Why::Size(..) | Why::Private(..) | Why::Shared(..))
     }
 
-    /// Is there no time to wait until the pool has recovered?
+    /// Returns whether the worker must go even if the pool has not recovered yet.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         matches!(self, Why::Stuck(..) | Why::Memory(..))
     }
 }
 
-/// Finds out that a limit is one that workers break as soon as they work, so that keeping it would turn the pool over and
-/// over.
+/// Detects a limit that workers break as soon as they work. Enforcing it would replace the pool's workers
+/// endlessly.
 #[derive(Debug, Clone, Default)]
 pub struct Fresh {
-    /// Fresh workers beyond the limit since the last one that has served and is within it.
+    /// Fresh workers over the limit, since the last worker that has served and stays within it.
     beyond: Vec<i32>,
 }
 
-/// One fresh worker beyond a limit may have had a heavy request first; so many one after the other have not.
+/// One fresh worker over a limit may have got a heavy request first; this many in a row have not.
 const ENOUGH: usize = 3;
 
 impl Fresh {
-    /// Takes a look at some workers of a pool of `pool`. Gives a fresh one that breaks a limit on memory, once it is clear
-    /// that all do.
+    /// Takes the state of some workers of a pool with `pool` workers. Returns a fresh one that breaks a
+    /// memory limit, once it is clear that all do.
     pub fn learn(&mut self, workers: &[Worker], pool: usize, limits: &Limits) -> Option<(Worker, Why)> {
-        // Only what is the worker's own says something about a worker.
+        // The pool's memory limit says nothing about a single worker.
         let Limits { max_size, max_private, min_shared, .. } = *limits;
         let broken = judge(workers, None, &Limits { max_size, max_private, min_shared, ..Limits::default() });
         for worker in workers {
             match broken.iter().find(|(w, _)| w.pid == worker.pid) {
-                // It has not even begun.
+                // It breaks the limit before its first request.
                 Some(found) if worker.requests == Some(0) => return Some(*found),
                 Some(_) if worker.is_fresh() && !self.beyond.contains(&worker.pid) => self.beyond.push(worker.pid),
                 Some(_) => {}
@@ -119,7 +120,7 @@ impl Fresh {
     }
 }
 
-/// Workers that break a limit, the most urgent first: stuck ones, then the largest.
+/// Returns the workers that break a limit, most urgent first: stuck ones, then the largest.
 #[must_use]
 pub fn judge(workers: &[Worker], real_memory: Option<u64>, limits: &Limits) -> Vec<(Worker, Why)> {
     let above = |value: Option<u64>, limit: Option<u64>| value.zip(limit).filter(|(v, l)| v > l);
@@ -139,8 +140,8 @@ pub fn judge(workers: &[Worker], real_memory: Option<u64>, limits: &Limits) -> V
         .collect();
     let tight = real_memory.zip(limits.memory).filter(|(used, limit)| *used as f64 > *limit as f64 * ALARM);
     if let Some((used, limit)) = tight {
-        // By how much: one after the other goes until the rest is below the mark. What a fresh worker needs is not known
-        // here; the smallest is the best guess.
+        // Replace one after the other until the pool is below the threshold. The size of a fresh worker is
+        // unknown here; the smallest worker is the best guess.
         let fresh = workers.iter().filter_map(|w| w.private).min().unwrap_or(0);
         let mut excess = used as f64 - limit as f64 * ALARM;
         let mut by_size: Vec<&Worker> = workers.iter().filter(|w| w.private.is_some_and(|p| p > fresh)).collect();
@@ -160,8 +161,8 @@ pub fn judge(workers: &[Worker], real_memory: Option<u64>, limits: &Limits) -> V
     all
 }
 
-/// How many more may be replaced now, of a pool of `pool` workers with `under_way` being replaced: never more than `share`
-/// of them at once, but one.
+/// Returns how many more workers may be replaced now, in a pool of `pool` with `under_way` being replaced. At
+/// most `share` of them at once, but at least one.
 #[must_use]
 pub fn room(pool: usize, share: f64, under_way: usize) -> usize {
     ((pool as f64 * share) as usize).max(1).saturating_sub(under_way)
@@ -195,17 +196,19 @@ mod tests {
         let limits = Limits { max_private: Some(99), ..Limits::default() };
         let after = |pid, private, requests| Worker { requests: Some(requests), age_s: 60.0, ..worker(pid, private) };
         let learn = |fresh: &mut Fresh, worker| fresh.learn(&[worker], 8, &limits).map(|(w, _)| w.pid);
-        // Before its first request: there is no doubt. Old ones prove nothing, be they ever so large.
+        // Before its first request there is no doubt. Old workers prove nothing, however large they are.
         assert_eq!(learn(&mut Fresh::default(), after(1, 100, 0)), Some(1));
         let old: Vec<Worker> = (1..9).map(|pid| after(pid, 900, 50)).collect();
         assert_eq!(Fresh::default().learn(&old, 8, &limits), None);
-        // After its first it may have been that request; not with three, be they of few requests or young.
+        // After its first request that request may be the cause; three workers with few requests, or young
+        // ones, are proof.
         let mut fresh = Fresh::default();
         assert_eq!(learn(&mut fresh, after(1, 100, 1)), None);
         assert_eq!(learn(&mut fresh, after(1, 100, 2)), None, "the same one again");
         assert_eq!(learn(&mut fresh, Worker { age_s: 0.5, ..worker(2, 100) }), None);
         assert_eq!(learn(&mut fresh, after(3, 110, 2)), Some(3));
-        // One that has served and is within the limit shows that it can be kept; one that has not shows nothing.
+        // A worker that has served and is within the limit shows that the limit can be kept; one that has not
+        // served shows nothing.
         for (between, found) in [(after(9, 60, 40), None), (after(9, 60, 0), Some(3))] {
             let mut fresh = Fresh::default();
             learn(&mut fresh, after(1, 100, 1));
@@ -213,7 +216,7 @@ mod tests {
             learn(&mut fresh, between);
             assert_eq!(learn(&mut fresh, after(3, 100, 1)), found);
         }
-        // A pool of one has no three.
+        // A pool of one never has three.
         assert_eq!(Fresh::default().learn(&[after(1, 100, 1)], 1, &limits).map(|(w, _)| w.pid), Some(1));
     }
 
@@ -236,7 +239,7 @@ mod tests {
         let limits = Limits { memory: Some(1000), ..Limits::default() };
         let pids = |real| judge(&workers, Some(real), &limits).iter().map(|(w, _)| w.pid).collect::<Vec<_>>();
         assert_eq!(pids(890), Vec::<i32>::new());
-        // 50 too much: the largest frees 200. 250 too much: the second as well.
+        // 50 too much: replacing the largest frees 200. 250 too much: the second largest goes, too.
         assert_eq!(pids(950), [2]);
         assert_eq!(pids(1150), [2, 4]);
     }

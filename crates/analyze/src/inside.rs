@@ -1,5 +1,5 @@
-//! What a request is made of, from the system calls of a worker or two that were traced for a moment under load: not each
-//! call, but how many there are of each sort that means something.
+//! What one request consists of, from the system calls of one or two workers traced briefly under load: not
+//! single calls, but the number of each meaningful sort.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,35 +8,36 @@ use lastdrop_model::sample::Syscall;
 use crate::services::service_at;
 use crate::waiting::{Part, object, parts};
 
-/// Calls by sort, with the object that stands for most of each; and what was waited for.
+/// Calls by sort, each with a typical object, and the waits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sorts {
-    /// Requests that were answered by what was traced.
+    /// Number of requests that the traced workers answered.
     pub requests: f64,
-    /// Calls a request.
+    /// Calls per request.
     pub calls: BTreeMap<String, f64>,
     pub objects: BTreeMap<String, String>,
-    /// Seconds a request.
+    /// Seconds per request.
     pub waits_s: BTreeMap<String, f64>,
 }
 
 const OPENS: &[&str] = &["open", "openat", "openat2", "creat"];
-/// Files that PHP compiles, by the ends of their names.
+/// Files that PHP compiles, by suffix.
 const SOURCES: &[&str] =
     &[".php", ".inc", ".phtml", ".module", ".install", ".theme", ".engine", ".class", ".lib", ".tpl", ".ctp"];
 const STATS: &[&str] = &["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2"];
 const WRITES: &[&str] = &["write", "writev", "pwrite64", "pwritev", "pwritev2"];
-/// Folders in which servers and programs put what does not fit into memory.
+/// Folders in which servers and programs buffer what does not fit into memory.
 const TEMPORARY: &[&str] =
     &["/proxy_temp", "/fastcgi_temp", "/uwsgi_temp", "/client_body", "/proxy/", "/fastcgi/", "/body/"];
 
-/// Such a file: in one of these folders, or with nginx's name of ten digits (`/srv/spool/7/00/0000000007`), wherever that is.
+/// Returns whether this is such a file: in one of these folders, or named with ten digits as nginx does
+/// (`/srv/spool/7/00/0000000007`).
 fn is_temporary(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     TEMPORARY.iter().any(|t| path.contains(t)) || name.len() == 10 && name.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Sorts the calls of some workers of a server that listens on these ports.
+/// Counts the calls of some workers of a server that listens on these ports.
 #[must_use]
 pub fn sorts(calls: &[Syscall], ports: &[u16]) -> Sorts {
     let objects: Vec<String> = calls.iter().map(|c| object(c, ports)).collect();
@@ -55,7 +56,7 @@ pub fn sorts(calls: &[Syscall], ports: &[u16]) -> Sorts {
             *named.entry(sort).or_default().entry(object).or_default() += 1;
         }
     }
-    // None of it is a number, too: other files that are opened are no sources.
+    // Zero is information, too: the opened files were not sources.
     if counts.contains_key("open") {
         counts.entry("open-source").or_default();
     }
@@ -68,8 +69,9 @@ pub fn sorts(calls: &[Syscall], ports: &[u16]) -> Sorts {
     found
 }
 
-/// Something was read from a client, then something was written to one: a request was answered. Of those that were asked before the trace
-/// began, or are answered after it, one half is seen: a front sees many of them where answers take as long as the trace.
+/// Counts answered requests: data read from a client, then written to it. A request that started before the
+/// trace, or is answered after it, counts as half. A proxy has many of these if answers take as long as the
+/// trace.
 fn requests(calls: &[Syscall], objects: &[String]) -> f64 {
     let mut asked: HashMap<(i32, &str), bool> = HashMap::new();
     let (mut begun, mut answered) = (0.0, 0.0);
@@ -91,7 +93,7 @@ fn requests(calls: &[Syscall], objects: &[String]) -> f64 {
     (begun + answered) / 2.0
 }
 
-/// What sorts a call is of.
+/// Returns the sorts that a call belongs to.
 fn of(call: &Syscall, object: &str) -> Vec<&'static str> {
     let is = |names: &[&str]| names.contains(&call.call.as_str());
     let file = object.starts_with('/');
@@ -183,7 +185,8 @@ mod tests {
         assert_eq!((a("temporary-file"), a("file-write")), (1.0, 0.0));
         assert_eq!((a("database-connect"), a("connect-full"), a("connect")), (1.0, 1.0, 0.0));
         assert_eq!(found.objects["database-connect"], "127.0.0.1:3306");
-        // A front was traced for as long as an answer takes: of four requests it took two, and it answered two others.
+        // A proxy was traced for as long as one answer takes: of four requests it received two and answered
+        // two others.
         let of = |n: u16| format!("TCP:[127.0.0.1:80->127.0.0.1:{n}]");
         let mut front = Vec::new();
         for n in [4001, 4002] {

@@ -1,4 +1,4 @@
-//! Pure judgements: runs and measurements in, verdicts with their evidence out. No I/O, no clock.
+//! Pure evaluation: runs and measurements in, verdicts with their evidence out. No I/O, no clock.
 
 pub mod capacity;
 pub mod compare;

@@ -1,17 +1,18 @@
-//! The memory of a pool: what is there once, what each worker adds, and what each request adds to a worker.
+//! The memory of a pool: the shared part, the part that each worker adds, and the growth per request.
 //!
-//! Over pool sizes: total = S + n·μ, by least squares (Draper & Smith, "Applied Regression Analysis", ch. 1). Over the age
-//! of workers: the slope of a worker's memory against its requests, with a level for each worker, so that workers that
-//! differ do not look like growth.
+//! Over pool sizes, total = S + n·μ by least squares (Draper & Smith, "Applied Regression Analysis", ch. 1).
+//! Over workers' ages, the model is the slope of a worker's memory against its requests. Each worker has a
+//! level of its own, so that differences between workers do not look like growth.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// One-sided 95 % of the normal distribution.
+/// One-sided 95 % quantile of the normal distribution.
 const Z95: f64 = 1.645;
-/// How much a pool differs in all from one start to the next, at least (standard deviation, as a share of it). Eleven fits of three sizes of
-/// the same prefork with mod_perl scattered by 0.46 % about their lines; a line through three points does not tell by itself.
+/// Smallest assumed difference in a pool's total memory between starts (standard deviation, as a fraction).
+/// Eleven fits of three sizes of the same prefork with mod_perl scattered by 0.46 % about their lines; a line
+/// through three points does not show that.
 pub const STARTS_DIFFER: f64 = 0.005;
-/// No server has more workers.
+/// Upper bound for the number of workers.
 const MOST_WORKERS: u64 = 10_000_000;
 
 /// A number with its 95 % interval.
@@ -26,14 +27,14 @@ impl Estimate {
         Estimate { value, interval: (value - half, value + half) }
     }
 
-    /// Is it more than nothing, beyond chance?
+    /// Returns whether the value is significantly above zero.
     #[must_use]
     pub fn is_positive(&self) -> bool {
         self.interval.0 > 0.0
     }
 }
 
-/// Half the width of a 95 % interval of something with this standard error.
+/// Half the width of a 95 % interval for this standard error.
 fn half(se: f64, freedom: usize) -> f64 {
     match StudentsT::new(0.0, 1.0, freedom.max(1) as f64) {
         Ok(t) => t.inverse_cdf(0.975) * se,
@@ -54,7 +55,7 @@ pub struct PoolLine {
     freedom: usize,
 }
 
-/// Fits the line through (workers, bytes). None with fewer than three points or one pool size only.
+/// Fits the line through (workers, bytes). `None` with fewer than three points, or with only one pool size.
 #[must_use]
 pub fn fit_pool(points: &[(u64, u64)]) -> Option<PoolLine> {
     let k = points.len();
@@ -85,7 +86,7 @@ pub fn fit_pool(points: &[(u64, u64)]) -> Option<PoolLine> {
     })
 }
 
-/// Workers that fit, with the interval that the line's own uncertainty leaves.
+/// The number of workers that fit, with the interval from the line's uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     pub workers: u64,
@@ -93,26 +94,27 @@ pub struct Room {
 }
 
 impl PoolLine {
-    /// What so many workers need, bytes.
+    /// Returns the bytes that this many workers need.
     #[must_use]
     pub fn at(&self, workers: u64) -> f64 {
         self.shared.value + workers as f64 * self.each.value
     }
 
-    /// Half the 95 % interval of the line itself at n workers.
+    /// Half the width of the line's 95 % interval at n workers.
     fn doubt(&self, n: f64) -> f64 {
         half(self.error(n, self.residual), self.freedom)
     }
 
-    /// Standard error of the line at n workers, where points scatter so much about it: the farther from the sizes that were tried, the more.
+    /// Standard error of the line at n workers for this scatter of the points; it grows with the distance
+    /// from the measured sizes.
     fn error(&self, n: f64, scatter: f64) -> f64 {
         scatter * (1.0 / self.points + (n - self.mean_n).powi(2) / self.sum_squares).sqrt()
     }
 
-    /// Most workers whose memory stays within `budget` bytes. Each may have `extra` bytes beyond the line (it has grown
-    /// older, or is the largest there is); workers vary by `spread` (standard deviation, bytes) independently of each
-    /// other, and pools from start to start by `starts` (a share of them): both are allowed for in 95 of 100 cases. The interval is that of
-    /// the line by itself.
+    /// Returns the largest number of workers whose memory stays within `budget` bytes. Each may use `extra`
+    /// bytes above the line, because it has aged or is the largest. `spread` is the standard deviation
+    /// between workers in bytes, `starts` that between starts of the pool, as a fraction. Both are covered in
+    /// 95 of 100 cases. The interval is that of the line alone.
     #[must_use]
     pub fn room(&self, budget: u64, extra: f64, spread: f64, starts: f64) -> Room {
         let scatter = self.residual.max(starts * self.mean_total);
@@ -128,7 +130,7 @@ impl PoolLine {
             let (mut fits, mut too_many) = (0, MOST_WORKERS);
             while too_many - fits > 1 {
                 let n = u64::midpoint(fits, too_many);
-                // A byte in a billion: workers of exactly a fortieth fit forty times.
+                // A billionth of slack, so that workers of exactly one fortieth fit forty times.
                 if need(n as f64, doubt) <= budget as f64 * (1.0 + 1e-9) { fits = n } else { too_many = n }
             }
             fits
@@ -138,29 +140,29 @@ impl PoolLine {
     }
 }
 
-/// A worker's memory at an age, bytes.
+/// A worker's memory at a certain age, bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Aged {
     pub worker: i32,
-    /// Requests that it has served.
+    /// Requests it has served.
     pub requests: f64,
     pub rss: f64,
     pub private: f64,
     pub shared: f64,
 }
 
-/// What a request adds to a worker, bytes.
+/// Growth of a worker's memory per request, bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
-    /// Private memory: both of the below.
+    /// Private memory: the sum of the two below.
     pub private: Estimate,
-    /// Memory that was not there before.
+    /// Newly allocated memory.
     pub leaked: Estimate,
-    /// Memory that was shared and is written to: the worker gets its own copy.
+    /// Shared memory that was written to, so that the worker got its own copy.
     pub unshared: Estimate,
 }
 
-/// Slopes against requests served. None without two ages of one worker.
+/// Fits the slopes against requests served. `None` unless some worker has two ages.
 #[must_use]
 pub fn growth(points: &[Aged]) -> Option<Growth> {
     Some(Growth {
@@ -170,33 +172,35 @@ pub fn growth(points: &[Aged]) -> Option<Growth> {
     })
 }
 
-/// A page: memory comes in these, and one that a worker touches for the first time is no growth.
+/// The page size. A worker that touches one more page does not count as growing.
 const PAGE_BYTES: f64 = 4096.0;
-/// Workers that have grown by less than this meanwhile are done growing: sixteen pages, or this share of what they have. A heap takes memory
-/// in steps of 32 pages and more, so that a few pages over some dozen requests are the last caches filling.
+/// A worker that has grown by less than this is done growing: sixteen pages, or this fraction of its memory.
+/// A heap grows in steps of 32 pages and more, so a few pages over some dozen requests are the last caches
+/// filling.
 const FLAT_PAGES: f64 = 16.0;
 const FLAT_SHARE: f64 = 0.01;
-/// Of a growth that goes on at half its pace, the end is in sight.
+/// Growth at half its earlier pace is slowing down.
 const SLOWING: f64 = 0.5;
-/// Unsharing slows down as less is left to unshare, a leak does not: from step to step at most this share of the pace before, and of the
-/// first pace at the end.
+/// Unsharing slows down as less memory is left to unshare; a leak does not. From step to step the pace must
+/// fall to this fraction, and by the last step to this fraction of the first.
 const FALLS_EACH: f64 = 0.95;
 const FALLS_BY_THE_END: f64 = 0.8;
-/// A worker counts as settled only where it was watched for as long again, and more.
+/// A worker counts as settled only if it was flat for the last 40 % of the requests or more.
 const WATCHED: f64 = 0.6;
 
-/// What a worker's memory does as it grows older.
+/// How a worker's memory develops with age.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Settling {
-    /// From this many requests on it stays as it is.
+    /// Constant from this number of requests on.
     Settled(f64),
-    /// It grows on as it did: a leak, or pages that are unshared one by one.
+    /// Steady growth: a leak, or pages unshared one by one.
     Growing,
-    /// It grows on, less and less: it takes more requests than were tried.
+    /// Growth that slows down: it takes more requests than were tried to settle.
     Slowing,
 }
 
-/// Looks at mean private memory, bytes, by requests served, the youngest first. None without three ages.
+/// Evaluates mean private memory (bytes) by requests served, youngest first. `None` with fewer than three
+/// ages.
 #[must_use]
 pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
     let [.., (middle, at_middle), (last, at_last)] = *ages else { return None };
@@ -204,14 +208,14 @@ pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
         return None;
     }
     let little = (FLAT_PAGES * PAGE_BYTES).max(at_last * FLAT_SHARE);
-    // The least of all ages from which on nothing more came, in either direction.
+    // The first age after which memory changed no more, in either direction.
     let flat = |from: usize| ages[from..].iter().all(|(_, bytes)| (at_last - bytes).abs() <= little);
     let settled = (0..ages.len()).find(|i| flat(*i)).map(|i| ages[i].0).filter(|age| *age <= WATCHED * last);
     if let Some(age) = settled {
         return Some(Settling::Settled(age));
     }
     let pace = |from: (f64, f64), to: (f64, f64)| (to.1 - from.1) / (to.0 - from.0).max(1.0);
-    // The first requests fill caches; what follows them is compared with what comes at the end.
+    // The first requests fill caches, so compare the pace after them with the pace at the end.
     let early = ages.iter().copied().find(|(age, _)| *age >= 0.2 * last).filter(|(age, _)| *age < middle);
     let before = pace(early.unwrap_or(ages[0]), (middle, at_middle));
     let now = pace((middle, at_middle), (last, at_last));
@@ -220,8 +224,9 @@ pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
     Some(if slows { Settling::Slowing } else { Settling::Growing })
 }
 
-/// Do the last three of these paces of growth fall, one after the other? Then what grows is bounded, as unsharing is by what was shared.
-/// Fewer than three do not tell; the first steps may be higher than a leak's, when caches fill before it shows.
+/// Returns whether each of the last three growth rates is lower than the one before. Growth is then bounded,
+/// as unsharing is by the shared memory. Fewer than three prove nothing: the first steps may be higher than a
+/// leak's while caches fill.
 #[must_use]
 pub fn is_falling(paces: &[f64]) -> bool {
     let [.., first, second, third] = *paces else { return false };
@@ -229,13 +234,15 @@ pub fn is_falling(paces: &[f64]) -> bool {
 }
 
 impl Growth {
-    /// Is it a growth, and not a page here and there, over workers that were watched for `requests` each?
+    /// Returns whether this is real growth and not a few single pages, for workers observed for `requests`
+    /// each.
     #[must_use]
     pub fn is_real(&self, requests: f64) -> bool {
         self.private.is_positive() && self.private.value * requests >= FLAT_PAGES * PAGE_BYTES
     }
 
-    /// Is a part of it memory that was not there before, beyond chance? What workers only unshare ends when nothing is shared any more.
+    /// Returns whether part of it is newly allocated memory, beyond chance. Unsharing alone ends when nothing
+    /// shared is left.
     #[must_use]
     pub fn is_leak(&self, requests: f64) -> bool {
         self.is_real(requests) && self.leaked.is_positive() && self.leaked.value * requests >= FLAT_PAGES * PAGE_BYTES
@@ -268,11 +275,13 @@ fn slope(points: &[Aged], of: fn(&Aged) -> f64) -> Option<Estimate> {
     Some(Estimate::of(slope, half((squares / freedom as f64 / sxx).sqrt(), freedom)))
 }
 
-/// The age, in requests, at which replacing a worker pays best within a fixed memory budget: A = √(2·p·c / (g·s)).
+/// Returns the age, in requests, at which to replace a worker under a fixed memory budget: A = √(2·p·c /
+/// (g·s)).
 ///
-/// With p bytes a fresh worker, g bytes a request of growth, s seconds of work a request and c seconds to replace a worker,
-/// workers of age up to A need p + g·A/2 on average, so (budget / that) of them fit, and each spends A·s of A·s + c at
-/// work. The product is greatest where its derivative is zero, which gives the formula. None without growth.
+/// A fresh worker has p bytes and grows by g bytes per request; a request takes s seconds and a replacement c
+/// seconds. Workers of age up to A need p + g·A/2 on average, so (budget / that) of them fit. Each spends A·s
+/// of every A·s + c seconds working. The product is greatest where its derivative is zero, which gives the
+/// formula. `None` without growth.
 #[must_use]
 pub fn best_age(fresh_bytes: f64, growth_bytes: f64, request_s: f64, replace_s: f64) -> Option<u64> {
     let age = (2.0 * fresh_bytes * replace_s / (growth_bytes * request_s)).sqrt();
@@ -292,7 +301,7 @@ mod tests {
         assert!((line.shared.value / MB - 30.0).abs() < 1e-6 && (line.each.value / MB - 8.0).abs() < 1e-6);
         let room = line.room(350_000_000, 0.0, 0.0, 0.0);
         assert_eq!((room.workers, room.interval), (40, (40, 40)));
-        // All at 2 MB more than the mean; and varying by 2 MB each.
+        // First, all workers 2 MB above the mean; then workers that vary by 2 MB each.
         assert_eq!(line.room(350_000_000, 2.0 * MB, 0.0, 0.0).workers, 32);
         let varying = line.room(350_000_000, 0.0, 2.0 * MB, 0.0).workers;
         assert!((36..40).contains(&varying), "{varying}");
@@ -303,7 +312,8 @@ mod tests {
 
     #[test]
     fn beyond_the_sizes_that_were_tried_there_is_room_for_what_starts_differ_by() {
-        // As measured: 3, 6 and 10 workers of 3.9 MB, 30 kB beside their line by chance. The slope may be 1 % steeper.
+        // As measured: 3, 6 and 10 workers of 3.9 MB, 30 kB off their line by chance. The slope may be 1 %
+        // steeper.
         let points = [(3, 17_583_000), (6, 29_330_000), (10, 44_887_000)];
         let budget = 158_100_000;
         let line = fit_pool(&points).expect("three points");
@@ -328,7 +338,8 @@ mod tests {
         let mut points = Vec::new();
         for worker in 0..5 {
             for requests in [2.0, 12.0, 22.0, 42.0] {
-                // Each worker starts elsewhere; each request leaks 10 kB and unshares 5 kB, give or take a page.
+                // Each worker has its own level; each request leaks 10 kB and unshares 5 kB, give or take a
+                // page.
                 let base = f64::from(worker) * 3.0 * MB + if requests > 20.0 { 4096.0 } else { 0.0 };
                 points.push(Aged {
                     worker,
@@ -353,20 +364,20 @@ mod tests {
         let ages = |bytes: fn(f64) -> f64| -> Vec<(f64, f64)> {
             [2.0, 27.0, 52.0, 77.0, 102.0].iter().map(|n| (*n, bytes(*n))).collect()
         };
-        // 0.94 MB from the second request to the 27th, then a page now and then: 42 bytes a request.
+        // 0.94 MB from the second to the 27th request, then a page now and then: 42 bytes per request.
         let settles = ages(|n| 4.7 * MB + 0.94 * MB * ((n - 2.0) / 25.0).min(1.0) + 42.0 * n);
         assert_eq!(settling(&settles), Some(Settling::Settled(27.0)));
         assert_eq!(settling(&ages(|n| 5.0 * MB + 20_000.0 * n)), Some(Settling::Growing));
         assert_eq!(settling(&ages(|n| 5.0 * MB + 3.0 * MB * (1.0 - (-n / 40.0).exp()))), Some(Settling::Slowing));
         assert_eq!(settling(&ages(|_| 5.0 * MB)), Some(Settling::Settled(2.0)));
-        // What still grew between the last two looks has not been watched for long enough.
+        // Growth between the last two ages was not observed for long enough.
         assert_eq!(settling(&ages(|n| if n > 80.0 { 6.0 * MB } else { 5.0 * MB })), Some(Settling::Growing));
         assert_eq!(settling(&settles[..2]), None);
     }
 
     #[test]
     fn growth_whose_increments_fall_is_unsharing_and_no_leak() {
-        // Of MB, every 15 requests.
+        // In MB, one every 15 requests.
         let after = |increments: &[f64]| -> Vec<(f64, f64)> {
             let mut bytes = 20.0 * MB;
             let grown = increments.iter().enumerate().map(|(i, more)| {
@@ -398,7 +409,7 @@ mod tests {
             Growth { private: estimate(leaked + unshared), leaked: estimate(leaked), unshared: estimate(unshared) }
         };
         assert!(of(16_384.0, 500.0, 32_768.0).is_leak(60.0));
-        // Unshared alone; and 20 kB over 64 requests.
+        // Unsharing alone; then 20 kB over 64 requests.
         assert!(!of(100.0, 500.0, 32_768.0).is_leak(60.0) && of(100.0, 500.0, 32_768.0).is_real(60.0));
         assert!(!of(312.0, 20.0, 0.0).is_leak(64.0) && !of(312.0, 20.0, 0.0).is_real(64.0));
     }

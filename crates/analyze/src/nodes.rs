@@ -1,9 +1,9 @@
-//! Which node of a site is not as the others of its kind: by settings, memory, rate of requests, errors.
+//! Finds nodes that differ from others of their kind: in settings, memory, request rate, errors.
 //!
-//! Of settings the value that most nodes have is the usual one; where no value has more nodes than another, that of the node that was
-//! named first. A number is unusual that is off the median of the others by more than a quarter of it and by more than these are
-//! apart; a rate also by more than chance makes of it. Of two nodes neither is the unusual one: the second is compared with the first, since whoever
-//! named them thinks of the first as the one to go by.
+//! The usual value of a setting is the one that most nodes have; in a tie, that of the node named first. A
+//! number is unusual if it differs from the median of the others by more than a quarter, and by more than the
+//! others differ among themselves. A rate must also differ by more than chance. Of two nodes, the second is
+//! compared with the first, because users usually name the reference node first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,30 +13,30 @@ use serde_json::{Value, json};
 
 use crate::series::median;
 
-/// As far off the others' median as this is not the same any more.
+/// A number that differs from the others' median by this fraction is unusual.
 const OFF: f64 = 0.25;
-/// Standard deviations of a difference of counts by which it is no chance.
+/// A difference of counts beyond this many standard deviations is not chance.
 const BY_CHANCE: f64 = 3.0;
 
-/// A node as it was seen.
+/// A node's observed state.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Node {
-    /// What it is called.
+    /// Its name.
     pub server: String,
-    /// Nodes of one kind are compared.
+    /// Only nodes of the same kind are compared.
     pub kind: String,
-    /// None: not known.
+    /// `None` if unknown.
     pub settings: Option<Settings>,
     /// Σ PSS of its processes.
     pub real_memory_bytes: Option<u64>,
     pub requests_rps: Option<f64>,
-    /// The time that the rate is of.
+    /// The time over which the rate was measured.
     pub span_s: f64,
-    /// What went wrong, by its name: refused connections, killed processes, lines of logs.
+    /// Errors by name: refused connections, killed processes, log lines.
     pub errors: BTreeMap<String, u64>,
 }
 
-/// All in which nodes differ from the others of their kind, by node.
+/// Returns all differences between nodes of the same kind, by node.
 #[must_use]
 pub fn differing(nodes: &[Node]) -> Vec<NodeDifference> {
     let kinds: BTreeSet<&str> = nodes.iter().map(|n| n.kind.as_str()).collect();
@@ -93,7 +93,7 @@ fn by_numbers(nodes: &[&Node]) -> Vec<NodeDifference> {
     let rates: Vec<Option<f64>> = nodes.iter().map(|n| n.requests_rps).collect();
     for (i, others) in unusual(&rates) {
         let (node, rate) = (nodes[i], rates[i].unwrap_or(0.0));
-        // Requests are counted, and counts scatter as their roots do.
+        // Request counts scatter by their square root.
         let chance = BY_CHANCE * ((rate + others) * node.span_s).sqrt();
         if (rate - others).abs() * node.span_s > chance {
             all.push(differs(node, NodeDifferenceKind::Rate, "requests_rps", json!(rate), json!(others)));
@@ -102,7 +102,7 @@ fn by_numbers(nodes: &[&Node]) -> Vec<NodeDifference> {
     all
 }
 
-/// Numbers that are off those of the others, each by its place, with the median of these.
+/// Returns the index of each unusual number, with the median of the others.
 fn unusual(numbers: &[Option<f64>]) -> Vec<(usize, f64)> {
     let known: Vec<(usize, f64)> = numbers.iter().enumerate().filter_map(|(i, n)| Some((i, (*n)?))).collect();
     let first = known.first().map_or(0, |(i, _)| *i);
@@ -133,7 +133,7 @@ fn by_errors(nodes: &[&Node]) -> Vec<NodeDifference> {
         for (i, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let others: Vec<f64> = counts.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, n)| *n as f64).collect();
             let middle = median(&others);
-            // One that has as many as the others is as they are.
+            // A node with as many errors as the others is not unusual.
             if *count as f64 > middle {
                 all.push(differs(nodes[i], NodeDifferenceKind::Errors, name, json!(count), json!(middle)));
             }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(told(&[node("a", 20), lacks]), ["b Settings MaxRequestWorkers null 20"]);
         let unknown = Node { settings: None, ..node("b", 10) };
         assert_eq!(told(&[node("a", 20), unknown]), [""; 0]);
-        // Another kind is another server.
+        // Nodes of another kind are not compared.
         let other = Node { kind: "nginx".into(), ..node("b", 10) };
         assert_eq!(told(&[node("a", 20), other]), [""; 0]);
     }
@@ -192,7 +192,7 @@ mod tests {
             |server: &str, is: u64, others: u64| format!("{server} Memory real_memory_bytes {} {}", mb(is), mb(others));
         assert_eq!(told(&[with("a", 100), with("b", 100), with("c", 124)]), [""; 0]);
         assert_eq!(told(&[with("a", 100), with("b", 100), with("c", 130)]), [line("c", 130, 100)]);
-        // The others of c are as far apart themselves, those of a are not.
+        // The others of c differ as much among themselves; those of a do not.
         assert_eq!(told(&[with("a", 60), with("b", 140), with("c", 130)]), [line("a", 60, 135)]);
         assert_eq!(told(&[with("a", 100), with("b", 200)]), [line("b", 200, 100)]);
         let unread = Node { real_memory_bytes: None, ..node("b", 10) };

@@ -1,11 +1,11 @@
-//! Did a run reach what it was to reach?
+//! Decides whether a run met its objectives.
 
 use lastdrop_model::objective::{Metric, Objective, ObjectiveResult};
 use lastdrop_model::run::Results;
 use lastdrop_model::{Classes, PhaseReport, Plan, ServerTimeline};
 
-/// Judges the measured phase of a run (of all its `phases`), or classes of its requests, with what was seen of the server meanwhile. A
-/// percentile that is only a lower bound does not show that a limit was kept.
+/// Judges the objectives of a run's measured phase and of its classes, using the server's samples. If a
+/// percentile is only a lower bound, it cannot show that a limit was met.
 #[must_use]
 pub fn judge(
     objectives: &[Objective],
@@ -61,7 +61,7 @@ pub fn judge(
         .collect()
 }
 
-/// Where nothing is known of the server's processors.
+/// The value if the server's CPU is unknown.
 const UNSEEN: &str = "not known and cannot be judged: the server's processes could not be looked at from here (on another machine, or \
                       another user's)";
 
@@ -96,8 +96,9 @@ fn cpu(metric: &Metric, phases: &[PhaseReport], server: Option<&ServerTimeline>)
     (rate > 0.0).then(|| mean * 1e6 / rate)
 }
 
-/// Requests due without a good answer, as a share (0 to 1): those without any, and those with an error status (400 and
-/// up) or, where the plan says what it expects, with an answer that misses it.
+/// Returns the fraction (0 to 1) of due requests without a good answer. It counts those without any answer.
+/// It also counts those with an error status (400 and above) or, if the plan has expectations, those that
+/// miss them.
 #[must_use]
 pub fn error_share(plan: &Plan, phase: &PhaseReport) -> f64 {
     bad_share(expects(plan), phase)
@@ -110,7 +111,7 @@ fn bad_share(expects: bool, results: &Results) -> f64 {
     }
 }
 
-/// Does the plan say what it expects of answers to requests of this class?
+/// Returns whether the plan has expectations for the answers of this class.
 fn expects_of(plan: &Plan, class: Option<&str>) -> bool {
     match class {
         None => expects(plan),
@@ -120,13 +121,14 @@ fn expects_of(plan: &Plan, class: Option<&str>) -> bool {
     }
 }
 
-/// Does the plan say what it expects of answers?
+/// Returns whether the plan has expectations for any answers.
 #[must_use]
 pub fn expects(plan: &Plan) -> bool {
     plan.requests.iter().any(|r| !r.expect.is_empty())
 }
 
-/// Answers that are no good: those that miss what the plan expects or, where it expects nothing, with an error status.
+/// Counts bad answers: those that miss the plan's expectations or, if there are none, those with an error
+/// status.
 #[must_use]
 pub fn bad_answers(plan: &Plan, phase: &PhaseReport) -> u64 {
     bad(expects(plan), phase)
@@ -136,7 +138,7 @@ fn bad(expects: bool, results: &Results) -> u64 {
     if expects { results.expectations.missed } else { error_statuses(results) }
 }
 
-/// Answers with an error status, 400 and up.
+/// Counts answers with status 400 and above.
 #[must_use]
 pub fn error_statuses(results: &Results) -> u64 {
     results.status.iter().filter(|(code, _)| code.parse().is_ok_and(|c: u32| c >= 400)).map(|(_, n)| n).sum()
@@ -229,7 +231,7 @@ mod tests {
             host: HostSample { cores: vec![cores, 0.0], ..HostSample::default() },
             ..Sample::default()
         };
-        // The warm-up took all, the second after it half of one of two processors.
+        // The warm-up used all CPU, the second after it half of one of two cores.
         let looks = vec![look(1.0, 1.0, 2.0), look(2.0, 1.0, 2.0), look(3.0, 0.5, 0.4), look(4.0, 1.0, 2.0)];
         let seen = ServerTimeline { looks: looks.into(), ..ServerTimeline::default() };
         let text = "cpu<26%,cpu<24%,cpu_per_request<900us,cpu_per_request<700us";

@@ -1,7 +1,8 @@
-//! How many workers fit: the classic formulas with the numbers put in, and better ones beside them.
+//! How many workers fit into memory: the classic formulas with numbers put in, and better ones.
 //!
-//! Sources: Bekman & Cholet, "Practical mod_perl", chapters 10 and 11 (no sharing, classic sharing, real memory of a
-//! group). Real memory is Σ PSS: the classic Σ(size − shared) + largest shared takes all sharing to be with everybody.
+//! Sources: Bekman & Cholet, "Practical mod_perl", chapters 10 and 11 (no sharing, classic sharing, real
+//! memory of a group). Real memory is Σ PSS; the classic formula Σ(size − shared) + largest shared assumes
+//! that every shared page is shared by all workers.
 
 use lastdrop_model::settings::SpareWorkers;
 
@@ -14,42 +15,45 @@ pub struct Worker {
     pub shared: u64,
 }
 
-/// How many workers fit in a budget, by four ways of reckoning.
+/// The number of workers that fit into a budget, by four estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fits {
     /// budget / largest RSS: as if nothing were shared.
     pub no_sharing: u64,
-    /// (budget − shared) / (largest RSS − shared), with the mean shared part of a worker.
+    /// (budget − shared) / (largest RSS − shared), with a worker's mean shared memory.
     pub classic_sharing: u64,
-    /// shared once + n·mean private + 1.645·s·√n ≤ budget: workers vary independently, safe in 95 of 100 cases.
+    /// shared once + n·mean private + 1.645·s·√n ≤ budget: workers vary independently; safe in 95 of 100
+    /// cases.
     pub independent: u64,
-    /// shared once + n·largest private ≤ budget: all workers at their worst at once.
+    /// shared once + n·largest private ≤ budget: all workers are at their largest at once.
     pub worst_case: u64,
 }
 
-/// What tells whether a worker has served: a worker that has not is nearly all of it shared with its parent, and says nothing of what
-/// it will need.
+/// What shows whether a worker has served requests. One that has not still shares nearly all memory with its
+/// parent, so its size says nothing about its later need.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Service {
-    /// What it has for itself, bytes.
+    /// Private memory, bytes.
     pub private: u64,
-    /// Requests of its life, where the status page tells.
+    /// Requests served since its start, if the status page shows them.
     pub requests: Option<u64>,
-    /// It has used next to no processor time and written nothing since it was forked.
+    /// It has used almost no CPU time and written nothing since it was forked.
     pub untouched: bool,
 }
 
-/// The first request loads what the second one finds: fewer tell nothing of a worker's size.
+/// The first request loads what the second one finds: with fewer, the worker's size means nothing.
 const FIRST_REQUESTS: u64 = 2;
-/// A status page is asked now and then, and answered by workers of the pool: so few requests are not its visitors'.
+/// Reading the status page is itself a request to the pool, so up to this many may come from monitoring.
 const FEW_REQUESTS: u64 = 10;
-/// A worker that has served so many has the size that its requests need, however small that is.
+/// After this many requests a worker has its working size, however small it is.
 const SURELY_WARM: u64 = 20;
-/// Workers with this share of what the next larger one has are another sort: those that have served have grown by then.
+/// Workers with less than this fraction of the next larger one's memory have not served: serving would have
+/// made them grow.
 const COLD_SHARE: f64 = 1.0 / 3.0;
 
-/// Which of these workers have served. Those that have not are told by their requests, otherwise by private memory: below a gap by which the
-/// next larger worker has three times as much. None of them: a pool that has served nothing.
+/// Returns for each worker whether it has served. The number of requests decides where it is known. Otherwise
+/// private memory does: workers below a gap of a factor of three have not served. In a pool that has served
+/// nothing, none has.
 #[must_use]
 pub fn warm(workers: &[Service]) -> Vec<bool> {
     let total: u64 = workers.iter().filter_map(|w| w.requests).sum();
@@ -61,7 +65,7 @@ pub fn warm(workers: &[Service]) -> Vec<bool> {
     let has_served = |w: &Service| if let Some(n) = w.requests { n >= FIRST_REQUESTS } else { !w.untouched };
     let mut sizes: Vec<u64> = workers.iter().filter(|w| has_served(w)).map(|w| w.private).collect();
     sizes.sort_unstable();
-    // The highest of the gaps: what is below it is cold.
+    // The highest gap; workers below it have not served.
     let gap = sizes.windows(2).rev().find(|pair| (pair[0] as f64) < COLD_SHARE * pair[1] as f64).map(|pair| pair[1]);
     let is_small =
         |w: &Service| gap.is_some_and(|least| w.private < least) && w.requests.is_none_or(|n| n < SURELY_WARM);
@@ -74,27 +78,27 @@ pub fn real_memory(workers: &[Worker]) -> u64 {
     workers.iter().map(|w| w.pss).sum()
 }
 
-/// The classic real memory: Σ(size − shared) + the largest shared.
+/// Returns the classic estimate of real memory: Σ(size − shared) + the largest shared.
 #[must_use]
 pub fn classic_real_memory(workers: &[Worker]) -> u64 {
     workers.iter().map(|w| w.rss.saturating_sub(w.shared)).sum::<u64>()
         + workers.iter().map(|w| w.shared).max().unwrap_or(0)
 }
 
-/// Workers that fit without sharing.
+/// Returns the workers that fit without sharing.
 #[must_use]
 pub fn fits_no_sharing(budget: u64, largest: u64) -> u64 {
     budget.checked_div(largest).unwrap_or(0)
 }
 
-/// Workers that fit when `shared` of each is counted once: (budget − shared) / (largest − shared).
+/// Returns the workers that fit if `shared` is counted once: (budget − shared) / (largest − shared).
 #[must_use]
 pub fn fits_sharing(budget: u64, largest: u64, shared: u64) -> u64 {
     budget.saturating_sub(shared).checked_div(largest.saturating_sub(shared)).unwrap_or(0)
 }
 
-/// All four answers for a group whose shared pages take `shared_once` bytes altogether (parent included).
-/// None without workers.
+/// Returns all four estimates for a group whose shared pages take `shared_once` bytes in total, including the
+/// parent. `None` without workers.
 #[must_use]
 pub fn fits(budget: u64, workers: &[Worker], shared_once: u64) -> Option<Fits> {
     let n = workers.len() as u64;
@@ -117,11 +121,11 @@ fn largest_pool(room: f64, mean: f64, s: f64) -> u64 {
     const Z95: f64 = 1.645;
     let b = Z95 * s;
     let root = (-b + (b * b + 4.0 * mean * room).sqrt()) / (2.0 * mean);
-    // One part in a billion: 40 workers of exactly a fortieth must not come out as 39.
+    // A billionth of slack, so that 40 workers of exactly one fortieth do not become 39.
     (root * root * (1.0 + 1e-9)) as u64
 }
 
-/// What the machine is for, which decides how many workers wait idle.
+/// How the machine is used, which decides how many idle workers to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     Dedicated,
@@ -142,7 +146,9 @@ impl Profile {
     }
 }
 
-/// Spares of a pool of at most `workers`, in the proportions of field-notes.md: of 40, a dedicated machine starts 20 and keeps 20 to 35; one that has
+/// Returns the spare workers for a pool of at most `workers`, in the proportions of field-notes.md. Of 40, a
+/// dedicated machine starts 20 and keeps 20 to 35 idle; one with other work starts 5 and keeps 5 to 10. A
+/// bursty one keeps nearly all, so that children are ready for the burst.
 /// other work 5 and 5 to 10; a bursty one keeps nearly all, so that children wait for the burst.
 #[must_use]
 pub fn spares(profile: Profile, workers: u64) -> SpareWorkers {

@@ -1,8 +1,9 @@
-//! Before against after: the ratio of paired measurements with its interval.
+//! The ratio of paired measurements before and after a change, with its interval.
 //!
-//! Each pair is measured side by side in time, so that what the machine does to both cancels. The logarithms of the
-//! ratios are averaged and given Student's t interval (Fieller-free because the logarithm makes ratios symmetric;
-//! see e.g. Kalibera & Jones, "Rigorous benchmarking in reasonable time", ISMM 2013).
+//! The two values of a pair are measured close together in time, so that influences of the machine cancel.
+//! The logarithms of the ratios are averaged and get a Student's t interval. The logarithm makes ratios
+//! symmetric, so Fieller's theorem is not needed (see e.g. Kalibera & Jones, "Rigorous benchmarking in
+//! reasonable time", ISMM 2013).
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -17,8 +18,8 @@ pub struct Ratio {
     pub pairs: usize,
 }
 
-/// The ratio after / before of pairs of positive measurements, with its interval at `confidence` (such as 0.95).
-/// None with fewer than two pairs or a measurement that is not positive.
+/// Returns the ratio after / before of pairs of positive measurements, with its interval at `confidence`
+/// (such as 0.95). `None` with fewer than two pairs or a value that is not positive.
 #[must_use]
 pub fn paired(pairs: &[(f64, f64)], confidence: f64) -> Option<Ratio> {
     let n = pairs.len();

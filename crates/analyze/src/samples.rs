@@ -1,8 +1,8 @@
-//! Durations of one kind, as the reports of other programs want them: exact mean and deviation, and ranks.
+//! Durations as reports of other programs need them: exact mean and deviation, and values by rank.
 
 use lastdrop_model::{Histogram, Micros};
 
-/// Durations in microseconds. Ranks are those of a histogram of three digits; the rest is exact.
+/// Durations in microseconds. Values by rank come from a histogram of three digits; the rest is exact.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     histogram: Histogram,
@@ -62,7 +62,7 @@ impl Samples {
         }
     }
 
-    /// The sample of this rank, from 0, in ascending order.
+    /// Returns the value at this rank, from 0, in ascending order.
     #[must_use]
     pub fn at_rank(&self, rank: u64) -> Micros {
         let n = self.count();
@@ -73,12 +73,13 @@ impl Samples {
         self.histogram.quantile((rank as f64 + 0.5) / n as f64).clamp(self.min, self.max)
     }
 
-    /// Values that were recorded, each the largest that is taken for the same, ascending, and how often.
+    /// Returns the recorded values in ascending order with their counts. Each is the largest value of its
+    /// histogram bucket.
     pub fn recorded(&self) -> impl Iterator<Item = (Micros, u64)> + '_ {
         self.histogram.recorded()
     }
 
-    /// Samples by whole milliseconds.
+    /// Counts the samples per whole millisecond.
     #[must_use]
     pub fn by_ms(&self) -> std::collections::BTreeMap<u64, u64> {
         let mut bins = std::collections::BTreeMap::new();
@@ -88,7 +89,7 @@ impl Samples {
         bins
     }
 
-    /// The mean of the two in the middle where their number is even.
+    /// Returns the median; for an even count, the mean of the two middle values.
     #[must_use]
     pub fn median(&self) -> f64 {
         match self.count() {
@@ -98,7 +99,8 @@ impl Samples {
         }
     }
 
-    /// Share of the samples within `deviations` of the mean, 0 to 1; None without samples.
+    /// Returns the fraction (0 to 1) of the samples within `deviations` standard deviations of the mean;
+    /// `None` without samples.
     #[must_use]
     pub fn share_within(&self, deviations: f64) -> Option<f64> {
         let reach = self.deviation() * deviations;

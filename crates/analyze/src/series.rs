@@ -1,4 +1,4 @@
-//! The seconds of a phase as numbers, and whether their level changed.
+//! A phase as a series of seconds, and the detection of changes in its level.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ pub struct SecondData {
     pub t: u32,
     pub answered: f64,
     pub failed: f64,
-    /// Response latencies: microseconds and how often, ascending.
+    /// Response latencies in ascending order: microseconds and count.
     pub latencies: Vec<(u64, u64)>,
 }
 
 impl SecondData {
-    /// Median response of this second, microseconds.
+    /// Median response time of this second, microseconds.
     #[must_use]
     pub fn p50(&self) -> Option<f64> {
         quantile(&self.latencies, 0.5)
     }
 }
 
-/// The seconds that lie wholly within the time of a phase, one at a time: the drain and a last part of a second are left
-/// out. Seconds in which nothing happened count too.
+/// Returns the seconds that lie entirely within a phase; the drain and a last partial second are left out.
+/// Seconds without any request are included.
 fn each_second(phase: &PhaseReport) -> impl Iterator<Item = SecondData> + '_ {
     // A phase of 10 s may end some microseconds early or late.
     let end = (phase.duration_s + 0.02).floor() as u32;
@@ -46,20 +46,21 @@ fn each_second(phase: &PhaseReport) -> impl Iterator<Item = SecondData> + '_ {
     })
 }
 
-/// The whole seconds of a phase that is short.
+/// Collects the whole seconds of a short phase.
 #[must_use]
 pub fn whole_seconds(phase: &PhaseReport) -> Vec<SecondData> {
     each_second(phase).collect()
 }
 
-/// Answers and median response (microseconds) of each whole second. Small, however long the phase was.
+/// Returns answers and median response time (microseconds) of each whole second. The result stays small even
+/// for a long phase.
 #[must_use]
 pub fn levels(phase: &PhaseReport) -> Vec<(f64, Option<f64>)> {
     each_second(phase).map(|s| (s.answered, s.p50())).collect()
 }
 
-/// The whole seconds of a phase, put together in groups of equal length where there are more than `most`; what is left
-/// over at the end is dropped.
+/// Groups the whole seconds of a phase into at most `most` stretches of equal length; a remainder at the end
+/// is dropped.
 #[must_use]
 pub fn stretches(phase: &PhaseReport, most: usize) -> Vec<SecondData> {
     let n = ((phase.duration_s + 0.02).floor() as usize).max(1);
@@ -86,7 +87,7 @@ pub fn stretches(phase: &PhaseReport, most: usize) -> Vec<SecondData> {
     groups
 }
 
-/// The value at quantile `q` of (value, count) pairs in ascending order; None without counts.
+/// Returns the value at quantile `q` of (value, count) pairs in ascending order; `None` without counts.
 #[must_use]
 pub fn quantile(sorted: &[(u64, u64)], q: f64) -> Option<f64> {
     let total: u64 = sorted.iter().map(|(_, n)| n).sum();
@@ -109,16 +110,17 @@ pub struct Change {
     /// Medians before and after.
     pub before: f64,
     pub after: f64,
-    /// How often chance alone makes as clear a change.
+    /// Probability that chance alone makes as clear a change.
     pub p: f64,
 }
 
-/// Shorter series say nothing.
+/// A shorter series is not evaluated.
 pub const SHORTEST: usize = 8;
 
-/// The clearest change of level in a series, if chance does not make one as clear in more than 1 of 100 shuffles: the
-/// largest cumulative sum of the centred ranks against its distribution over permutations (a CUSUM on ranks, as Pettitt,
-/// "A non-parametric approach to the change-point problem", 1979). None for series shorter than [`SHORTEST`].
+/// Returns the clearest change of level in a series, unless chance makes one as clear in more than 1 of 100
+/// shuffles. The statistic is the largest cumulative sum of the centred ranks, tested against its permutation
+/// distribution (a CUSUM on ranks, as Pettitt, "A non-parametric approach to the change-point problem",
+/// 1979). `None` for series shorter than [`SHORTEST`].
 #[must_use]
 pub fn change_point(series: &[f64]) -> Option<Change> {
     const SHUFFLES: u32 = 2000;
@@ -139,7 +141,7 @@ pub fn change_point(series: &[f64]) -> Option<Change> {
     if p > 0.01 {
         return None;
     }
-    // Ranks blur the edge: it is where two levels leave the least of the series unexplained.
+    // Ranks blur the edge. Place it where two levels leave the least unexplained deviation.
     let spread = |part: &[f64]| {
         let level = median(part);
         part.iter().map(|x| (x - level).abs()).sum::<f64>()
@@ -150,7 +152,7 @@ pub fn change_point(series: &[f64]) -> Option<Change> {
     Some(Change { at, before: median(&series[..at]), after: median(&series[at..]), p })
 }
 
-/// So far from the clearest cumulative sum the edge may lie.
+/// Largest distance of the edge from the maximum of the cumulative sum.
 const EDGE: usize = 5;
 
 fn cusum(centred: &[f64]) -> (f64, usize) {
@@ -164,7 +166,7 @@ fn cusum(centred: &[f64]) -> (f64, usize) {
     best
 }
 
-/// Ranks (ties share theirs) less their mean.
+/// Ranks (ties share theirs) minus their mean.
 fn centred_ranks(series: &[f64]) -> Vec<f64> {
     let mut sorted = series.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -186,7 +188,7 @@ pub fn mean_and_variance(values: &[f64]) -> (f64, f64) {
     (mean, values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n.max(2) - 1) as f64)
 }
 
-/// The middle value; 0 for none.
+/// Returns the median; 0 for an empty slice.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -198,9 +200,9 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Integrated autocorrelation time of a series: how many values say as much as one independent value (at least 1). The
-/// sum ends at the first pair that is not positive (Geyer's initial positive sequence, "Practical Markov chain Monte
-/// Carlo", 1992).
+/// Returns the integrated autocorrelation time: how many values carry as much information as one independent
+/// value (at least 1). The sum ends at the first pair that is not positive (Geyer's initial positive
+/// sequence, "Practical Markov chain Monte Carlo", 1992).
 #[must_use]
 pub fn correlation_time(series: &[f64]) -> f64 {
     let n = series.len();
@@ -246,7 +248,7 @@ mod tests {
     #[test]
     fn noise_has_no_level_to_change() {
         let found = (0..200).filter(|seed| change_point(&noise(20, *seed)).is_some()).count();
-        // 1 % each is expected: 2, and 8 has a probability of less than 1 in 1000.
+        // 1 % is expected: 2. More than 8 have a probability below 1 in 1000.
         assert!(found <= 8, "{found}");
     }
 

@@ -1,15 +1,15 @@
-//! Services that a web application talks to, known by their program, their port or the path of their socket.
+//! Services that web applications use, recognised by program, port or socket path.
 
-/// A service.
+/// A known service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service {
     pub name: &'static str,
-    /// It answers queries: many round trips to it are worth a word.
+    /// It answers queries, so many round trips to it are worth reporting.
     pub is_database: bool,
-    /// Programs begin with one of these.
+    /// Prefixes of its program names.
     programs: &'static [&'static str],
     port: u16,
-    /// Paths of unix sockets contain one of these.
+    /// Parts of its unix socket paths.
     paths: &'static [&'static str],
 }
 
@@ -41,8 +41,8 @@ const fn service(
     Service { name, is_database, programs, port, paths }
 }
 
-/// The service at an address (`127.0.0.1:3306`, `unix:/run/mysqld/mysqld.sock`); the program that has it, where it is
-/// known, decides.
+/// Returns the service at an address (`127.0.0.1:3306`, `unix:/run/mysqld/mysqld.sock`). If the listening
+/// program is known, it decides.
 #[must_use]
 pub fn service_at(address: &str, program: Option<&str>) -> Option<&'static Service> {
     let by_program = |s: &&Service| program.is_some_and(|p| s.programs.iter().any(|known| p.starts_with(known)));
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(name("unix:/run/postgresql/.s.PGSQL.5432", None), Some("postgresql"));
         assert_eq!(name("[::1]:6379", None), Some("redis"));
         assert_eq!(name("127.0.0.1:9000", Some("php-fpm8.2")), Some("php-fpm"));
-        // Something else at a known port.
+        // Another program on a known port.
         assert_eq!(name("127.0.0.1:3306", Some("haproxy")), Some("http"));
         assert_eq!(name("127.0.0.1:12345", Some("my-daemon")), None);
     }

@@ -1,27 +1,27 @@
-//! Samples of call stacks, put together: the costliest functions and libraries, and the tree that a flame graph draws.
+//! Merged samples of call stacks: the costliest functions and libraries, and the tree for a flame graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lastdrop_model::documents::{ProfileFunction, ProfileShare};
 
-/// A function and the program or library that it is in.
+/// A function and its program or library.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Frame {
     pub function: String,
     pub library: String,
 }
 
-/// A stack, the outermost caller first, and how often it was seen.
+/// Stacks, outermost caller first, with their number of samples.
 pub type Stacks = BTreeMap<Vec<Frame>, u64>;
 
-/// Reads the output of `perf script -F comm,pid,ip,sym,dso`: a line for each sample, its frames below it, the innermost
-/// first, and an empty line. What is no frame is left out.
+/// Reads the output of `perf script -F comm,pid,ip,sym,dso`: per sample a header line, its frames with the
+/// innermost first, and an empty line. Lines that are not frames are skipped.
 #[must_use]
 pub fn read_perf_script(text: &str) -> Stacks {
     perf_script_of(text, |_| true)
 }
 
-/// The same of the processes that are wanted.
+/// Like `read_perf_script`, for selected processes only.
 #[must_use]
 pub fn perf_script_of(text: &str, is_wanted: impl Fn(i32) -> bool) -> Stacks {
     let mut stacks = Stacks::new();
@@ -35,7 +35,7 @@ pub fn perf_script_of(text: &str, is_wanted: impl Fn(i32) -> bool) -> Stacks {
                 *stacks.entry(stack).or_default() += 1;
             }
         } else if !line.starts_with([' ', '\t']) {
-            // "apache2  4711"; a program's name may have spaces in it.
+            // "apache2  4711"; a program's name may contain spaces.
             let pid = line.split_whitespace().next_back().and_then(|word| word.parse().ok());
             wanted = pid.is_none_or(&is_wanted);
         } else {
@@ -54,7 +54,7 @@ pub fn perf_script_of(text: &str, is_wanted: impl Fn(i32) -> bool) -> Stacks {
     stacks
 }
 
-/// Shares of functions, by themselves and with all that they call; the costliest by themselves first.
+/// Returns the share of each function, alone and including its callees; sorted by the former.
 #[must_use]
 pub fn functions(stacks: &Stacks, us_per_request: Option<f64>) -> Vec<ProfileFunction> {
     let all: u64 = stacks.values().sum();
@@ -64,7 +64,7 @@ pub fn functions(stacks: &Stacks, us_per_request: Option<f64>) -> Vec<ProfileFun
         if let Some(last) = stack.last() {
             *own.entry(last).or_default() += n;
         }
-        // A function that calls itself counts once.
+        // A recursive function counts once.
         for frame in stack.iter().collect::<BTreeSet<_>>() {
             *total.entry(frame).or_default() += n;
         }
@@ -87,7 +87,7 @@ pub fn functions(stacks: &Stacks, us_per_request: Option<f64>) -> Vec<ProfileFun
     rows
 }
 
-/// Shares of libraries by what is executed in them, the costliest first.
+/// Returns the share of each library by the code executed in it, costliest first.
 #[must_use]
 pub fn libraries(stacks: &Stacks, us_per_request: Option<f64>) -> Vec<ProfileShare> {
     let all: u64 = stacks.values().sum();

@@ -1,4 +1,4 @@
-//! System calls put together by what a request does: how often, on what, at what cost, and what would spare them.
+//! System calls summed up per request: how often, on what object, at what cost, and how to avoid them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::series::median;
 use crate::services::service_at;
 use crate::waiting::{Part, object, parts, round_trips};
 
-/// Calls and their causes.
+/// The calls of a request, and their causes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Calls {
     pub rows: Vec<TraceRow>,
@@ -18,36 +18,38 @@ pub struct Calls {
     pub floor_us: f64,
 }
 
-/// Times of calls on files that were measured without tracing, seconds: by call and path.
+/// Times of calls on files measured without tracing, in seconds, by call and path.
 pub type Timings = BTreeMap<(String, String), f64>;
 
-/// What was traced.
+/// A trace to evaluate.
 #[derive(Debug, Clone, Copy)]
 pub struct Traced<'a> {
-    /// In the order in which they came back.
+    /// In the order in which they returned.
     pub calls: &'a [Syscall],
     pub requests: u64,
-    /// Those that the server listens on.
+    /// The ports on which the server listens.
     pub ports: &'a [u16],
-    /// Of the URL that was asked for, without its query.
+    /// Path of the requested URL, without its query.
     pub url_path: &'a str,
     pub timed: &'a Timings,
-    /// Programs of this machine by the address at which they listen.
+    /// This machine's programs by listening address.
     pub programs: &'a BTreeMap<String, String>,
 }
 
-/// Calls that look at a path without opening it.
+/// Calls that inspect a path without opening it.
 const LOOKS: &[&str] = &["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink"];
-/// Files that a program is made of, by the ends of their names.
+/// Source files of programs, by suffix.
 const SOURCES: &[&str] =
     &[".php", ".phtml", ".inc", ".pm", ".pl", ".py", ".rb", ".lua", ".js", ".mjs", ".twig", ".tpl"];
-/// Opened source files from which on they are worth a word: a program has an entry and what that reads by itself.
+/// From this many opened source files on, they are reported: every program has an entry point and what that
+/// loads.
 const MANY_SOURCES: f64 = 5.0;
-/// The same for round trips to a database, and from where on they are the thing to spare.
+/// From the first number on, database round trips are reported; from the second on, there is advice to reduce
+/// them.
 const SOME_TRIPS: f64 = 2.0;
 const MANY_TRIPS: f64 = 10.0;
 
-/// The addresses of those that a request talks to or waits for.
+/// Returns the addresses of the peers that a request talks to or waits for.
 #[must_use]
 pub fn peers(calls: &[Syscall], ports: &[u16]) -> BTreeSet<String> {
     let objects: Vec<String> = calls.iter().map(|c| object(c, ports)).collect();
@@ -58,19 +60,20 @@ pub fn peers(calls: &[Syscall], ports: &[u16]) -> BTreeSet<String> {
     waited.chain(round_trips(calls, &objects).into_keys()).collect()
 }
 
-/// Calls that are one row.
+/// The key of a row: calls with the same values are added up.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Same<'a> {
     call: &'a str,
     path: String,
     error: Option<&'a str>,
-    /// What it waits for.
+    /// The kind of its wait.
     what: Option<&'static str>,
     is_free: bool,
 }
 
-/// Adds up the calls of each request. A call costs what `timed` says; without that, the median of what tracing saw less
-/// the fastest call of all, which is what tracing adds. Of waits the mean counts: each is as long as it is.
+/// Adds up the calls per request. A call on a file costs what `timed` says. Any other costs the median time
+/// in the trace minus the fastest call of all, which is the overhead of tracing. Waits use the mean, since
+/// their durations are real.
 #[must_use]
 pub fn per_request(traced: &Traced<'_>) -> Calls {
     let calls = traced.calls;
@@ -136,7 +139,7 @@ pub fn per_request(traced: &Traced<'_>) -> Calls {
     Calls { rows, waiting, kinds, floor_us: round(floor_us) }
 }
 
-/// Round trips to a database, where there are some.
+/// Returns the round trips to a database, if there are enough.
 fn database(traced: &Traced<'_>, rows: &[TraceRow], peer: &str, per_request: f64) -> Option<TraceKind> {
     let program = traced.programs.get(peer).map(String::as_str);
     let service = service_at(peer, program).filter(|s| s.is_database && per_request >= SOME_TRIPS)?;
@@ -164,10 +167,10 @@ fn round(x: f64) -> f64 {
     (x * 1000.0).round() / 1000.0
 }
 
-/// Is this where a server looks for a file of the URL: below some folder the URL's whole path, or what is left of it below
-/// the name that an alias takes away?
+/// Returns whether a server looks up a file for the URL here: the path ends with the URL's path, or with what
+/// remains of it after an alias prefix.
 fn is_of_url(path: &str, url_path: &str) -> bool {
-    // A URL that no file has ends in no program's file; programs look for theirs in many places.
+    // Skip source files: a virtual URL does not end in one, and programs look for theirs in many places.
     if SOURCES.iter().any(|end| path.ends_with(end)) {
         return false;
     }
@@ -181,15 +184,15 @@ fn is_of_url(path: &str, url_path: &str) -> bool {
     false
 }
 
-/// Rows with a common cause, a sum each.
+/// Groups rows with a common cause and sums them up.
 fn kinds(rows: &[TraceRow], url_path: &str) -> Vec<TraceKind> {
     let looks = |r: &&TraceRow| LOOKS.contains(&r.call.as_str());
     let missing = |r: &TraceRow| matches!(r.error.as_deref(), Some("ENOENT" | "ENOTDIR"));
     let htaccess = |r: &TraceRow| r.path.ends_with("/.htaccess");
     let opens = |r: &TraceRow| r.call.starts_with("open");
     let per_file = |r: &TraceRow| r.path.starts_with('/') && r.per_request >= 0.5;
-    // A path that is looked for because of the URL and is not there, and what leads to it: of /a/b/c all of /a/b/c, /a/b,
-    // /a. What else is looked for and not found is the program's own affair.
+    // Paths that were looked up because of the URL and do not exist, with their parents: for /a/b/c all of
+    // /a/b/c, /a/b, /a. Other missing files are the program's own affair.
     let virtual_paths: BTreeSet<&str> = rows
         .iter()
         .filter(looks)
@@ -234,10 +237,10 @@ fn kinds(rows: &[TraceRow], url_path: &str) -> Vec<TraceKind> {
         rows.iter().filter(is_source).filter(|r| opens(r) && r.error.is_none() && per_file(r)).collect();
     let (files, php) = (of(&found), found.iter().all(|r| r.path.ends_with(".php")));
     if found.iter().map(|r| r.per_request).sum::<f64>() >= MANY_SOURCES {
-        // PHP's own cache of compiled files opens none of those that it keeps.
+        // PHP's opcode cache opens none of the files that it holds.
         let advice = "the opcode cache is off, full or told to forget them: opcache.enable=1, opcache.memory_consumption, \
                       opcache.max_accelerated_files";
-        // A program may read the heads of some of its own files, and compile none of them.
+        // A program may read the beginning of some of its files without compiling them.
         let opened = if php { "opened, and compiled," } else { "opened" };
         let title = format!("{files} source files are {opened} for each request");
         add("source-files", title, if php { advice } else { "" }, found);
@@ -322,7 +325,7 @@ mod tests {
         assert_eq!((row("write", "client").per_request, row("write", "client").us_per_request), (1.0, 20.0));
         let real = row("newfstatat", "/srv/www/real.html");
         assert_eq!((real.us_per_request, real.traced), (2.0, false));
-        // Waits are the client's.
+        // Waits for the client are not the server's.
         assert_eq!((row("read", "client").us_per_request, row("accept4", "listener").us_per_request), (0.0, 0.0));
         assert_eq!(c.rows[0].call, "connect");
         let kind = |name: &str| kind(&c, name).unwrap_or_else(|| panic!("{name}"));
@@ -349,7 +352,7 @@ mod tests {
         assert_eq!((own.per_request, own.advice.as_str()), (3.0, ""));
         let c = of(&calls[1..], 1, "/blog/hello", &Timings::new());
         assert_eq!(kind(&c, "virtual-path"), None);
-        // Below an alias the server looks for what is left of the path.
+        // Below an alias, the server looks for the rest of the path.
         assert!(is_of_url("/opt/app/list/7", "/shop/list/7") && !is_of_url("/opt/app/list/8", "/shop/list/7"));
         assert!(!is_of_url("/srv/www", "/") && !is_of_url("/srv/www/themes/index.php", "/index.php"));
     }
@@ -371,7 +374,7 @@ mod tests {
         assert!(c.rows[0].waits && c.rows[0].call == "poll", "{:?}", c.rows);
         let trips = kind(&c, "database-round-trips").expect("there are");
         assert!(trips.per_request == 12.0 && !trips.advice.is_empty() && trips.title.contains("mariadbd"), "{trips:?}");
-        // A few are no reason for advice, one is none for a word.
+        // Two round trips get no advice, and one is not reported.
         let few = of(&calls[..7], 1, "/", &Timings::new());
         assert_eq!(kind(&few, "database-round-trips").map(|k| (k.per_request, k.advice.as_str())), Some((2.0, "")));
         assert_eq!(kind(&of(&calls[..4], 1, "/", &Timings::new()), "database-round-trips"), None);

@@ -1,22 +1,22 @@
-//! Throughput against users: Gunther's Universal Scalability Law fitted, and the knee.
+//! Throughput against users: a fit of Gunther's Universal Scalability Law, and the knee.
 //!
-//! With N users the law has X(N) = λN / (1 + σ(N − 1) + κN(N − 1)): λ is what one user gets, σ the share of the work that
-//! has to be done one after the other, κ what it costs that everybody has to agree with everybody (Gunther, "Guerrilla
-//! Capacity Planning", 2007). N / X is linear in 1, N − 1 and N(N − 1), so that weighted least squares find the
-//! parameters at once; the weights make relative errors count alike.
+//! With N users, X(N) = λN / (1 + σ(N − 1) + κN(N − 1)). λ is the throughput of one user, σ the serial
+//! fraction of the work, and κ the cost of coordination between every two users (Gunther, "Guerrilla Capacity
+//! Planning", 2007). N / X is linear in 1, N − 1 and N(N − 1), so weighted least squares find the parameters
+//! directly. The weights make relative errors count alike.
 
 use lastdrop_model::documents::{Knee, StaircaseStep, Usl};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// It takes so many steps to fit three parameters and to see whether they fit.
+/// Fitting three parameters and checking the fit takes this many steps.
 const FEWEST: usize = 5;
-/// Root mean square and largest relative residual of a law that describes what was measured.
+/// A good fit has at most this root mean square and this largest relative residual.
 const RMS: f64 = 0.04;
 const LARGEST: f64 = 0.1;
 
-/// λ, σ, κ.
+/// The fitted law: λ, σ, κ.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Law {
     pub lambda: f64,
@@ -25,19 +25,20 @@ pub struct Law {
 }
 
 impl Law {
-    /// Throughput with `n` users.
+    /// Returns the throughput with `n` users.
     #[must_use]
     pub fn rps(&self, n: f64) -> f64 {
         self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
     }
 
-    /// Users at the highest throughput; None where it only grows.
+    /// Returns the users at the highest throughput; `None` if throughput only grows.
     #[must_use]
     pub fn peak(&self) -> Option<f64> {
         (self.kappa > 0.0).then(|| ((1.0 - self.sigma).max(0.0) / self.kappa).sqrt().max(1.0))
     }
 
-    /// Users at the highest power X²/N: the positive root of 3κN² + (σ − κ)N − (1 − σ) = 0, its derivative.
+    /// Returns the users at the highest power X²/N: the positive root of its derivative, 3κN² + (σ − κ)N − (1
+    /// − σ) = 0.
     #[must_use]
     pub fn knee(&self) -> Option<f64> {
         let (a, b, c) = (3.0 * self.kappa, self.sigma - self.kappa, self.sigma - 1.0);
@@ -52,7 +53,7 @@ impl Law {
     }
 }
 
-/// Coefficients of N/X = a + b(N − 1) + cN(N − 1) and their covariance, from the columns that are used.
+/// Coefficients of N/X = a + b(N − 1) + cN(N − 1) and their covariance; columns may be left out.
 struct Fit {
     coefficients: [f64; 3],
     covariance: [[f64; 3]; 3],
@@ -93,7 +94,7 @@ fn fit_columns(points: &[(f64, f64)], used: [bool; 3]) -> Option<Fit> {
     Some(fit)
 }
 
-/// Gauss and Jordan, with pivots; None for a matrix that has no inverse. At most 3 × 3 here.
+/// Inverts a matrix by Gauss–Jordan elimination with pivots; `None` if it is singular. At most 3 × 3 here.
 fn invert(mut m: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = m.len();
     for (i, row) in m.iter_mut().enumerate() {
@@ -118,7 +119,7 @@ fn invert(mut m: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     Some(m.into_iter().map(|row| row[n..].to_vec()).collect())
 }
 
-/// The law through (users, throughput), with σ and κ not below zero.
+/// Fits the law to (users, throughput) with non-negative σ and κ.
 #[must_use]
 pub fn law(points: &[(f64, f64)]) -> Option<Law> {
     let mut best: Option<Fit> = None;
@@ -140,7 +141,7 @@ fn points(stairs: &[StaircaseStep]) -> Vec<(f64, f64)> {
     stairs.iter().filter(|s| s.rps > 0.0).map(|s| (f64::from(s.users), s.rps)).collect()
 }
 
-/// Fits the law to a staircase. None with fewer than five steps.
+/// Fits the law to a staircase. `None` with fewer than five steps.
 #[must_use]
 pub fn fit(stairs: &[StaircaseStep]) -> Option<Usl> {
     let points = points(stairs);
@@ -151,7 +152,7 @@ pub fn fit(stairs: &[StaircaseStep]) -> Option<Usl> {
     let full = fit_columns(&points, [true; 3])?;
     let t = StudentsT::new(0.0, 1.0, (points.len() - 3) as f64).ok()?.inverse_cdf(0.975);
     let [a, ..] = full.coefficients;
-    // First-order propagation through 1/a, b/a, c/a.
+    // First-order error propagation through 1/a, b/a, c/a.
     let of = |i: usize| -> [f64; 2] {
         let v = &full.covariance;
         let (value, variance) = if i == 0 {
@@ -191,8 +192,9 @@ pub fn fit(stairs: &[StaircaseStep]) -> Option<Usl> {
     })
 }
 
-/// The knee of a staircase: where power, X²/N, is highest. From the law where that fits and the knee lies among the
-/// steps, else the best of the steps. None where power still rises at the last step: more users are needed to see it.
+/// Returns the knee of a staircase, where power X²/N is highest. It comes from the law if that fits and the
+/// knee lies among the steps, otherwise from the best step. `None` if power still rises at the last step,
+/// because finding it then takes more users.
 #[must_use]
 pub fn knee(stairs: &[StaircaseStep], usl: Option<&Usl>) -> Option<Knee> {
     let mut sorted: Vec<&StaircaseStep> = stairs.iter().filter(|s| s.rps > 0.0).collect();
@@ -231,7 +233,7 @@ fn best_power(sorted: &[&StaircaseStep]) -> Option<usize> {
 fn knee_interval(stairs: &[StaircaseStep], law: Law, usl: &Usl) -> [f64; 2] {
     const REPLICATES: usize = 400;
     let points = points(stairs);
-    // Residuals of a fit are smaller than the errors by the parameters it has.
+    // Residuals underestimate the errors, because the fit has parameters.
     let inflate = (points.len() as f64 / (points.len() as f64 - 3.0)).sqrt();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(points.len() as u64);
     let mut knees: Vec<f64> = (0..REPLICATES)
@@ -251,7 +253,7 @@ fn knee_interval(stairs: &[StaircaseStep], law: Law, usl: &Usl) -> [f64; 2] {
     [at(0.025), at(0.975)]
 }
 
-/// Chooses the numbers of users of a staircase: doubled until more users clearly add nothing, then closer and closer
+/// Chooses the numbers of users for a staircase: doubles until more users clearly add nothing, then refines
 /// around the best power.
 #[derive(Debug, Clone)]
 pub struct Staircase {
@@ -259,13 +261,13 @@ pub struct Staircase {
     refinements: u32,
 }
 
-/// Steps beside the best, at most.
+/// Largest number of refinement steps.
 const REFINEMENTS: u32 = 6;
-/// Neighbours of the best this close are close enough.
+/// Neighbours of the best step within this factor are close enough.
 const CLOSE: f64 = 1.12;
 
 impl Staircase {
-    /// Up to `most` users.
+    /// Creates a staircase of up to `most` users.
     #[must_use]
     pub fn new(most: u32) -> Staircase {
         Staircase { most: most.max(1), refinements: 0 }
@@ -356,7 +358,7 @@ mod tests {
                     && within(usl.kappa_interval, 0.001)
             })
             .count();
-        // Each holds in 95 of 100; all three together in at least 85.
+        // Each interval holds in 95 of 100 cases; all three together in at least 85.
         assert!(inside >= 80, "{inside} of 100");
     }
 

@@ -1,22 +1,23 @@
-//! Which system calls of a request wait, and for whom: a service that was asked, a lock, a child, the clock.
+//! Finds the system calls of a request that wait, and what they wait for: a service, a lock, a child, the
+//! clock.
 //!
-//! A call belongs to a request while its process has the connection of a client open; idle workers wait as well, and are
-//! left out. A call that waits for any of many things (epoll) is told by what its process does next: it reads from whom
-//! it has waited for.
+//! A call belongs to a request while its process has a client's connection open. Idle workers wait as well
+//! and are left out. For a call that waits for any of several things (epoll), the process's next call shows
+//! what it waited for: it reads from that object.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use lastdrop_model::sample::Syscall;
 
-/// What a call is to a request.
+/// The role of a call in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
     Work,
-    /// The time is its client's, or that of nobody.
+    /// Its time belongs to the client, or to nobody.
     Free,
-    /// It waits for this: what it is, and which.
+    /// It waits: the kind of wait and the object.
     Waits(&'static str, String),
-    /// Waiting for something to do, of a process that has no request.
+    /// A process without a request waits for work.
     Idle,
 }
 
@@ -28,7 +29,7 @@ fn receives(call: &str) -> bool {
     call.starts_with("recv") || call == "read" || call == "readv"
 }
 
-/// Calls that do nothing but wait, and for what, where their object does not say it.
+/// Returns what a purely waiting call waits for, if its object does not tell.
 fn waits_for(c: &Syscall) -> Option<&'static str> {
     let is = |names: &[&str]| names.contains(&c.call.as_str());
     let operation = c.operation.as_str();
@@ -53,7 +54,7 @@ fn waits_for(c: &Syscall) -> Option<&'static str> {
     }
 }
 
-/// What the call is about, with what differs from request to request taken out.
+/// Returns the object of a call, without the parts that differ between requests.
 pub(crate) fn object(call: &Syscall, ports: &[u16]) -> String {
     if call.path.starts_with('/') || call.path.starts_with("unix:") {
         return call.path.clone();
@@ -68,7 +69,7 @@ pub(crate) fn object(call: &Syscall, ports: &[u16]) -> String {
             if port.is_some_and(|p: u16| ports.contains(&p)) { "client".into() } else { peer.to_string() }
         }
         Some((_, peer)) if kind == "UDP" => peer.to_string(),
-        // The end that was accepted has the name of its listener.
+        // An accepted unix socket has the name of its listener.
         Some(_) if kind.starts_with("UNIX") && inside.contains('"') => "client".into(),
         None if kind.starts_with("UNIX") && inside.contains('"') => "listener".into(),
         _ if kind.starts_with("TCP") && inside.contains(':') => "listener".into(),
@@ -76,23 +77,23 @@ pub(crate) fn object(call: &Syscall, ports: &[u16]) -> String {
     }
 }
 
-/// Is this the other end of a connection that the server made?
+/// Returns whether this is the remote end of a connection that the server opened.
 fn is_peer(object: &str) -> bool {
     let port = object.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     object.starts_with("unix:") || port
 }
 
-/// What each call is to a request. `objects` are those of the calls, which are in the order in which they came back.
+/// Returns the role of each call. Calls are in the order in which they returned; `objects` are their objects.
 pub(crate) fn parts(calls: &[Syscall], objects: &[String]) -> Vec<Part> {
     let next = next_on_a_socket(calls, objects);
-    // Connections of clients that are open, and the processes that work for them.
+    // Open client connections by the process that serves them.
     let mut open: HashMap<i32, HashSet<&str>> = HashMap::new();
     let mut parts = Vec::with_capacity(calls.len());
     for (i, c) in calls.iter().enumerate() {
         let object = objects[i].as_str();
         if object == "client" {
             if c.call == "close" {
-                // Of threaded servers another one may close it than the one that has served it.
+                // In a threaded server, another thread than the serving one may close the connection.
                 open.values_mut().for_each(|sockets| _ = sockets.remove(c.path.as_str()));
             } else {
                 open.entry(c.pid).or_default().insert(&c.path);
@@ -129,7 +130,7 @@ fn part(c: &Syscall, object: &str, next: Option<&str>, inside: bool) -> Part {
     }
 }
 
-/// For each call the object of the next one of its process on a connection.
+/// Returns for each call the object of its process's next call on a connection.
 fn next_on_a_socket<'a>(calls: &[Syscall], objects: &'a [String]) -> Vec<Option<&'a str>> {
     let mut next: HashMap<i32, &str> = HashMap::new();
     let mut all = vec![None; calls.len()];
@@ -147,7 +148,7 @@ fn next_on_a_socket<'a>(calls: &[Syscall], objects: &'a [String]) -> Vec<Option<
     all
 }
 
-/// Questions to each peer that were answered: something was sent, then something came.
+/// Counts the answered questions to each peer: something was sent, then something came back.
 pub(crate) fn round_trips(calls: &[Syscall], objects: &[String]) -> BTreeMap<String, u64> {
     let mut asked: HashSet<(i32, &str)> = HashSet::new();
     let mut trips = BTreeMap::new();
@@ -155,7 +156,7 @@ pub(crate) fn round_trips(calls: &[Syscall], objects: &[String]) -> BTreeMap<Str
         if SENDS.contains(&c.call.as_str()) {
             asked.insert((c.pid, object));
         } else if c.call == "connect" || c.call == "close" {
-            // A word of farewell is no question, and a greeting no answer.
+            // A final message is not a question, and a greeting is not an answer.
             asked.remove(&(c.pid, object.as_str()));
         } else if receives(&c.call) && asked.remove(&(c.pid, object.as_str())) {
             *trips.entry(object.clone()).or_default() += 1;
@@ -202,7 +203,7 @@ mod tests {
             (call(1, "read", "pipe:[7]", ""), waits("pipe", "")),
             (call(1, "read", "/srv/page", ""), Part::Work),
             (call(1, "write", CLIENT, ""), Part::Work),
-            // Another process, and this one after its client has gone.
+            // Another process, then the first one after its client has left.
             (call(2, "clock_nanosleep", "", ""), Part::Idle),
             (call(1, "close", CLIENT, ""), Part::Work),
             (call(1, "futex", "", "FUTEX_WAIT_PRIVATE"), Part::Idle),
@@ -244,7 +245,7 @@ mod tests {
         let take = |pid| call(pid, "recvfrom", DATABASE, "");
         let mut calls = Vec::new();
         for pid in [1, 2] {
-            // A greeting is no answer, a farewell no question; an answer in two pieces is one.
+            // A greeting is no answer, and a final message no question; an answer in two pieces is one.
             calls.push(take(pid));
             calls.extend(ask(pid));
             calls.extend([take(pid), take(pid)]);

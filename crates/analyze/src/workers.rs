@@ -1,68 +1,71 @@
-//! How many workers a pool should have: the need, capped by the ceilings. One function for every command that advises a number.
+//! How many workers a pool should have: the need, capped by ceilings. All commands that advise a number use
+//! this.
 //!
-//! The need is the number of workers that keeps the processors busy, and those that idle keep-alive connections hold.
+//! The need is the number of workers that keep the CPU busy, plus those held by idle keep-alive connections.
 //!
-//! Busy workers: a request takes D seconds of the processors and holds its worker for S. The cores can answer X = cores / D requests/s, for
-//! which by Little's law X · S workers are at work: cores · (1 + wait / compute), as in Goetz, "Java Concurrency in Practice", 8.2. With
-//! exactly as many the processors idle whenever more of them wait than on average; √n more keep 97 % and more of the throughput (square-root
-//! staffing; Whitt, "What you should know about queueing models", 2007). Where the rate is known and lower than what the cores can do, it
-//! takes the place of X.
+//! Busy workers: a request takes D seconds of CPU and holds its worker for S seconds. The cores can answer X
+//! = cores / D requests/s. By Little's law X · S workers are then busy: cores · (1 + wait / compute), as in
+//! Goetz, "Java Concurrency in Practice", 8.2. With exactly as many, the CPU idles whenever more of them wait
+//! than on average; √n more keep at least 97 % of the throughput (square-root staffing; Whitt, "What you
+//! should know about queueing models", 2007). If the rate is known and lower than the cores allow, it
+//! replaces X.
 //!
-//! Held workers: measured where clients are there. Otherwise each request may leave a connection that holds its worker for the keep-alive
-//! timeout: X · timeout, by Little's law again.
+//! Held workers: measured if clients are connected. Otherwise each request may leave a connection that holds
+//! its worker for the keep-alive timeout: X · timeout, again by Little's law.
 
 use lastdrop_model::documents::{WorkersAdvice, WorkersCeiling};
 
-/// What a request takes.
+/// The cost of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestCost {
-    /// Processor time of the server and all behind it, seconds.
+    /// CPU time of the server and its backends, seconds.
     pub cpu_s: f64,
-    /// For how long it holds a worker when nobody else asks, seconds.
+    /// Time that it holds a worker without other load, seconds.
     pub held_s: f64,
 }
 
-/// A server whose workers are held by connections that wait for their next request.
+/// A server in which idle keep-alive connections hold workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KeepAliveHold {
-    /// For how long an idle connection is kept, seconds.
+    /// Keep-alive timeout, seconds.
     pub timeout_s: f64,
-    /// Workers that idle connections hold now, where clients are there to tell.
+    /// Workers held by idle connections now, if clients are connected.
     pub idle: Option<f64>,
-    /// Users of a load that each keep a connection.
+    /// Users of a load that each keep one connection.
     pub users: f64,
 }
 
-/// What the number follows from.
+/// The measurements that the advice is based on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkersEvidence {
-    /// Processors that the server may use.
+    /// CPU cores that the server may use.
     pub cores: f64,
-    /// None: no load tells.
+    /// `None` without a load.
     pub request: Option<RequestCost>,
-    /// Requests/s that have to be answered, where that is known and less than what the cores can do.
+    /// Required requests/s, if known and lower than the cores allow.
     pub rate_rps: Option<f64>,
-    /// None: an idle connection holds no worker.
+    /// `None` if idle connections hold no workers.
     pub keep_alive: Option<KeepAliveHold>,
     pub ceilings: Vec<WorkersCeiling>,
-    /// Workers come in such numbers: threads of a process. 0 and 1: one by one.
+    /// Workers come in multiples of this: the threads of a process. 0 and 1 mean single workers.
     pub together: u64,
-    /// The application could run in a process of many threads that hold no worker for an idle connection.
+    /// The application could run in a threaded process in which idle connections hold no worker.
     pub event_mpm: bool,
 }
 
-/// Workers that are at work when the cores are busy, or for the rate that is asked for.
+/// Returns the rate, and the workers that are busy when the cores are, or at the required rate.
 fn busy(e: &WorkersEvidence, cost: &RequestCost) -> Option<(f64, f64)> {
     let usable = cost.cpu_s > 0.0 && cost.held_s > 0.0 && e.cores > 0.0;
     if !usable || !cost.cpu_s.is_finite() || !cost.held_s.is_finite() {
         return None;
     }
-    // More than all of its time is a tick of the clock.
+    // CPU time above the total time is an artefact of the clock tick.
     let held = cost.held_s.max(cost.cpu_s);
     let most = e.cores / cost.cpu_s;
     let rate = e.rate_rps.filter(|r| *r > 0.0).map_or(most, |r| r.min(most));
     let at_once = rate * held;
-    // A millionth, so that 2 cores and requests that only compute are not taken for a little more than 2.
+    // Subtract a millionth, so that rounding does not add a worker to 2 cores with requests that only
+    // compute.
     Some((rate, (at_once + at_once.sqrt() - 1e-6).ceil().max(1.0)))
 }
 
@@ -71,7 +74,7 @@ fn held(k: &KeepAliveHold, rate: f64, busy: f64) -> f64 {
     by_timeout.max(k.users - busy).max(0.0).ceil()
 }
 
-/// The advice. None where nothing at all is known: neither a need nor a ceiling.
+/// Returns the advice; `None` if neither a need nor a ceiling is known.
 #[must_use]
 pub fn advise(e: &WorkersEvidence) -> Option<WorkersAdvice> {
     let together = e.together.max(1);
@@ -112,8 +115,8 @@ pub fn advise(e: &WorkersEvidence) -> Option<WorkersAdvice> {
     Some(capped(advice, ceilings))
 }
 
-/// The same need below other ceilings, such as those of another budget of memory. Without a need the lowest of them is the number; without
-/// either the advice is as it was.
+/// Applies other ceilings to the same need, such as those of another memory budget. Without a need the lowest
+/// ceiling is the number; with neither the advice stays unchanged.
 #[must_use]
 pub fn capped(advice: WorkersAdvice, mut ceilings: Vec<WorkersCeiling>) -> WorkersAdvice {
     ceilings.sort_by_key(|c| c.number);
@@ -176,14 +179,14 @@ mod tests {
         type Row<'a> =
             (f64, f64, f64, Option<KeepAliveHold>, Option<f64>, u64, &'a [(&'a str, u64)], u64, Option<u64>, &'a str);
         let rows: &[Row<'_>] = &[
-            // What only computes needs as many as processors, and some for the moments between two requests.
+            // Pure computation needs a worker per core, and some for the moments between two requests.
             (2.0, 10.0, 10.0, None, None, 1, &[("memory", 200)], 4, Some(4), "need"),
-            // Twenty of 210 ms wait: 2 · 21 at work, and √42.
+            // 200 of 210 ms are waiting: 2 · 21 workers are busy, plus √42.
             (2.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 57)], 49, Some(49), "need"),
-            // The database allows fewer than memory.
+            // The database allows fewer than memory does.
             (4.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 57)], 57, Some(94), "database"),
             (4.0, 10.0, 210.0, None, None, 1, &[("memory", 30), ("database", 57)], 30, Some(94), "memory"),
-            // A rate that is asked for takes the place of what the cores can do, and no rate beyond that.
+            // A required rate replaces what the cores allow, but only if it is lower.
             (2.0, 10.0, 210.0, None, Some(20.0), 1, &[("memory", 200)], 7, Some(7), "need"),
             (2.0, 10.0, 210.0, None, Some(1e6), 1, &[("memory", 200)], 49, Some(49), "need"),
             // 9 requests/s leave 45 connections that wait for 5 s.
@@ -200,15 +203,15 @@ mod tests {
                 "need",
             ),
             (2.0, 220.0, 250.0, keep(5.0, None, 0.0), None, 1, &[("memory", 20)], 20, Some(50), "memory"),
-            // Ten connections that were there; a hundred users of a load.
+            // Ten measured connections; then a load of a hundred users.
             (2.0, 220.0, 250.0, keep(5.0, Some(10.0), 0.0), None, 1, &[("memory", 210)], 14, Some(14), "need"),
             (2.0, 220.0, 250.0, keep(5.0, None, 100.0), None, 1, &[("memory", 210)], 100, Some(100), "need"),
             // Whole processes of 25 threads.
             (2.0, 10.0, 210.0, None, None, 25, &[("memory", 210)], 50, Some(50), "need"),
             (2.0, 10.0, 210.0, None, None, 25, &[("memory", 40)], 25, Some(50), "memory"),
-            // More than all of its time is a tick of the clock.
+            // CPU time above the total time is an artefact of the clock tick.
             (4.0, 6.0, 5.0, None, None, 1, &[], 6, Some(6), "need"),
-            // A number that was not measured is no need.
+            // A value that was not measured gives no need.
             (4.0, 0.0, 5.0, None, None, 1, &[("memory", 40)], 40, None, "memory"),
             (4.0, f64::NAN, 5.0, None, None, 1, &[("memory", 40)], 40, None, "memory"),
         ];

@@ -1,5 +1,5 @@
-//! Every judgement is made again from what was kept, without a server: the documents under `stored/` were written by
-//! runs against targets.
+//! Repeats every evaluation from stored documents, without a server. The documents under `stored/` were
+//! written by runs against test targets.
 
 use lastdrop_analyze::compare::{Live, assumed_floor, stored};
 use lastdrop_analyze::usl;

@@ -1,7 +1,8 @@
-//! Two sides by class of request.
+//! Compares two runs by class of request.
 //!
-//! Of each class answers a second, median and p99 are compared; the verdict of the whole comparison is about all requests
-//! together. A class's verdict holds for all classes together: the 5 % of chance are shared out among all their metrics.
+//! For each class, throughput, median and p99 are compared; the overall verdict is about all requests
+//! together. The classes' verdicts hold jointly: all their metrics share the 5 % chance of a false
+//! difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ fn key(class: &str, metric: &str) -> String {
     format!("{class}.{metric}")
 }
 
-/// The metrics of each class of a stretch of load, where it has several.
+/// Returns the metrics of each class in a stretch of load, if there are several classes.
 pub(super) fn of_classes(phase: &PhaseReport) -> Metrics {
     let mut all = Metrics::new();
     for class in phase.classes.iter().filter(|_| phase.classes.len() > 1) {
@@ -30,7 +31,7 @@ pub(super) fn of_classes(phase: &PhaseReport) -> Metrics {
     all
 }
 
-/// Compares the classes that both sides have; `estimate` says how sure a metric's ratio is.
+/// Compares the classes that both sides have; `estimate` gives the uncertainty of a metric's ratio.
 pub(super) fn compare(
     a: &Metrics,
     b: &Metrics,
@@ -56,7 +57,8 @@ pub(super) fn compare(
     names.into_iter().filter_map(one).collect()
 }
 
-/// Of a stored run only the sums of a class are known, and not how they scatter: any difference may be chance.
+/// An estimate without certainty: a stored run has only the totals of a class, so any difference may be
+/// chance.
 pub(super) fn unknown(x: f64, y: f64) -> Option<Estimate> {
     let log = (y / x).ln();
     log.is_finite().then_some(Estimate { log, error: f64::INFINITY, freedom: 1.0, floor: 0.0 })

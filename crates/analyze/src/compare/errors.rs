@@ -1,15 +1,15 @@
-//! The errors of both sides, compared by their counts.
+//! Compares the error counts of both sides.
 
 use lastdrop_model::documents::{MetricComparison, MetricVerdict};
 
 use super::estimate::Estimate;
 use crate::series::mean_and_variance;
 
-/// Errors on both sides together that are too few to compare.
+/// With fewer errors on both sides together, no comparison is possible.
 const FEW_ERRORS: f64 = 5.0;
 
-/// Compares (errors, requests) of both sides: the log ratio of two Poisson rates, half an error added to each, its
-/// variance multiplied by the dispersion. None where there were no errors at all.
+/// Compares (errors, requests) of both sides by the log ratio of two Poisson rates. Half an error is added to
+/// each, and the variance is multiplied by the dispersion. `None` if there were no errors at all.
 pub(super) fn errors(a: (f64, f64), b: (f64, f64), dispersion: f64, alpha: f64) -> Option<MetricComparison> {
     if a.1 <= 0.0 || b.1 <= 0.0 {
         return None;
@@ -27,7 +27,7 @@ pub(super) fn errors(a: (f64, f64), b: (f64, f64), dispersion: f64, alpha: f64) 
     Some(comparison)
 }
 
-/// Variance over mean of counts of errors, at least 1: errors come in groups.
+/// Variance divided by mean of error counts, at least 1, because errors come in groups.
 pub(super) fn dispersion(counts: &[f64]) -> f64 {
     let (mean, variance) = mean_and_variance(counts);
     if mean > 0.0 { (variance / mean).max(1.0) } else { 1.0 }

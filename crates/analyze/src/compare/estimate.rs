@@ -1,11 +1,11 @@
-//! How sure a ratio of B and A is, and what that says of one metric.
+//! The uncertainty of a ratio of B to A, and the verdict on one metric.
 
 use lastdrop_model::documents::{MetricComparison, MetricVerdict};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-/// For all metrics together, of a comparison with one look at its end.
+/// Chance of a false difference over all metrics together, for a comparison that looks once, at its end.
 pub(super) const ALPHA: f64 = 0.05;
-/// An interval that could hide a larger difference decides nothing.
+/// An interval wider than this could hide a large difference, so it decides nothing.
 pub(super) const WIDEST: f64 = 0.3;
 
 /// A mean log ratio with its standard error and degrees of freedom.
@@ -14,17 +14,18 @@ pub(super) struct Estimate {
     pub(super) log: f64,
     pub(super) error: f64,
     pub(super) freedom: f64,
-    /// More noise, as the half width of a 95 % interval of the log ratio.
+    /// Additional noise, as half the width of a 95 % interval of the log ratio.
     pub(super) floor: f64,
 }
 
 impl Estimate {
-    /// Half width of the two-sided interval in which the log ratio lies but for `alpha`.
+    /// Returns half the width of the two-sided interval that contains the log ratio with probability 1 −
+    /// `alpha`.
     pub(super) fn half(&self, alpha: f64) -> f64 {
         let quantile = |p: f64| {
             StudentsT::new(0.0, 1.0, self.freedom.max(1.0)).map_or(f64::INFINITY, |t| t.inverse_cdf(1.0 - p / 2.0))
         };
-        // The floor is known from many blocks: it grows as a normal's quantile does.
+        // The floor comes from many blocks, so it scales like a normal quantile.
         let floor = self.floor * normal_quantile(1.0 - alpha / 2.0) / normal_quantile(0.975);
         (quantile(alpha) * self.error).hypot(floor)
     }
@@ -57,7 +58,7 @@ impl Estimate {
     }
 }
 
-/// A log ratio as a share: what would have been seen.
+/// Converts half the width of a log interval to a fraction: the smallest difference that would be detected.
 pub(super) fn share(log: f64) -> f64 {
     log.exp_m1().clamp(0.0, 1e9)
 }

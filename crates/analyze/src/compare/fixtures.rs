@@ -1,4 +1,4 @@
-//! Random numbers for the tests, the same every time.
+//! Reproducible random numbers for tests.
 
 use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;

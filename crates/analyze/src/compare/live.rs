@@ -1,4 +1,4 @@
-//! Interleaved blocks of both sides: who is next, when it is clear, and what they say.
+//! Interleaved blocks of both sides: which side runs next, when the answer is clear, and the result.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use super::metrics::{FEWEST, METRICS, Metrics};
 use super::verdict::{Comparison, chance, conclude};
 use crate::series::mean_and_variance;
 
-/// Share of the chance that is spent before the end.
+/// Share of the error probability that is spent on early looks.
 const EARLY: f64 = 0.1;
-/// No look before so many blocks.
+/// The first early look comes after this many blocks.
 const FIRST_LOOK: usize = 5;
-/// A difference below this is none worth more time.
+/// A smaller difference is not worth more time.
 const RESOLUTION: f64 = 0.01;
 
-/// What to do next in a live comparison.
+/// The next step of a live comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Load A and B for one stretch each.
@@ -31,33 +31,33 @@ pub enum Next {
     Stop,
 }
 
-/// Decides on the blocks of a live comparison: which side goes first, and when the answer is clear.
+/// Runs a live comparison: decides which side goes first in each block, and when the answer is clear.
 ///
-/// Blocks come in groups of two, ABBA or BAAB as chance has it, so that a steady drift hits both sides alike and nothing
-/// periodic can take a side. After each block from the fifth on there is a look. A tenth of the chance of finding a
-/// difference where there is none is shared out to these looks, the rest is for the last (a union bound), so that
-/// stopping early does not raise it.
+/// Blocks come in groups of two, ABBA or BAAB at random. A steady drift then hits both sides alike, and a
+/// periodic disturbance cannot favour one side. From the fifth block on, there is a look after each block. A
+/// tenth of the probability of a false difference is shared among these looks, and the rest is for the last
+/// (a union bound). So stopping early does not raise that probability.
 #[derive(Debug, Clone)]
 pub struct Live {
     most: usize,
     early: bool,
     open: bool,
     pairs: Vec<(Metrics, Metrics)>,
-    /// Blocks that were asked for, and who goes first in this group.
+    /// Number of blocks requested, and the side that goes first in this group.
     asked: usize,
     b_first: bool,
     rng: Xoshiro256PlusPlus,
 }
 
 impl Live {
-    /// For at most `most` blocks that count; `early`: it may end before.
+    /// Compares over at most `most` valid blocks; `early` allows an earlier end.
     #[must_use]
     pub fn new(most: usize, open: bool, early: bool, seed: u64) -> Live {
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         Live { most, early, open, pairs: Vec::new(), asked: 0, b_first: false, rng }
     }
 
-    /// What to do now.
+    /// Returns the next step.
     pub fn ask(&mut self) -> Next {
         if self.pairs.len() >= self.most || self.is_clear() {
             return Next::Stop;
@@ -71,7 +71,7 @@ impl Live {
         Next::Pair { b_first: self.b_first }
     }
 
-    /// Takes a block that counts.
+    /// Adds a valid block.
     pub fn add(&mut self, a: Metrics, b: Metrics) {
         self.pairs.push((a, b));
     }
@@ -81,7 +81,7 @@ impl Live {
         self.pairs.len()
     }
 
-    /// Share of chance of a metric at the look after the blocks so far.
+    /// Returns the error probability of a metric for the look after the blocks so far.
     fn alpha(&self, metric: &str) -> f64 {
         let all = chance(metric, self.open);
         let early = self.most.saturating_sub(FIRST_LOOK);
@@ -117,13 +117,13 @@ impl Live {
             return None;
         }
         let (mean, variance) = mean_and_variance(&logs);
-        // Whole microseconds and whole requests: an error below half a step would be made up.
+        // Values are whole microseconds or requests, so a standard error far below one step is not credible.
         let step = self.pairs.iter().filter_map(|(a, _)| a.get(metric)).fold(f64::INFINITY, |m, x| m.min(*x));
         let rounding = if step.is_finite() && step > 0.0 { 0.3 / step / n.sqrt() } else { 0.0 };
         Some(Estimate { log: mean, error: (variance / n).sqrt().max(rounding), freedom: n - 1.0, floor: 0.0 })
     }
 
-    /// What the blocks so far say.
+    /// Concludes from the blocks so far.
     #[must_use]
     pub fn conclude(&self) -> Comparison {
         let mut notes = Vec::new();
@@ -145,7 +145,7 @@ impl Live {
             let counts = |m: &Metrics| (m["errors"] * m["requests"], m["requests"]);
             let (a, b): (Vec<_>, Vec<_>) = self.pairs.iter().map(|(a, b)| (counts(a), counts(b))).unzip();
             let sum = |v: &[(f64, f64)]| v.iter().fold((0.0, 0.0), |s, x| (s.0 + x.0, s.1 + x.1));
-            // The scatter from block to block tells how failures group.
+            // The scatter between blocks shows how failures group.
             let scatter = |v: &[(f64, f64)]| dispersion(&v.iter().map(|c| c.0).collect::<Vec<_>>());
             let dispersion = scatter(&a).max(scatter(&b));
             if let Some(c) = errors(sum(&a), sum(&b), dispersion, self.alpha("errors")) {
@@ -160,15 +160,15 @@ impl Live {
         conclude(metrics, classes, self.open, notes)
     }
 
-    /// The geometric mean of a metric over the blocks of a side.
+    /// Returns the geometric mean of a metric over the blocks of a side.
     pub(super) fn mean(&self, metric: &str, side: fn(&(Metrics, Metrics)) -> &Metrics) -> f64 {
         let logs: Vec<f64> =
             self.pairs.iter().filter_map(|p| side(p).get(metric)).filter(|x| **x > 0.0).map(|x| x.ln()).collect();
         (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
     }
 
-    /// What the noise does to two runs that are made one after the other, from the blocks of the same on both sides: the
-    /// spread of all stretches, not only that within pairs.
+    /// Returns the noise between two consecutive runs, measured on blocks with the same configuration on both
+    /// sides. It uses the spread of all stretches, not only that within pairs.
     #[must_use]
     pub fn noise_floor(&self) -> Metrics {
         METRICS[..4]
@@ -212,7 +212,7 @@ mod tests {
         ])
     }
 
-    /// A live comparison of two sides that scatter by `noise`, with a slow drift, B at `level`.
+    /// Simulates a live comparison of two sides with scatter `noise` and a slow drift, with B at `level`.
     fn live(level: f64, noise: f64, seed: u64) -> (Comparison, usize) {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut l = Live::new(15, false, true, seed);
@@ -220,7 +220,7 @@ mod tests {
         while let Next::Pair { b_first } = l.ask() {
             let mut measure = |b: bool| {
                 drift += noise * 0.3 * normal(&mut rng);
-                // Now and then a neighbour takes the processor.
+                // Now and then another process takes the CPU.
                 let hit = if uniform(&mut rng) < 0.05 { -4.0 * noise * uniform(&mut rng) } else { 0.0 };
                 stretch(f64::exp(drift + hit + noise * normal(&mut rng)) * if b { level } else { 1.0 })
             };
@@ -251,7 +251,7 @@ mod tests {
         };
         assert!(found(0.9, 0.03) >= 190, "{}", found(0.9, 0.03));
         assert!(found(0.97, 0.01) >= 120, "{}", found(0.97, 0.01));
-        // A large difference ends it early.
+        // A large difference ends the comparison early.
         assert!(live(0.7, 0.02, 1).1 < 8);
     }
 

@@ -1,4 +1,4 @@
-//! What two runs are compared by.
+//! The metrics by which runs are compared.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,17 @@ use lastdrop_model::{Kind, PhaseReport};
 
 use crate::objective::error_share;
 
-/// The metrics, in the order in which people read them.
+/// All metrics, in the usual order.
 pub const METRICS: [&str; 5] = ["rps", "p50_us", "p90_us", "p99_us", "errors"];
 
-/// Fewer independent stretches on a side say nothing.
+/// With fewer independent stretches on a side, no comparison is possible.
 pub(super) const FEWEST: usize = 4;
 
 /// Metrics by name.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// The metrics of one stretch of load, those of its classes as `checkout.p99_us`. Latencies are absent where nothing was answered. `errors` is a share.
+/// Returns the metrics of a stretch of load; those of a class are named like `checkout.p99_us`. Latencies are
+/// absent if nothing was answered. `errors` is a fraction.
 #[must_use]
 pub fn metrics_of(run: &Run, phase: &PhaseReport) -> Metrics {
     let mut m = BTreeMap::from([

@@ -1,12 +1,12 @@
-//! Is B faster or slower than A? Two stored runs by their seconds, or interleaved blocks of both.
+//! Is B faster or slower than A? Compares two stored runs by their seconds, or interleaved blocks of both.
 //!
-//! Everything is reckoned with logarithms of ratios B / A. A verdict of one metric holds for all metrics together: of the
-//! 5 % for which chance may find a difference where there is none, the metric that the comparison is mainly about has
-//! three fifths, and the others share the rest (Bonferroni, weighted).
+//! All calculations use the logarithm of the ratio B / A. The verdicts on the metrics hold jointly with a 5 %
+//! chance of a false difference. Three fifths of that go to the main metric; the others share the rest
+//! (weighted Bonferroni).
 //!
-//! `stored` compares two runs by their seconds, `live` decides on interleaved blocks and compares them, `numbers` compares what
-//! others have told as one number a block. Each has an
-//! `estimate` of every metric, and counts the `errors`; of what they say, `verdict` makes one [`Comparison`].
+//! `stored` compares two runs by their seconds; `live` runs interleaved blocks and compares them; `numbers`
+//! compares results of other programs, one number per block. Each produces an `estimate` for every metric and
+//! counts the `errors`. From these, `verdict` makes one [`Comparison`].
 
 mod classes;
 mod errors;

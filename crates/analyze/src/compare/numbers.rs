@@ -1,5 +1,5 @@
-//! Sides of which only numbers are known, one of each metric a block: what other programs have reported. Nothing says how sure
-//! such a number is but other blocks of the same.
+//! Compares results of other programs, where each block has just one number per metric. Only other blocks of
+//! the same side show how uncertain such a number is.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use super::live::Live;
 use super::metrics::{FEWEST, METRICS, Metrics};
 use super::verdict::{Comparison, chance, conclude};
 
-/// Compares blocks in the order in which they stand: the first of A with the first of B, and so on. With fewer than four on a
-/// side nothing can be told. `floor` is reckoned with, as nobody knows that the blocks were interleaved.
+/// Compares blocks in the given order: the first of A with the first of B, and so on. Each side needs at
+/// least four blocks. `floor` is included, since the blocks may not have been interleaved.
 #[must_use]
 pub fn numbers(a: &[Metrics], b: &[Metrics], open: bool, floor: &NoiseFloor) -> Comparison {
     let pairs = a.len().min(b.len());
@@ -31,7 +31,7 @@ pub fn numbers(a: &[Metrics], b: &[Metrics], open: bool, floor: &NoiseFloor) -> 
             continue;
         }
         let (x, y) = match pairs {
-            // As it was reported: a mean of one is off by rounding.
+            // A single value is shown as reported; averaging it would change the rounding.
             1 => (a[0][*name], b[0][*name]),
             _ => (live.mean(name, |p| &p.0), live.mean(name, |p| &p.1)),
         };
@@ -51,7 +51,7 @@ pub fn numbers(a: &[Metrics], b: &[Metrics], open: bool, floor: &NoiseFloor) -> 
     comparison
 }
 
-/// Shares of errors, side by side; how they scatter is not known.
+/// Compares the error rates without a verdict, because their scatter is unknown.
 fn errors(a: &[Metrics], b: &[Metrics]) -> Option<MetricComparison> {
     let mean = |side: &[Metrics]| -> Option<f64> {
         let all = side.iter().map(|m| m.get("errors").copied()).collect::<Option<Vec<f64>>>()?;

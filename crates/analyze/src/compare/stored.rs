@@ -1,4 +1,4 @@
-//! Two runs that were made at different times, by their seconds.
+//! Compares two runs made at different times, by their seconds.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use super::metrics::{FEWEST, METRICS, Metrics, metrics_of};
 use super::verdict::{Comparison, chance, conclude};
 use crate::series::{SecondData, correlation_time, mean_and_variance, stretches};
 
-/// Seconds of longer runs are put together to so many stretches.
+/// Longer runs are grouped into this many stretches.
 const MOST_STRETCHES: usize = 600;
-/// A machine is not quieter than this from one run to the next.
+/// The noise between two runs on the same machine is never assumed to be lower.
 const LEAST_FLOOR: f64 = 0.01;
-/// Floors that are assumed where none was measured: rps, p50, p90, p99.
+/// Noise floors to assume if none was measured: rps, p50, p90, p99.
 const ASSUMED: [(&str, f64); 4] = [("rps", 0.05), ("p50_us", 0.05), ("p90_us", 0.05), ("p99_us", 0.1)];
 
-/// The floor to reckon with where none was measured.
+/// Returns the noise floor to assume if none was measured.
 #[must_use]
 pub fn assumed_floor() -> NoiseFloor {
     let floor = ASSUMED.iter().map(|(name, share)| ((*name).to_string(), *share)).collect();
     NoiseFloor { floor, measured_unix_ms: None, url: String::new() }
 }
 
-/// Compares the measured phases of two runs that were made at different times. Within each run the noise comes from a
-/// circular block bootstrap over its seconds, the blocks as long as the seconds are correlated (Politis & Romano, "A
-/// circular block-resampling procedure for stationary data", 1992); between them from `floor`, since what changed on the
-/// machine from one run to the other is in neither.
+/// Compares the measured phases of two runs made at different times. The noise within each run comes from a
+/// circular block bootstrap over its seconds, with blocks as long as the seconds are correlated (Politis &
+/// Romano, "A circular block-resampling procedure for stationary data", 1992). The noise between runs comes
+/// from `floor`, because neither run shows what changed on the machine in between.
 #[must_use]
 pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
     let mut notes = Vec::new();
@@ -64,14 +64,14 @@ pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
             continue;
         }
         let variance = ea * ea + eb * eb;
-        // Welch and Satterthwaite.
+        // Welch–Satterthwaite.
         let freedom = if variance > 0.0 {
             variance * variance
                 / (ea.powi(4) / (da.stretches - 1.0).max(1.0) + eb.powi(4) / (db.stretches - 1.0).max(1.0))
         } else {
             (da.stretches + db.stretches - 2.0).max(1.0)
         };
-        // Some seconds of quiet do not promise more.
+        // A short measurement of the noise cannot prove a lower floor.
         let least = if floor.floor.is_empty() { 0.0 } else { LEAST_FLOOR };
         let floor = floor.floor.get(*name).copied().unwrap_or(0.0).max(least).ln_1p();
         let estimate = Estimate { log: (y / x).ln(), error: variance.sqrt(), freedom, floor };
@@ -104,12 +104,12 @@ pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
     conclude(metrics, classes, open, notes)
 }
 
-/// Standard errors of the logarithm of each metric within a run.
+/// Standard errors of each metric's logarithm within a run.
 struct Deviations {
     errors: BTreeMap<&'static str, f64>,
-    /// Independent stretches.
+    /// Number of independent stretches.
     stretches: f64,
-    /// Variance over mean of the failures of a second, at least 1: failures come in groups.
+    /// Variance divided by mean of the failures per second, at least 1, because failures come in groups.
     dispersion: f64,
 }
 
@@ -128,7 +128,7 @@ impl Deviations {
         if n < 2 {
             return deviations;
         }
-        // Every value that occurs, and each second as (index of the value, count).
+        // All distinct values; each second is a list of (index of the value, count).
         let mut values: Vec<u64> = seconds.iter().flat_map(|s| s.latencies.iter().map(|(v, _)| *v)).collect();
         values.sort_unstable();
         values.dedup();
@@ -170,7 +170,7 @@ impl Deviations {
                 keep(k, at.map(|i| values[i] as f64));
             }
         }
-        // The bootstrap divides by n where an unbiased variance divides by n − 1.
+        // The bootstrap variance divides by n, an unbiased one by n − 1.
         let correction = (stretches / (stretches - 1.0).max(0.5)).sqrt();
         for (name, logs) in METRICS.iter().zip(&logs) {
             if logs.len() > REPLICATES / 2 {
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::compare::fixtures::{normal, uniform};
 
-    /// A run whose seconds scatter by `noise`, correlated, its level at `level`.
+    /// A run at `level` whose seconds scatter by `noise` and are correlated.
     fn run(seconds: u32, level: f64, noise: f64, seed: u64) -> Run {
         let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
         let mut b = RunBuilder::new(&plan);

@@ -1,4 +1,5 @@
-//! The verdicts of all metrics together: which of them decides, how chance is shared out, and what is said.
+//! Combines the metrics' verdicts: which metric decides, how the error probability is shared, and the
+//! wording.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +8,10 @@ use lastdrop_model::documents::{ClassComparison, CompareVerdict, MetricCompariso
 use super::estimate::{ALPHA, WIDEST};
 use super::metrics::METRICS;
 
-/// Share of it that the metric has which the comparison is mainly about.
+/// Share of `ALPHA` for the main metric.
 const MAIN: f64 = 0.6;
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     pub metrics: BTreeMap<String, MetricComparison>,
@@ -21,12 +22,12 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// The metric that a comparison is mainly about: in an open loop the plan makes the throughput.
+/// Returns the main metric. In an open loop it is a latency, because the plan sets the throughput.
 fn main_metric(open: bool) -> &'static str {
     if open { "p50_us" } else { "rps" }
 }
 
-/// Share of chance of one metric.
+/// Returns the error probability of one metric.
 pub(super) fn chance(metric: &str, open: bool) -> f64 {
     if metric == main_metric(open) { ALPHA * MAIN } else { ALPHA * (1.0 - MAIN) / (METRICS.len() - 1) as f64 }
 }
@@ -88,7 +89,7 @@ pub fn label(metric: &str) -> &str {
     }
 }
 
-/// From this ratio on a number of times says more than a share.
+/// A ratio above this is written as a factor, not as a percentage.
 const TIMES: f64 = 2.0;
 
 fn say(metric: &str, c: &MetricComparison) -> String {
