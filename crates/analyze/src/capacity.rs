@@ -12,7 +12,7 @@ use crate::series::{SecondData, whole_seconds};
 
 /// The next step of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Ask {
+pub enum SearchStep {
     /// Try a rate (requests/s) for this long.
     Trial {
         rate: f64,
@@ -116,15 +116,15 @@ impl RateSearch {
 
     /// Returns the next step.
     #[must_use]
-    pub fn ask(&self) -> Ask {
+    pub fn ask(&self) -> SearchStep {
         let r = &self.rules;
         let bad = self.lowest_failed();
         if self.done || self.held.is_some() && (self.rechecks >= RECHECKS || bad.is_none()) {
-            return Ask::Done;
+            return SearchStep::Done;
         }
         let trial = |rate: f64, purpose: Purpose| {
             let rate = if purpose == Purpose::Recheck { rate } else { tidy(rate) };
-            Ask::Trial { rate, purpose, seconds: self.seconds(rate, purpose) }
+            SearchStep::Trial { rate, purpose, seconds: self.seconds(rate, purpose) }
         };
         if let (Some(_), Some(bad)) = (self.held, bad) {
             return trial(bad, Purpose::Recheck);
@@ -286,7 +286,7 @@ mod tests {
 
     fn search(rules: Rules, mut ok: impl FnMut(f64, Purpose) -> bool) -> (RateSearch, f64, u32) {
         let (mut s, mut seconds, mut trials) = (RateSearch::new(rules), 0.0, 0);
-        while let Ask::Trial { rate, purpose, seconds: t } = s.ask() {
+        while let SearchStep::Trial { rate, purpose, seconds: t } = s.ask() {
             let good = ok(rate, purpose);
             s.tell(rate, purpose, good);
             seconds += t;
@@ -343,7 +343,7 @@ mod tests {
         s.tell(200.0, Purpose::Bracket, false);
         s.hurry();
         let mut last = f64::INFINITY;
-        while let Ask::Trial { rate, purpose, .. } = s.ask() {
+        while let SearchStep::Trial { rate, purpose, .. } = s.ask() {
             assert!(purpose == Purpose::Confirm && rate.is_finite() && rate > 50.0 && rate < last, "{rate}");
             last = rate;
             s.tell(rate, purpose, false);
@@ -367,9 +367,9 @@ mod tests {
         let mut s = RateSearch::new(rules());
         s.tell(10.0, Purpose::Start, true);
         s.hurry();
-        assert!(matches!(s.ask(), Ask::Trial { rate: 10.0, purpose: Purpose::Confirm, .. }), "{:?}", s.ask());
+        assert!(matches!(s.ask(), SearchStep::Trial { rate: 10.0, purpose: Purpose::Confirm, .. }), "{:?}", s.ask());
         s.tell(10.0, Purpose::Confirm, true);
-        assert_eq!((s.ask(), s.held()), (Ask::Done, Some(10.0)));
+        assert_eq!((s.ask(), s.held()), (SearchStep::Done, Some(10.0)));
     }
 
     #[test]

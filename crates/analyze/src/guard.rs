@@ -2,7 +2,7 @@
 
 /// Limits for a worker; `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Limits {
+pub struct WorkerLimits {
     /// Resident size, bytes.
     pub max_size: Option<u64>,
     pub max_private: Option<u64>,
@@ -19,11 +19,11 @@ pub struct Limits {
 /// If the pool uses more than this fraction of its memory limit, the largest workers are replaced.
 const ALARM: f64 = 0.9;
 
-impl Limits {
+impl WorkerLimits {
     /// Returns whether there is any limit.
     #[must_use]
     pub fn any(&self) -> bool {
-        *self != Limits::default()
+        *self != WorkerLimits::default()
     }
 }
 
@@ -61,7 +61,7 @@ pub const YOUNG_S: f64 = 1.0;
 
 /// The broken limit of a worker, with the value and the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Why {
+pub enum BrokenLimit {
     Size(u64, u64),
     Private(u64, u64),
     Shared(u64, u64),
@@ -73,24 +73,24 @@ pub enum Why {
     Memory(u64, u64),
 }
 
-impl Why {
+impl BrokenLimit {
     /// Returns whether only the memory of this worker matters.
     #[must_use]
     pub fn is_own_memory(&self) -> bool {
-        matches!(self, Why::Size(..) | Why::Private(..) | Why::Shared(..))
+        matches!(self, BrokenLimit::Size(..) | BrokenLimit::Private(..) | BrokenLimit::Shared(..))
     }
 
     /// Returns whether the worker must go even if the pool has not recovered yet.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
-        matches!(self, Why::Stuck(..) | Why::Memory(..))
+        matches!(self, BrokenLimit::Stuck(..) | BrokenLimit::Memory(..))
     }
 }
 
 /// Detects a limit that workers break as soon as they work. Enforcing it would replace the pool's workers
 /// endlessly.
 #[derive(Debug, Clone, Default)]
-pub struct Fresh {
+pub struct FreshWorkerCheck {
     /// Fresh workers over the limit, since the last worker that has served and stays within it.
     beyond: Vec<i32>,
 }
@@ -98,13 +98,14 @@ pub struct Fresh {
 /// One fresh worker over a limit may have got a heavy request first; this many in a row have not.
 const ENOUGH: usize = 3;
 
-impl Fresh {
+impl FreshWorkerCheck {
     /// Takes the state of some workers of a pool with `pool` workers. Returns a fresh one that breaks a
     /// memory limit, once it is clear that all do.
-    pub fn learn(&mut self, workers: &[Worker], pool: usize, limits: &Limits) -> Option<(Worker, Why)> {
+    pub fn learn(&mut self, workers: &[Worker], pool: usize, limits: &WorkerLimits) -> Option<(Worker, BrokenLimit)> {
         // The pool's memory limit says nothing about a single worker.
-        let Limits { max_size, max_private, min_shared, .. } = *limits;
-        let broken = judge(workers, None, &Limits { max_size, max_private, min_shared, ..Limits::default() });
+        let WorkerLimits { max_size, max_private, min_shared, .. } = *limits;
+        let broken =
+            judge(workers, None, &WorkerLimits { max_size, max_private, min_shared, ..WorkerLimits::default() });
         for worker in workers {
             match broken.iter().find(|(w, _)| w.pid == worker.pid) {
                 // It breaks the limit before its first request.
@@ -122,19 +123,21 @@ impl Fresh {
 
 /// Returns the workers that break a limit, most urgent first: stuck ones, then the largest.
 #[must_use]
-pub fn judge(workers: &[Worker], real_memory: Option<u64>, limits: &Limits) -> Vec<(Worker, Why)> {
+pub fn judge(workers: &[Worker], real_memory: Option<u64>, limits: &WorkerLimits) -> Vec<(Worker, BrokenLimit)> {
     let above = |value: Option<u64>, limit: Option<u64>| value.zip(limit).filter(|(v, l)| v > l);
     let beyond = |value: Option<f64>, limit: Option<f64>| value.zip(limit).filter(|(v, l)| v > l);
-    let mut all: Vec<(Worker, Why)> = workers
+    let mut all: Vec<(Worker, BrokenLimit)> = workers
         .iter()
         .filter_map(|w| {
             let why = beyond(w.request_s, limits.stuck_s)
-                .map(|(v, l)| Why::Stuck(v, l))
-                .or_else(|| above(w.private, limits.max_private).map(|(v, l)| Why::Private(v, l)))
-                .or_else(|| above(w.size, limits.max_size).map(|(v, l)| Why::Size(v, l)))
-                .or_else(|| w.shared.zip(limits.min_shared).filter(|(v, l)| v < l).map(|(v, l)| Why::Shared(v, l)))
-                .or_else(|| beyond(Some(w.cpu_s), limits.max_cpu_s).map(|(v, l)| Why::Cpu(v, l)))
-                .or_else(|| beyond(Some(w.age_s), limits.max_age_s).map(|(v, l)| Why::Age(v, l)))?;
+                .map(|(v, l)| BrokenLimit::Stuck(v, l))
+                .or_else(|| above(w.private, limits.max_private).map(|(v, l)| BrokenLimit::Private(v, l)))
+                .or_else(|| above(w.size, limits.max_size).map(|(v, l)| BrokenLimit::Size(v, l)))
+                .or_else(|| {
+                    w.shared.zip(limits.min_shared).filter(|(v, l)| v < l).map(|(v, l)| BrokenLimit::Shared(v, l))
+                })
+                .or_else(|| beyond(Some(w.cpu_s), limits.max_cpu_s).map(|(v, l)| BrokenLimit::Cpu(v, l)))
+                .or_else(|| beyond(Some(w.age_s), limits.max_age_s).map(|(v, l)| BrokenLimit::Age(v, l)))?;
             Some((*w, why))
         })
         .collect();
@@ -152,11 +155,11 @@ pub fn judge(workers: &[Worker], real_memory: Option<u64>, limits: &Limits) -> V
             }
             excess -= worker.private.unwrap_or(0).saturating_sub(fresh) as f64;
             if !all.iter().any(|(w, _)| w.pid == worker.pid) {
-                all.push((*worker, Why::Memory(used, limit)));
+                all.push((*worker, BrokenLimit::Memory(used, limit)));
             }
         }
     }
-    let stuck = |why: &Why| matches!(why, Why::Stuck(..));
+    let stuck = |why: &BrokenLimit| matches!(why, BrokenLimit::Stuck(..));
     all.sort_by_key(|(w, why)| (!stuck(why), std::cmp::Reverse(w.private)));
     all
 }
@@ -179,30 +182,33 @@ mod tests {
     #[test]
     fn every_limit_is_kept() {
         let w = Worker { cpu_s: 10.0, age_s: 100.0, request_s: Some(5.0), ..worker(1, 100) };
-        let why = |limits: Limits| judge(&[w], Some(1000), &limits).first().map(|(_, why)| *why);
-        let none = Limits::default();
+        let why = |limits: WorkerLimits| judge(&[w], Some(1000), &limits).first().map(|(_, why)| *why);
+        let none = WorkerLimits::default();
         assert_eq!(why(none), None);
-        assert_eq!(why(Limits { max_private: Some(99), ..none }), Some(Why::Private(100, 99)));
-        assert_eq!(why(Limits { max_private: Some(100), ..none }), None);
-        assert_eq!(why(Limits { max_size: Some(149), ..none }), Some(Why::Size(150, 149)));
-        assert_eq!(why(Limits { min_shared: Some(51), ..none }), Some(Why::Shared(50, 51)));
-        assert_eq!(why(Limits { max_cpu_s: Some(9.0), ..none }), Some(Why::Cpu(10.0, 9.0)));
-        assert_eq!(why(Limits { max_age_s: Some(99.0), ..none }), Some(Why::Age(100.0, 99.0)));
-        assert_eq!(why(Limits { stuck_s: Some(4.0), max_private: Some(1), ..none }), Some(Why::Stuck(5.0, 4.0)));
+        assert_eq!(why(WorkerLimits { max_private: Some(99), ..none }), Some(BrokenLimit::Private(100, 99)));
+        assert_eq!(why(WorkerLimits { max_private: Some(100), ..none }), None);
+        assert_eq!(why(WorkerLimits { max_size: Some(149), ..none }), Some(BrokenLimit::Size(150, 149)));
+        assert_eq!(why(WorkerLimits { min_shared: Some(51), ..none }), Some(BrokenLimit::Shared(50, 51)));
+        assert_eq!(why(WorkerLimits { max_cpu_s: Some(9.0), ..none }), Some(BrokenLimit::Cpu(10.0, 9.0)));
+        assert_eq!(why(WorkerLimits { max_age_s: Some(99.0), ..none }), Some(BrokenLimit::Age(100.0, 99.0)));
+        assert_eq!(
+            why(WorkerLimits { stuck_s: Some(4.0), max_private: Some(1), ..none }),
+            Some(BrokenLimit::Stuck(5.0, 4.0))
+        );
     }
 
     #[test]
     fn a_limit_that_every_fresh_worker_breaks_is_found_out() {
-        let limits = Limits { max_private: Some(99), ..Limits::default() };
+        let limits = WorkerLimits { max_private: Some(99), ..WorkerLimits::default() };
         let after = |pid, private, requests| Worker { requests: Some(requests), age_s: 60.0, ..worker(pid, private) };
-        let learn = |fresh: &mut Fresh, worker| fresh.learn(&[worker], 8, &limits).map(|(w, _)| w.pid);
+        let learn = |fresh: &mut FreshWorkerCheck, worker| fresh.learn(&[worker], 8, &limits).map(|(w, _)| w.pid);
         // Before its first request there is no doubt. Old workers prove nothing, however large they are.
-        assert_eq!(learn(&mut Fresh::default(), after(1, 100, 0)), Some(1));
+        assert_eq!(learn(&mut FreshWorkerCheck::default(), after(1, 100, 0)), Some(1));
         let old: Vec<Worker> = (1..9).map(|pid| after(pid, 900, 50)).collect();
-        assert_eq!(Fresh::default().learn(&old, 8, &limits), None);
+        assert_eq!(FreshWorkerCheck::default().learn(&old, 8, &limits), None);
         // After its first request that request may be the cause; three workers with few requests, or young
         // ones, are proof.
-        let mut fresh = Fresh::default();
+        let mut fresh = FreshWorkerCheck::default();
         assert_eq!(learn(&mut fresh, after(1, 100, 1)), None);
         assert_eq!(learn(&mut fresh, after(1, 100, 2)), None, "the same one again");
         assert_eq!(learn(&mut fresh, Worker { age_s: 0.5, ..worker(2, 100) }), None);
@@ -210,25 +216,25 @@ mod tests {
         // A worker that has served and is within the limit shows that the limit can be kept; one that has not
         // served shows nothing.
         for (between, found) in [(after(9, 60, 40), None), (after(9, 60, 0), Some(3))] {
-            let mut fresh = Fresh::default();
+            let mut fresh = FreshWorkerCheck::default();
             learn(&mut fresh, after(1, 100, 1));
             learn(&mut fresh, after(2, 100, 1));
             learn(&mut fresh, between);
             assert_eq!(learn(&mut fresh, after(3, 100, 1)), found);
         }
         // A pool of one never has three.
-        assert_eq!(Fresh::default().learn(&[after(1, 100, 1)], 1, &limits).map(|(w, _)| w.pid), Some(1));
+        assert_eq!(FreshWorkerCheck::default().learn(&[after(1, 100, 1)], 1, &limits).map(|(w, _)| w.pid), Some(1));
     }
 
     #[test]
     fn what_could_not_be_read_breaks_no_limit() {
         let unknown = Worker { pid: 1, ..Worker::default() };
-        let limits = Limits {
+        let limits = WorkerLimits {
             max_private: Some(1),
             max_size: Some(1),
             min_shared: Some(9),
             stuck_s: Some(1.0),
-            ..Limits::default()
+            ..WorkerLimits::default()
         };
         assert_eq!(judge(&[unknown], None, &limits), []);
     }
@@ -236,7 +242,7 @@ mod tests {
     #[test]
     fn a_group_that_has_too_much_loses_its_largest_until_it_fits() {
         let workers = [worker(1, 100), worker(2, 300), worker(3, 200), worker(4, 250)];
-        let limits = Limits { memory: Some(1000), ..Limits::default() };
+        let limits = WorkerLimits { memory: Some(1000), ..WorkerLimits::default() };
         let pids = |real| judge(&workers, Some(real), &limits).iter().map(|(w, _)| w.pid).collect::<Vec<_>>();
         assert_eq!(pids(890), Vec::<i32>::new());
         // 50 too much: replacing the largest frees 200. 250 too much: the second largest goes, too.
@@ -247,7 +253,7 @@ mod tests {
     #[test]
     fn stuck_ones_come_first_and_never_more_than_a_share_at_once() {
         let stuck = Worker { request_s: Some(100.0), ..worker(9, 1) };
-        let limits = Limits { stuck_s: Some(60.0), max_private: Some(50), ..Limits::default() };
+        let limits = WorkerLimits { stuck_s: Some(60.0), max_private: Some(50), ..WorkerLimits::default() };
         let order: Vec<i32> =
             judge(&[worker(1, 100), stuck, worker(2, 200)], None, &limits).iter().map(|(w, _)| w.pid).collect();
         assert_eq!(order, [9, 2, 1]);

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use lastdrop_model::sample::Syscall;
 
 use crate::services::service_at;
-use crate::waiting::{Part, object, parts};
+use crate::waiting::{CallRole, object, parts};
 
 /// Calls by sort, each with a typical object, and the waits.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sorts {
+pub struct CallSorts {
     /// Number of requests that the traced workers answered.
     pub requests: f64,
     /// Calls per request.
@@ -39,15 +39,15 @@ fn is_temporary(path: &str) -> bool {
 
 /// Counts the calls of some workers of a server that listens on these ports.
 #[must_use]
-pub fn sorts(calls: &[Syscall], ports: &[u16]) -> Sorts {
+pub fn sorts(calls: &[Syscall], ports: &[u16]) -> CallSorts {
     let objects: Vec<String> = calls.iter().map(|c| object(c, ports)).collect();
-    let mut found = Sorts::default();
+    let mut found = CallSorts::default();
     let requests = requests(calls, &objects);
     found.requests = requests;
     let mut counts: BTreeMap<&str, f64> = BTreeMap::new();
     let mut named: BTreeMap<&str, HashMap<&str, u64>> = BTreeMap::new();
     for ((call, object), part) in calls.iter().zip(&objects).zip(parts(calls, &objects)) {
-        if let Part::Waits(what, which) = &part {
+        if let CallRole::Waits(what, which) = &part {
             let key = if which.is_empty() { (*what).to_string() } else { format!("{what} {which}") };
             *found.waits_s.entry(key).or_default() += call.seconds;
         }

@@ -88,7 +88,7 @@ pub fn fit_pool(points: &[(u64, u64)]) -> Option<PoolLine> {
 
 /// The number of workers that fit, with the interval from the line's uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct PoolCapacity {
     pub workers: u64,
     pub interval: (u64, u64),
 }
@@ -116,7 +116,7 @@ impl PoolLine {
     /// between workers in bytes, `starts` that between starts of the pool, as a fraction. Both are covered in
     /// 95 of 100 cases. The interval is that of the line alone.
     #[must_use]
-    pub fn room(&self, budget: u64, extra: f64, spread: f64, starts: f64) -> Room {
+    pub fn room(&self, budget: u64, extra: f64, spread: f64, starts: f64) -> PoolCapacity {
         let scatter = self.residual.max(starts * self.mean_total);
         let of_line = |n: f64| if starts > 0.0 { self.error(n, scatter) } else { 0.0 };
         let need = |n: f64, doubt: f64| {
@@ -136,13 +136,13 @@ impl PoolLine {
             fits
         };
         let workers = most(0.0);
-        Room { workers, interval: (most(1.0).min(workers), most(-1.0)) }
+        PoolCapacity { workers, interval: (most(1.0).min(workers), most(-1.0)) }
     }
 }
 
 /// A worker's memory at a certain age, bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Aged {
+pub struct WorkerAge {
     pub worker: i32,
     /// Requests it has served.
     pub requests: f64,
@@ -164,7 +164,7 @@ pub struct Growth {
 
 /// Fits the slopes against requests served. `None` unless some worker has two ages.
 #[must_use]
-pub fn growth(points: &[Aged]) -> Option<Growth> {
+pub fn growth(points: &[WorkerAge]) -> Option<Growth> {
     Some(Growth {
         private: slope(points, |a| a.private)?,
         leaked: slope(points, |a| a.rss)?,
@@ -190,7 +190,7 @@ const WATCHED: f64 = 0.6;
 
 /// How a worker's memory develops with age.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Settling {
+pub enum GrowthTrend {
     /// Constant from this number of requests on.
     Settled(f64),
     /// Steady growth: a leak, or pages unshared one by one.
@@ -202,7 +202,7 @@ pub enum Settling {
 /// Evaluates mean private memory (bytes) by requests served, youngest first. `None` with fewer than three
 /// ages.
 #[must_use]
-pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
+pub fn settling(ages: &[(f64, f64)]) -> Option<GrowthTrend> {
     let [.., (middle, at_middle), (last, at_last)] = *ages else { return None };
     if ages.len() < 3 {
         return None;
@@ -212,7 +212,7 @@ pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
     let flat = |from: usize| ages[from..].iter().all(|(_, bytes)| (at_last - bytes).abs() <= little);
     let settled = (0..ages.len()).find(|i| flat(*i)).map(|i| ages[i].0).filter(|age| *age <= WATCHED * last);
     if let Some(age) = settled {
-        return Some(Settling::Settled(age));
+        return Some(GrowthTrend::Settled(age));
     }
     let pace = |from: (f64, f64), to: (f64, f64)| (to.1 - from.1) / (to.0 - from.0).max(1.0);
     // The first requests fill caches, so compare the pace after them with the pace at the end.
@@ -221,7 +221,7 @@ pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
     let now = pace((middle, at_middle), (last, at_last));
     let paces: Vec<f64> = ages.windows(2).map(|w| pace(w[0], w[1])).collect();
     let slows = now < SLOWING * before || is_falling(&paces);
-    Some(if slows { Settling::Slowing } else { Settling::Growing })
+    Some(if slows { GrowthTrend::Slowing } else { GrowthTrend::Growing })
 }
 
 /// Returns whether each of the last three growth rates is lower than the one before. Growth is then bounded,
@@ -249,19 +249,19 @@ impl Growth {
     }
 }
 
-fn slope(points: &[Aged], of: fn(&Aged) -> f64) -> Option<Estimate> {
+fn slope(points: &[WorkerAge], of: fn(&WorkerAge) -> f64) -> Option<Estimate> {
     let mut workers: Vec<i32> = points.iter().map(|p| p.worker).collect();
     workers.sort_unstable();
     workers.dedup();
     let mut pairs = Vec::new();
     let mut levels = 0;
     for worker in workers {
-        let own: Vec<&Aged> = points.iter().filter(|p| p.worker == worker).collect();
+        let own: Vec<&WorkerAge> = points.iter().filter(|p| p.worker == worker).collect();
         if own.len() < 2 {
             continue;
         }
         levels += 1;
-        let mean = |f: &dyn Fn(&Aged) -> f64| own.iter().map(|p| f(p)).sum::<f64>() / own.len() as f64;
+        let mean = |f: &dyn Fn(&WorkerAge) -> f64| own.iter().map(|p| f(p)).sum::<f64>() / own.len() as f64;
         let (x, y) = (mean(&|p| p.requests), mean(&of));
         pairs.extend(own.iter().map(|p| (p.requests - x, of(p) - y)));
     }
@@ -341,7 +341,7 @@ mod tests {
                 // Each worker has its own level; each request leaks 10 kB and unshares 5 kB, give or take a
                 // page.
                 let base = f64::from(worker) * 3.0 * MB + if requests > 20.0 { 4096.0 } else { 0.0 };
-                points.push(Aged {
+                points.push(WorkerAge {
                     worker,
                     requests,
                     rss: 50.0 * MB + base + 10_000.0 * requests,
@@ -354,7 +354,7 @@ mod tests {
         for (estimate, planted) in [(g.private, 15_000.0), (g.leaked, 10_000.0), (g.unshared, 5_000.0)] {
             assert!((estimate.value / planted - 1.0).abs() < 0.05 && estimate.is_positive(), "{estimate:?} {planted}");
         }
-        let still: Vec<Aged> = points.iter().map(|p| Aged { private: 1.0 * MB, ..*p }).collect();
+        let still: Vec<WorkerAge> = points.iter().map(|p| WorkerAge { private: 1.0 * MB, ..*p }).collect();
         assert!(!growth(&still).expect("ages").private.is_positive());
         assert_eq!(growth(&points[..1]), None);
     }
@@ -366,12 +366,12 @@ mod tests {
         };
         // 0.94 MB from the second to the 27th request, then a page now and then: 42 bytes per request.
         let settles = ages(|n| 4.7 * MB + 0.94 * MB * ((n - 2.0) / 25.0).min(1.0) + 42.0 * n);
-        assert_eq!(settling(&settles), Some(Settling::Settled(27.0)));
-        assert_eq!(settling(&ages(|n| 5.0 * MB + 20_000.0 * n)), Some(Settling::Growing));
-        assert_eq!(settling(&ages(|n| 5.0 * MB + 3.0 * MB * (1.0 - (-n / 40.0).exp()))), Some(Settling::Slowing));
-        assert_eq!(settling(&ages(|_| 5.0 * MB)), Some(Settling::Settled(2.0)));
+        assert_eq!(settling(&settles), Some(GrowthTrend::Settled(27.0)));
+        assert_eq!(settling(&ages(|n| 5.0 * MB + 20_000.0 * n)), Some(GrowthTrend::Growing));
+        assert_eq!(settling(&ages(|n| 5.0 * MB + 3.0 * MB * (1.0 - (-n / 40.0).exp()))), Some(GrowthTrend::Slowing));
+        assert_eq!(settling(&ages(|_| 5.0 * MB)), Some(GrowthTrend::Settled(2.0)));
         // Growth between the last two ages was not observed for long enough.
-        assert_eq!(settling(&ages(|n| if n > 80.0 { 6.0 * MB } else { 5.0 * MB })), Some(Settling::Growing));
+        assert_eq!(settling(&ages(|n| if n > 80.0 { 6.0 * MB } else { 5.0 * MB })), Some(GrowthTrend::Growing));
         assert_eq!(settling(&settles[..2]), None);
     }
 
@@ -387,12 +387,12 @@ mod tests {
             std::iter::once((2.0, 20.0 * MB)).chain(grown.collect::<Vec<_>>()).collect()
         };
         for falling in [&[1.9, 1.5, 1.1][..], &[3.0, 1.9, 1.5, 1.1], &[2.4, 1.9, 1.5, 1.2], &[2.0, 1.0, 0.6, 0.4]] {
-            assert_eq!(settling(&after(falling)), Some(Settling::Slowing), "{falling:?}");
+            assert_eq!(settling(&after(falling)), Some(GrowthTrend::Slowing), "{falling:?}");
         }
         for steady in
             [&[1.5, 1.5, 1.5][..], &[4.0, 1.5, 1.5, 1.5], &[1.5, 1.4, 1.5, 1.45], &[1.1, 1.5, 1.9], &[1.5, 1.45, 1.4]]
         {
-            assert_eq!(settling(&after(steady)), Some(Settling::Growing), "{steady:?}");
+            assert_eq!(settling(&after(steady)), Some(GrowthTrend::Growing), "{steady:?}");
         }
         assert!(
             !is_falling(&[])

@@ -8,7 +8,7 @@ use lastdrop_model::settings::SpareWorkers;
 
 /// Memory of one worker, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Worker {
+pub struct WorkerMemory {
     pub rss: u64,
     pub pss: u64,
     pub private: u64,
@@ -17,7 +17,7 @@ pub struct Worker {
 
 /// The number of workers that fit into a budget, by four estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fits {
+pub struct PoolEstimates {
     /// budget / largest RSS: as if nothing were shared.
     pub no_sharing: u64,
     /// (budget − shared) / (largest RSS − shared), with a worker's mean shared memory.
@@ -32,7 +32,7 @@ pub struct Fits {
 /// What shows whether a worker has served requests. One that has not still shares nearly all memory with its
 /// parent, so its size says nothing about its later need.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Service {
+pub struct WorkerHistory {
     /// Private memory, bytes.
     pub private: u64,
     /// Requests served since its start, if the status page shows them.
@@ -55,32 +55,32 @@ const COLD_SHARE: f64 = 1.0 / 3.0;
 /// private memory does: workers below a gap of a factor of three have not served. In a pool that has served
 /// nothing, none has.
 #[must_use]
-pub fn warm(workers: &[Service]) -> Vec<bool> {
+pub fn warm(workers: &[WorkerHistory]) -> Vec<bool> {
     let total: u64 = workers.iter().filter_map(|w| w.requests).sum();
     let all_told = workers.iter().all(|w| w.requests.is_some());
     let least = FEW_REQUESTS.min(FIRST_REQUESTS * workers.len() as u64);
     if all_told && total < least || workers.iter().all(|w| w.requests.is_none() && w.untouched) {
         return vec![false; workers.len()];
     }
-    let has_served = |w: &Service| if let Some(n) = w.requests { n >= FIRST_REQUESTS } else { !w.untouched };
+    let has_served = |w: &WorkerHistory| if let Some(n) = w.requests { n >= FIRST_REQUESTS } else { !w.untouched };
     let mut sizes: Vec<u64> = workers.iter().filter(|w| has_served(w)).map(|w| w.private).collect();
     sizes.sort_unstable();
     // The highest gap; workers below it have not served.
     let gap = sizes.windows(2).rev().find(|pair| (pair[0] as f64) < COLD_SHARE * pair[1] as f64).map(|pair| pair[1]);
     let is_small =
-        |w: &Service| gap.is_some_and(|least| w.private < least) && w.requests.is_none_or(|n| n < SURELY_WARM);
+        |w: &WorkerHistory| gap.is_some_and(|least| w.private < least) && w.requests.is_none_or(|n| n < SURELY_WARM);
     workers.iter().map(|w| has_served(w) && !is_small(w)).collect()
 }
 
 /// Real memory of a group: the sum of the proportional sizes.
 #[must_use]
-pub fn real_memory(workers: &[Worker]) -> u64 {
+pub fn real_memory(workers: &[WorkerMemory]) -> u64 {
     workers.iter().map(|w| w.pss).sum()
 }
 
 /// Returns the classic estimate of real memory: Σ(size − shared) + the largest shared.
 #[must_use]
-pub fn classic_real_memory(workers: &[Worker]) -> u64 {
+pub fn classic_real_memory(workers: &[WorkerMemory]) -> u64 {
     workers.iter().map(|w| w.rss.saturating_sub(w.shared)).sum::<u64>()
         + workers.iter().map(|w| w.shared).max().unwrap_or(0)
 }
@@ -100,7 +100,7 @@ pub fn fits_sharing(budget: u64, largest: u64, shared: u64) -> u64 {
 /// Returns all four estimates for a group whose shared pages take `shared_once` bytes in total, including the
 /// parent. `None` without workers.
 #[must_use]
-pub fn fits(budget: u64, workers: &[Worker], shared_once: u64) -> Option<Fits> {
+pub fn fits(budget: u64, workers: &[WorkerMemory], shared_once: u64) -> Option<PoolEstimates> {
     let n = workers.len() as u64;
     let largest = workers.iter().map(|w| w.rss).max()?;
     let shared = workers.iter().map(|w| w.shared).sum::<u64>() / n;
@@ -108,7 +108,7 @@ pub fn fits(budget: u64, workers: &[Worker], shared_once: u64) -> Option<Fits> {
     let variance = workers.iter().map(|w| (w.private as f64 - mean).powi(2)).sum::<f64>() / (n.max(2) - 1) as f64;
     let worst = workers.iter().map(|w| w.private).max()?.max(1);
     let room = budget.saturating_sub(shared_once) as f64;
-    Some(Fits {
+    Some(PoolEstimates {
         no_sharing: fits_no_sharing(budget, largest),
         classic_sharing: fits_sharing(budget, largest, shared),
         independent: largest_pool(room, mean.max(1.0), variance.sqrt()),
@@ -181,14 +181,14 @@ mod tests {
 
     #[test]
     fn equal_workers_fit_alike_by_both_new_ways() {
-        let w = Worker { rss: 10 * MB, pss: 7 * MB, private: 6 * MB, shared: 4 * MB };
+        let w = WorkerMemory { rss: 10 * MB, pss: 7 * MB, private: 6 * MB, shared: 4 * MB };
         let f = fits(244 * MB, &[w; 5], 4 * MB).expect("workers");
         assert_eq!((f.independent, f.worst_case), (40, 40));
     }
 
     #[test]
     fn workers_that_vary_fit_fewer_and_at_their_worst_fewest() {
-        let w = |private| Worker { rss: private + 4 * MB, pss: private, private, shared: 4 * MB };
+        let w = |private| WorkerMemory { rss: private + 4 * MB, pss: private, private, shared: 4 * MB };
         let f = fits(404 * MB, &[w(5 * MB), w(10 * MB), w(15 * MB)], 4 * MB).expect("workers");
         assert!(f.independent < 40 && f.independent > f.worst_case, "{f:?}");
         assert_eq!(f.worst_case, 26);
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn workers_that_have_served_nothing_are_told_by_requests_and_by_memory() {
-        let by_requests = |private, requests| Service { private, requests: Some(requests), untouched: false };
-        let by_memory = |private| Service { private, ..Service::default() };
-        let untouched = |private| Service { private, requests: None, untouched: true };
+        let by_requests = |private, requests| WorkerHistory { private, requests: Some(requests), untouched: false };
+        let by_memory = |private| WorkerHistory { private, ..WorkerHistory::default() };
+        let untouched = |private| WorkerHistory { private, requests: None, untouched: true };
         let rows = [
             ("requests tell", vec![by_requests(69 * MB, 40), by_requests(MB, 0), by_requests(70 * MB, 1)], "wcc"),
             (

@@ -104,7 +104,7 @@ pub fn quantile(sorted: &[(u64, u64)], q: f64) -> Option<f64> {
 
 /// A change of level in a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Change {
+pub struct LevelChange {
     /// Index of the first value of the new level.
     pub at: usize,
     /// Medians before and after.
@@ -122,7 +122,7 @@ pub const SHORTEST: usize = 8;
 /// distribution (a CUSUM on ranks, as Pettitt, "A non-parametric approach to the change-point problem",
 /// 1979). `None` for series shorter than [`SHORTEST`].
 #[must_use]
-pub fn change_point(series: &[f64]) -> Option<Change> {
+pub fn change_point(series: &[f64]) -> Option<LevelChange> {
     const SHUFFLES: u32 = 2000;
     if series.len() < SHORTEST {
         return None;
@@ -149,7 +149,7 @@ pub fn change_point(series: &[f64]) -> Option<Change> {
     let around = at.saturating_sub(EDGE).max(1)..(at + EDGE + 1).min(series.len());
     let unexplained = |at: &usize| spread(&series[..*at]) + spread(&series[*at..]);
     let at = around.min_by(|a, b| unexplained(a).total_cmp(&unexplained(b))).unwrap_or(at);
-    Some(Change { at, before: median(&series[..at]), after: median(&series[at..]), p })
+    Some(LevelChange { at, before: median(&series[..at]), after: median(&series[at..]), p })
 }
 
 /// Largest distance of the edge from the maximum of the cumulative sum.

@@ -7,7 +7,7 @@ use lastdrop_model::sample::Syscall;
 
 use crate::series::median;
 use crate::services::service_at;
-use crate::waiting::{Part, object, parts, round_trips};
+use crate::waiting::{CallRole, object, parts, round_trips};
 
 /// The calls of a request, and their causes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -23,7 +23,7 @@ pub type Timings = BTreeMap<(String, String), f64>;
 
 /// A trace to evaluate.
 #[derive(Debug, Clone, Copy)]
-pub struct Traced<'a> {
+pub struct Trace<'a> {
     /// In the order in which they returned.
     pub calls: &'a [Syscall],
     pub requests: u64,
@@ -54,7 +54,7 @@ const MANY_TRIPS: f64 = 10.0;
 pub fn peers(calls: &[Syscall], ports: &[u16]) -> BTreeSet<String> {
     let objects: Vec<String> = calls.iter().map(|c| object(c, ports)).collect();
     let waited = parts(calls, &objects).into_iter().filter_map(|p| match p {
-        Part::Waits("peer", peer) => Some(peer),
+        CallRole::Waits("peer", peer) => Some(peer),
         _ => None,
     });
     waited.chain(round_trips(calls, &objects).into_keys()).collect()
@@ -62,7 +62,7 @@ pub fn peers(calls: &[Syscall], ports: &[u16]) -> BTreeSet<String> {
 
 /// The key of a row: calls with the same values are added up.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Same<'a> {
+struct RowKey<'a> {
     call: &'a str,
     path: String,
     error: Option<&'a str>,
@@ -75,26 +75,26 @@ struct Same<'a> {
 /// in the trace minus the fastest call of all, which is the overhead of tracing. Waits use the mean, since
 /// their durations are real.
 #[must_use]
-pub fn per_request(traced: &Traced<'_>) -> Calls {
+pub fn per_request(traced: &Trace<'_>) -> Calls {
     let calls = traced.calls;
     let n = traced.requests.max(1) as f64;
     let floor = calls.iter().map(|c| c.seconds).fold(f64::INFINITY, f64::min);
     let floor_us = if floor.is_finite() { floor * 1e6 } else { 0.0 };
     let objects: Vec<String> = calls.iter().map(|c| object(c, traced.ports)).collect();
-    let mut rows: BTreeMap<Same<'_>, Vec<f64>> = BTreeMap::new();
+    let mut rows: BTreeMap<RowKey<'_>, Vec<f64>> = BTreeMap::new();
     for ((c, object), part) in calls.iter().zip(&objects).zip(parts(calls, &objects)) {
         let (path, what, is_free) = match part {
-            Part::Idle => continue,
-            Part::Work => (object.clone(), None, false),
-            Part::Free => (object.clone(), None, true),
-            Part::Waits(what, which) => (which, Some(what), false),
+            CallRole::Idle => continue,
+            CallRole::Work => (object.clone(), None, false),
+            CallRole::Free => (object.clone(), None, true),
+            CallRole::Waits(what, which) => (which, Some(what), false),
         };
-        let same = Same { call: &c.call, path, error: c.error.as_deref(), what, is_free };
+        let same = RowKey { call: &c.call, path, error: c.error.as_deref(), what, is_free };
         rows.entry(same).or_default().push(c.seconds * 1e6);
     }
     let mut waiting: BTreeMap<(String, &str, String), (f64, f64)> = BTreeMap::new();
     let mut all = Vec::new();
-    for (Same { call, path, error, what, is_free }, us) in rows {
+    for (RowKey { call, path, error, what, is_free }, us) in rows {
         let own = traced.timed.get(&(call.to_string(), path.clone())).map(|s| s * 1e6).filter(|_| what.is_none());
         let mean = us.iter().sum::<f64>() / us.len() as f64;
         let each = match own {
@@ -140,7 +140,7 @@ pub fn per_request(traced: &Traced<'_>) -> Calls {
 }
 
 /// Returns the round trips to a database, if there are enough.
-fn database(traced: &Traced<'_>, rows: &[TraceRow], peer: &str, per_request: f64) -> Option<TraceKind> {
+fn database(traced: &Trace<'_>, rows: &[TraceRow], peer: &str, per_request: f64) -> Option<TraceKind> {
     let program = traced.programs.get(peer).map(String::as_str);
     let service = service_at(peer, program).filter(|s| s.is_database && per_request >= SOME_TRIPS)?;
     let us: f64 = rows.iter().filter(|r| r.path == peer).map(|r| r.us_per_request).sum();
@@ -292,7 +292,7 @@ mod tests {
 
     fn of(calls: &[Syscall], requests: u64, url_path: &str, timed: &Timings) -> Calls {
         let programs = BTreeMap::from([("127.0.0.1:3306".to_string(), "mariadbd".to_string())]);
-        per_request(&Traced { calls, requests, ports: &[80], url_path, timed, programs: &programs })
+        per_request(&Trace { calls, requests, ports: &[80], url_path, timed, programs: &programs })
     }
 
     fn kind<'a>(c: &'a Calls, name: &str) -> Option<&'a TraceKind> {

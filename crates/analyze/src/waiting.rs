@@ -11,7 +11,7 @@ use lastdrop_model::sample::Syscall;
 
 /// The role of a call in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum CallRole {
     Work,
     /// Its time belongs to the client, or to nobody.
     Free,
@@ -84,7 +84,7 @@ fn is_peer(object: &str) -> bool {
 }
 
 /// Returns the role of each call. Calls are in the order in which they returned; `objects` are their objects.
-pub(crate) fn parts(calls: &[Syscall], objects: &[String]) -> Vec<Part> {
+pub(crate) fn parts(calls: &[Syscall], objects: &[String]) -> Vec<CallRole> {
     let next = next_on_a_socket(calls, objects);
     // Open client connections by the process that serves them.
     let mut open: HashMap<i32, HashSet<&str>> = HashMap::new();
@@ -105,28 +105,28 @@ pub(crate) fn parts(calls: &[Syscall], objects: &[String]) -> Vec<Part> {
     parts
 }
 
-fn part(c: &Syscall, object: &str, next: Option<&str>, inside: bool) -> Part {
-    let peer = |object: &str| Part::Waits("peer", object.to_string());
+fn part(c: &Syscall, object: &str, next: Option<&str>, inside: bool) -> CallRole {
+    let peer = |object: &str| CallRole::Waits("peer", object.to_string());
     match waits_for(c) {
-        Some(_) if !inside => Part::Idle,
+        Some(_) if !inside => CallRole::Idle,
         Some("event") => match if EVENTS.contains(&c.call.as_str()) { next.unwrap_or("client") } else { object } {
-            "client" | "listener" => Part::Free,
-            "" => Part::Waits("sleep", String::new()),
-            "pipe" => Part::Waits("pipe", String::new()),
+            "client" | "listener" => CallRole::Free,
+            "" => CallRole::Waits("sleep", String::new()),
+            "pipe" => CallRole::Waits("pipe", String::new()),
             one if is_peer(one) => peer(one),
-            other => Part::Waits("event", other.to_string()),
+            other => CallRole::Waits("event", other.to_string()),
         },
-        Some(what) => Part::Waits(what, object.to_string()),
-        None if c.call.starts_with("accept") => Part::Free,
-        None if receives(&c.call) && object.starts_with('/') => Part::Work,
+        Some(what) => CallRole::Waits(what, object.to_string()),
+        None if c.call.starts_with("accept") => CallRole::Free,
+        None if receives(&c.call) && object.starts_with('/') => CallRole::Work,
         None if receives(&c.call) || c.call == "connect" => match object {
-            _ if !inside && c.call != "connect" => Part::Free,
-            "client" => Part::Free,
-            "pipe" if inside => Part::Waits("pipe", String::new()),
+            _ if !inside && c.call != "connect" => CallRole::Free,
+            "client" => CallRole::Free,
+            "pipe" if inside => CallRole::Waits("pipe", String::new()),
             one if is_peer(one) && inside => peer(one),
-            _ => Part::Work,
+            _ => CallRole::Work,
         },
-        None => Part::Work,
+        None => CallRole::Work,
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
         Syscall { pid, call, path, operation, error: None, seconds: 0.1 }
     }
 
-    fn parts_of(calls: &[Syscall]) -> Vec<Part> {
+    fn parts_of(calls: &[Syscall]) -> Vec<CallRole> {
         let objects: Vec<String> = calls.iter().map(|c| object(c, &[80])).collect();
         parts(calls, &objects)
     }
@@ -184,32 +184,32 @@ mod tests {
 
     #[test]
     fn waits_of_a_request_have_a_name_and_idle_ones_are_left_out() {
-        let waits = |what, which: &str| Part::Waits(what, which.into());
+        let waits = |what, which: &str| CallRole::Waits(what, which.into());
         let database = "127.0.0.1:3306";
         let rows = [
-            (call(1, "poll", "TCP:[127.0.0.1:80]", ""), Part::Idle),
-            (call(1, "accept4", "TCP:[127.0.0.1:80]", ""), Part::Free),
-            (call(1, "read", CLIENT, ""), Part::Free),
+            (call(1, "poll", "TCP:[127.0.0.1:80]", ""), CallRole::Idle),
+            (call(1, "accept4", "TCP:[127.0.0.1:80]", ""), CallRole::Free),
+            (call(1, "read", CLIENT, ""), CallRole::Free),
             (call(1, "poll", DATABASE, ""), waits("peer", database)),
             (call(1, "recvfrom", DATABASE, ""), waits("peer", database)),
             (call(1, "flock", "/srv/lock", "LOCK_EX"), waits("lock", "/srv/lock")),
-            (call(1, "flock", "/srv/lock", "LOCK_EX|LOCK_NB"), Part::Work),
+            (call(1, "flock", "/srv/lock", "LOCK_EX|LOCK_NB"), CallRole::Work),
             (call(1, "fcntl", "/srv/lock", "F_SETLKW"), waits("lock", "/srv/lock")),
-            (call(1, "fcntl", "/srv/lock", "F_GETFL"), Part::Work),
+            (call(1, "fcntl", "/srv/lock", "F_GETFL"), CallRole::Work),
             (call(1, "futex", "", "FUTEX_WAIT_PRIVATE"), waits("futex", "")),
-            (call(1, "futex", "", "FUTEX_WAKE_PRIVATE"), Part::Work),
+            (call(1, "futex", "", "FUTEX_WAKE_PRIVATE"), CallRole::Work),
             (call(1, "clock_nanosleep", "", ""), waits("sleep", "")),
             (call(1, "wait4", "", ""), waits("child", "")),
             (call(1, "read", "pipe:[7]", ""), waits("pipe", "")),
-            (call(1, "read", "/srv/page", ""), Part::Work),
-            (call(1, "write", CLIENT, ""), Part::Work),
+            (call(1, "read", "/srv/page", ""), CallRole::Work),
+            (call(1, "write", CLIENT, ""), CallRole::Work),
             // Another process, then the first one after its client has left.
-            (call(2, "clock_nanosleep", "", ""), Part::Idle),
-            (call(1, "close", CLIENT, ""), Part::Work),
-            (call(1, "futex", "", "FUTEX_WAIT_PRIVATE"), Part::Idle),
-            (call(1, "read", "pipe:[7]", ""), Part::Free),
+            (call(2, "clock_nanosleep", "", ""), CallRole::Idle),
+            (call(1, "close", CLIENT, ""), CallRole::Work),
+            (call(1, "futex", "", "FUTEX_WAIT_PRIVATE"), CallRole::Idle),
+            (call(1, "read", "pipe:[7]", ""), CallRole::Free),
         ];
-        let (calls, expected): (Vec<Syscall>, Vec<Part>) = rows.into_iter().unzip();
+        let (calls, expected): (Vec<Syscall>, Vec<CallRole>) = rows.into_iter().unzip();
         for ((c, seen), expected) in calls.iter().zip(parts_of(&calls)).zip(expected) {
             assert_eq!(seen, expected, "{c:?}");
         }
@@ -228,7 +228,10 @@ mod tests {
             call(1, "recvfrom", CLIENT, ""),
         ];
         let seen = parts_of(&calls);
-        assert_eq!([&seen[0], &seen[2], &seen[5]], [&Part::Idle, &Part::Waits("peer", upstream.into()), &Part::Free]);
+        assert_eq!(
+            [&seen[0], &seen[2], &seen[5]],
+            [&CallRole::Idle, &CallRole::Waits("peer", upstream.into()), &CallRole::Free]
+        );
     }
 
     #[test]

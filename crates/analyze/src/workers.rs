@@ -176,9 +176,9 @@ mod tests {
     fn the_number_is_the_need_capped_by_the_lowest_ceiling() {
         let keep = |timeout_s, idle, users| Some(KeepAliveHold { timeout_s, idle, users });
         // Cores, ms of CPU, ms held, keep-alive, rate, threads of a process, ceilings; number, need, bound by.
-        type Row<'a> =
+        type TestRow<'a> =
             (f64, f64, f64, Option<KeepAliveHold>, Option<f64>, u64, &'a [(&'a str, u64)], u64, Option<u64>, &'a str);
-        let rows: &[Row<'_>] = &[
+        let rows: &[TestRow<'_>] = &[
             // Pure computation needs a worker per core, and some for the moments between two requests.
             (2.0, 10.0, 10.0, None, None, 1, &[("memory", 200)], 4, Some(4), "need"),
             // 200 of 210 ms are waiting: 2 · 21 workers are busy, plus √42.

@@ -1,7 +1,7 @@
 //! Repeats every evaluation from stored documents, without a server. The documents under `stored/` were
 //! written by runs against test targets.
 
-use lastdrop_analyze::compare::{Live, assumed_floor, stored};
+use lastdrop_analyze::compare::{LiveComparison, assumed_floor, stored};
 use lastdrop_analyze::usl;
 use lastdrop_model::Run;
 use lastdrop_model::documents::{CapacityDocument, CompareDocument, CompareVerdict};
@@ -26,7 +26,7 @@ fn a_comparison_of_two_runs() {
 #[test]
 fn a_live_comparison() {
     let kept: CompareDocument = serde_json::from_str(include_str!("stored/compare.json")).expect("a comparison");
-    let mut live = Live::new(15, false, true, 1);
+    let mut live = LiveComparison::new(15, false, true, 1);
     for block in kept.blocks.iter().filter(|b| b.spoiled.is_empty()) {
         live.add(block.a.clone(), block.b.clone());
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_analyze::guard::{self, Fresh, Limits, Why, Worker};
+use lastdrop_analyze::guard::{self, BrokenLimit, FreshWorkerCheck, Worker, WorkerLimits};
 use lastdrop_model::event::GuardEvent;
 use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Event, Sample, WorkerSample};
@@ -34,7 +34,7 @@ const YOUNG: Duration = Duration::from_millis((guard::YOUNG_S * 1e3) as u64);
 #[derive(Debug, Clone)]
 pub struct GuardOrder {
     pub server: ServerRef,
-    pub limits: Limits,
+    pub limits: WorkerLimits,
     pub every: Duration,
     /// Part of the pool that may be in replacement at a time, 0 to 1.
     pub share: f64,
@@ -57,32 +57,34 @@ pub struct Summary {
     pub largest_real_memory: u64,
 }
 
-fn why_text(why: &Why) -> String {
+fn why_text(why: &BrokenLimit) -> String {
     let b = |n: &u64| show_bytes(*n);
     match why {
-        Why::Size(v, l) => format!("size {} above {}", b(v), b(l)),
-        Why::Private(v, l) => format!("private {} above {}", b(v), b(l)),
-        Why::Shared(v, l) => format!("shared {} below {}", b(v), b(l)),
-        Why::Cpu(v, l) => format!("{v:.1} s of CPU above {l:.1} s"),
-        Why::Age(v, l) => format!("{v:.0} s old, above {l:.0} s"),
-        Why::Stuck(v, l) => format!("stuck: {v:.0} s at one request, above {l:.0} s"),
-        Why::Memory(v, l) => format!("the largest while all use {} of {}", b(v), b(l)),
+        BrokenLimit::Size(v, l) => format!("size {} above {}", b(v), b(l)),
+        BrokenLimit::Private(v, l) => format!("private {} above {}", b(v), b(l)),
+        BrokenLimit::Shared(v, l) => format!("shared {} below {}", b(v), b(l)),
+        BrokenLimit::Cpu(v, l) => format!("{v:.1} s of CPU above {l:.1} s"),
+        BrokenLimit::Age(v, l) => format!("{v:.0} s old, above {l:.0} s"),
+        BrokenLimit::Stuck(v, l) => format!("stuck: {v:.0} s at one request, above {l:.0} s"),
+        BrokenLimit::Memory(v, l) => format!("the largest while all use {} of {}", b(v), b(l)),
     }
 }
 
 /// Why a limit cannot be kept.
-fn hopeless(worker: &Worker, why: &Why) -> String {
+fn hopeless(worker: &Worker, why: &BrokenLimit) -> String {
     let (what, limit, advice) = match why {
-        Why::Private(has, limit) => {
+        BrokenLimit::Private(has, limit) => {
             (format!("{} private", show_bytes(*has)), format!("--max-private {}", show_bytes(*limit)), "above")
         }
-        Why::Shared(has, limit) => {
+        BrokenLimit::Shared(has, limit) => {
             (format!("only {} shared", show_bytes(*has)), format!("--min-shared {}", show_bytes(*limit)), "below")
         }
-        Why::Size(has, limit) | Why::Memory(has, limit) => {
+        BrokenLimit::Size(has, limit) | BrokenLimit::Memory(has, limit) => {
             (format!("a size of {}", show_bytes(*has)), format!("--max-size {}", show_bytes(*limit)), "above")
         }
-        Why::Cpu(..) | Why::Age(..) | Why::Stuck(..) => (why_text(why), "a limit".into(), "above"),
+        BrokenLimit::Cpu(..) | BrokenLimit::Age(..) | BrokenLimit::Stuck(..) => {
+            (why_text(why), "a limit".into(), "above")
+        }
     };
     let served = worker.requests.map_or(format!("{:.1} s old", worker.age_s), |n| format!("after {n} requests"));
     format!(
@@ -141,7 +143,7 @@ struct Guard<'a> {
     /// Said already in a dry run.
     said: HashSet<i32>,
     pool: Pool,
-    fresh: Fresh,
+    fresh: FreshWorkerCheck,
     /// Workers that have been seen, and those that were born lately.
     known: HashSet<i32>,
     newborn: BTreeMap<i32, Instant>,
@@ -182,7 +184,7 @@ pub fn guard(order: &GuardOrder, stop: &AtomicBool, tell: &mut dyn FnMut(&Event<
         leaving: BTreeMap::new(),
         said: HashSet::new(),
         pool: Pool::new(),
-        fresh: Fresh::default(),
+        fresh: FreshWorkerCheck::default(),
         known: HashSet::new(),
         newborn: BTreeMap::new(),
         summary: Summary::default(),
@@ -276,7 +278,7 @@ impl Guard<'_> {
             let mut urgent = room_beside(self.leaving.len());
             waiting.retain(|(worker, why)| {
                 let room = if why.is_urgent() { &mut urgent } else { &mut whole };
-                let stuck = matches!(why, Why::Stuck(..));
+                let stuck = matches!(why, BrokenLimit::Stuck(..));
                 let idle = || {
                     let own = listeners::inodes(worker.pid).ok();
                     own.zip(connected.as_ref()).is_some_and(|(own, all)| !own.iter().any(|inode| all.contains(inode)))
@@ -336,7 +338,7 @@ impl Guard<'_> {
         }
     }
 
-    fn asked(&mut self, worker: &Worker, why: &Why, workers: &[WorkerSample], real_memory: Option<u64>, acted: bool) {
+    fn asked(&mut self, worker: &Worker, why: &BrokenLimit, workers: &[WorkerSample], real_memory: Option<u64>, acted: bool) {
         self.summary.asked += 1;
         let requests = workers.iter().find(|w| w.pid == worker.pid).and_then(|w| w.requests);
         let (pid, age_s) = (worker.pid, worker.age_s);

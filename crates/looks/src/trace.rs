@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lastdrop_analyze::syscalls::{self, Timings, Traced};
+use lastdrop_analyze::syscalls::{self, Timings, Trace};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::sample::Syscall;
@@ -153,7 +153,7 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
     }
     let ports = found.ports();
     let programs = listeners::programs(syscalls::peers(&calls, &ports));
-    let sums = syscalls::per_request(&Traced {
+    let sums = syscalls::per_request(&Trace {
         calls: &calls,
         requests: answered,
         ports: &ports,

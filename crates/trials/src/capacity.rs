@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use lastdrop_analyze::capacity::{Ask, FALL, Purpose, RateSearch, Rules, falls_behind, tail};
+use lastdrop_analyze::capacity::{FALL, Purpose, RateSearch, Rules, SearchStep, falls_behind, tail};
 use lastdrop_analyze::objective::{error_share, judge};
 use lastdrop_analyze::usl::{self, Staircase};
 use lastdrop_diagnose::disturbance;
@@ -143,7 +143,7 @@ impl Finder<'_, '_> {
             tail: tail(&self.order.objectives),
         }));
         let (mut repeats, mut of_this) = (REPEATS, REPEATS_OF_ONE);
-        while let Ask::Trial { rate, purpose, seconds } = search.ask() {
+        while let SearchStep::Trial { rate, purpose, seconds } = search.ask() {
             let passed = search.capacity().is_some();
             let left = self.order.max_time.saturating_sub(self.began.elapsed() + SETTLING).as_secs_f64();
             let Some(seconds) = time_for(purpose, seconds, left, self.order.hold.as_secs_f64(), passed) else {

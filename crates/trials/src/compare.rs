@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lastdrop_analyze::compare::{Live, Next, metrics_of};
+use lastdrop_analyze::compare::{LiveComparison, NextBlock, metrics_of};
 use lastdrop_analyze::ratio;
 use lastdrop_diagnose::disturbance;
 use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor};
@@ -80,13 +80,13 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
     let mut b = CompareSide { name: order.b.0.clone(), runs: Vec::new() };
     let (plan_a, plan_b) = (stretch_of(order, &order.a.1)?, stretch_of(order, &order.b.1)?);
     let open = [&plan_a, &plan_b].iter().all(|p| p.phases.iter().any(|p| matches!(p.load, Load::Open { .. })));
-    let mut live = Live::new(order.blocks as usize, open, !order.aa, order.seed);
+    let mut live = LiveComparison::new(order.blocks as usize, open, !order.aa, order.seed);
     let mut blocks: Vec<CompareBlock> = Vec::new();
     let mut repeats = Repeats::of(order.blocks);
     // Blocks that count for want of quiet ones, and why they would not.
     let mut disturbed: Vec<(usize, String)> = Vec::new();
     let outcome = loop {
-        let Next::Pair { b_first } = live.ask() else { break Ok(()) };
+        let NextBlock::Pair { b_first } = live.ask() else { break Ok(()) };
         let number = live.blocks() + 1;
         let label = |side: &str| format!("compare {side} {number}");
         let mut stretch = |side: &mut CompareSide, plan: &Plan, name: &str| -> Result<Run, LabError> {

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use lastdrop_analyze::memory_model::{self, Aged, Settling};
+use lastdrop_analyze::memory_model::{self, GrowthTrend, WorkerAge};
 use lastdrop_analyze::pool;
 use lastdrop_model::documents::{FitPoint, SharingPoint, SizeDocument, SizeFit, SizeFits, SizeVariant};
 use lastdrop_model::event::{Document, Outcome, TrialBegan};
@@ -169,7 +169,7 @@ impl Fitting<'_, '_> {
         moment = self.moment(&moment.workers)?;
         fit.sharing.push(sharing(&moment.workers, FIRST_REQUESTS));
         let served = |w: &WorkerSample, mean: f64| w.requests.map_or(mean, |n| n as f64);
-        let mut aged: Vec<Aged> = ages(&moment.workers, |w| served(w, FIRST_REQUESTS));
+        let mut aged: Vec<WorkerAge> = ages(&moment.workers, |w| served(w, FIRST_REQUESTS));
         let mut points = vec![(FIRST_REQUESTS, moment.point)];
         let (mut answered, cpu_before) = (0u64, moment.cpu_s);
         // No worker gets older than at which it is replaced.
@@ -204,9 +204,9 @@ impl Fitting<'_, '_> {
             .ok_or_else(|| LabError::Other("the workers were looked at too seldom".into()))?;
         // Beyond the first half of their growth workers that go on growing do so evenly.
         let base = match settling {
-            Settling::Settled(age) => age,
-            Settling::Growing => points[points.len() / 2].0,
-            Settling::Slowing => points[points.len() - 1].0,
+            GrowthTrend::Settled(age) => age,
+            GrowthTrend::Growing => points[points.len() / 2].0,
+            GrowthTrend::Slowing => points[points.len() - 1].0,
         };
         fit.warmed_requests = base.round();
         fit.points.extend(points.iter().find(|(age, _)| *age >= base).map(|(_, point)| *point));
@@ -361,12 +361,12 @@ fn sharing(workers: &[WorkerSample], requests: f64) -> SharingPoint {
     SharingPoint { requests, size_bytes: size, shared_bytes: shared, private_bytes: mean(|w| w.private_bytes) }
 }
 
-fn ages(workers: &[WorkerSample], served: impl Fn(&WorkerSample) -> f64) -> Vec<Aged> {
+fn ages(workers: &[WorkerSample], served: impl Fn(&WorkerSample) -> f64) -> Vec<WorkerAge> {
     let bytes = |b: Option<u64>| b.map(|b| b as f64);
     workers
         .iter()
         .filter_map(|w| {
-            Some(Aged {
+            Some(WorkerAge {
                 worker: w.pid,
                 requests: served(w),
                 rss: bytes(w.rss_bytes)?,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_analyze::memory_model::{self, Aged, Estimate, STARTS_DIFFER, Settling};
+use lastdrop_analyze::memory_model::{self, Estimate, GrowthTrend, STARTS_DIFFER, WorkerAge};
 use lastdrop_analyze::workers::{RequestCost, WorkersEvidence};
 use lastdrop_model::documents::{Interval, SharingPoint, SizeDocument, SizeFit, SizeFits, SizeGrowth};
 use lastdrop_model::units::show_bytes;
@@ -19,8 +19,8 @@ pub(crate) struct Measured {
     /// Its points and ages; the rest is to be reckoned.
     pub fit: SizeFit,
     /// Workers of the largest pool at every age.
-    pub aged: Vec<Aged>,
-    pub settling: Settling,
+    pub aged: Vec<WorkerAge>,
+    pub settling: GrowthTrend,
     /// Requests that the workers of every pool had served.
     pub base: f64,
     pub request_cpu_s: f64,
@@ -76,15 +76,15 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         let most = own_oldest.entry(a.worker).or_default();
         *most = most.max(a.requests);
     }
-    let later: Vec<Aged> = aged
+    let later: Vec<WorkerAge> = aged
         .iter()
         .copied()
         .filter(|a| a.requests >= own_oldest.get(&a.worker).map_or(since, |most| most * 0.45))
         .collect();
     let mut leaks = false;
     let growth = memory_model::growth(&later).map(|g| {
-        let grows = settling == Settling::Growing && g.is_real(oldest - since);
-        leaks = settling == Settling::Growing && g.is_leak(oldest - since);
+        let grows = settling == GrowthTrend::Growing && g.is_real(oldest - since);
+        leaks = settling == GrowthTrend::Growing && g.is_leak(oldest - since);
         let replace_cpu_s = (fresh_cpu_s - request_cpu_s).max(LEAST_REPLACEMENT_S);
         let fresh = line.each.value - g.private.value * base;
         let best_age = memory_model::best_age(fresh.max(0.0), g.private.value, request_cpu_s, replace_cpu_s);
@@ -120,12 +120,12 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         fit.age = advised;
     }
     fit.settling = match settling {
-        Settling::Settled(_) => "settled",
-        Settling::Growing => "growing",
-        Settling::Slowing => "slowing",
+        GrowthTrend::Settled(_) => "settled",
+        GrowthTrend::Growing => "growing",
+        GrowthTrend::Slowing => "slowing",
     }
     .into();
-    if settling == Settling::Slowing || settling == Settling::Growing && per_request == 0.0 {
+    if settling == GrowthTrend::Slowing || settling == GrowthTrend::Growing && per_request == 0.0 {
         document.notes.push(format!(
             "workers had not settled after {oldest:.0} requests each: in time they will be larger than these answers take \
              them to be; watch them for longer: --requests-per-worker {}",

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use lastdrop_analyze::capacity::{Ask, FALL, Purpose, RateSearch, Rules, falls_behind, tail};
+use lastdrop_analyze::capacity::{FALL, Purpose, RateSearch, Rules, SearchStep, falls_behind, tail};
 use lastdrop_analyze::objective::judge as judge_objectives;
 use lastdrop_model::documents::CapacityStep;
 use lastdrop_model::event::Outcome;
@@ -117,7 +117,7 @@ pub(crate) fn rate_trial(
     let expected = expected_status(stack);
     let mut search = RateSearch::new(from.rules(objectives));
     let (mut best, mut nearest) = (None::<Tried>, None::<Tried>);
-    while let Ask::Trial { rate, purpose, .. } = search.ask() {
+    while let SearchStep::Trial { rate, purpose, .. } = search.ask() {
         // That a trial's rate can be held is shown by the race, and of the winner once more.
         if matches!(purpose, Purpose::Confirm | Purpose::Recheck) || trial.steps.len() >= from.most_steps() {
             break;
@@ -221,7 +221,7 @@ mod tests {
     fn found(from: Beginning, capacity: f64) -> (Option<f64>, usize) {
         let objectives = Objective::list("p99<300ms").expect("valid");
         let (mut search, mut steps) = (RateSearch::new(from.rules(&objectives)), 0);
-        while let Ask::Trial { rate, purpose, .. } = search.ask() {
+        while let SearchStep::Trial { rate, purpose, .. } = search.ask() {
             if matches!(purpose, Purpose::Confirm | Purpose::Recheck) || steps == from.most_steps() {
                 break;
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_analyze::pool::{self, Profile, Service, Worker};
+use lastdrop_analyze::pool::{self, Profile, WorkerHistory, WorkerMemory};
 use lastdrop_analyze::workers::{WorkersEvidence, advise};
 use lastdrop_model::documents::{MeanMax, SIZE_SCHEMA, SizeBound, SizeDocument, SizeFits, SizeWorkers};
 use lastdrop_model::units::show_bytes;
@@ -233,7 +233,7 @@ fn warm(adapter: &dyn Adapter, workers: &[ProcessMemory]) -> Vec<bool> {
     if let Some(page) = adapter.status().and_then(|status| status.read(true, STATUS_TIMEOUT).ok()) {
         page.tell(&mut looks);
     }
-    let service = |(m, look): (&ProcessMemory, &WorkerSample)| Service {
+    let service = |(m, look): (&ProcessMemory, &WorkerSample)| WorkerHistory {
         private: m.private,
         requests: look.requests,
         untouched: process::is_untouched(m.pid),
@@ -241,8 +241,8 @@ fn warm(adapter: &dyn Adapter, workers: &[ProcessMemory]) -> Vec<bool> {
     pool::warm(&workers.iter().zip(&looks).map(service).collect::<Vec<_>>())
 }
 
-pub(crate) fn as_workers(group: &[ProcessMemory]) -> Vec<Worker> {
-    group.iter().map(|m| Worker { rss: m.rss, pss: m.pss, private: m.private, shared: m.shared }).collect()
+pub(crate) fn as_workers(group: &[ProcessMemory]) -> Vec<WorkerMemory> {
+    group.iter().map(|m| WorkerMemory { rss: m.rss, pss: m.pss, private: m.private, shared: m.shared }).collect()
 }
 
 fn summary(workers: &[ProcessMemory]) -> SizeWorkers {
@@ -311,11 +311,16 @@ fn suggest(adapter: &dyn Adapter, effective: &Settings, profile: Profile, size: 
 }
 
 /// The formulas with the numbers put in.
-fn formulas(budget: u64, group: &[Worker], shared_once: u64, fits: &pool::Fits) -> BTreeMap<String, String> {
+fn formulas(
+    budget: u64,
+    group: &[WorkerMemory],
+    shared_once: u64,
+    fits: &pool::PoolEstimates,
+) -> BTreeMap<String, String> {
     let b = show_bytes;
     let n = group.len() as u64;
-    let mean = |f: fn(&Worker) -> u64| group.iter().map(f).sum::<u64>() / n.max(1);
-    let max = |f: fn(&Worker) -> u64| group.iter().map(f).max().unwrap_or(0);
+    let mean = |f: fn(&WorkerMemory) -> u64| group.iter().map(f).sum::<u64>() / n.max(1);
+    let max = |f: fn(&WorkerMemory) -> u64| group.iter().map(f).max().unwrap_or(0);
     let (largest, shared) = (max(|w| w.rss), mean(|w| w.shared));
     BTreeMap::from([
         ("no_sharing".into(), format!("{} / {} = {}", b(budget), b(largest), fits.no_sharing)),

@@ -23,7 +23,7 @@ const RESOLUTION: f64 = 0.01;
 
 /// The next step of a live comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextBlock {
     /// Load A and B for one stretch each.
     Pair {
         b_first: bool,
@@ -38,7 +38,7 @@ pub enum Next {
 /// tenth of the probability of a false difference is shared among these looks, and the rest is for the last
 /// (a union bound). So stopping early does not raise that probability.
 #[derive(Debug, Clone)]
-pub struct Live {
+pub struct LiveComparison {
     most: usize,
     early: bool,
     open: bool,
@@ -49,18 +49,18 @@ pub struct Live {
     rng: Xoshiro256PlusPlus,
 }
 
-impl Live {
+impl LiveComparison {
     /// Compares over at most `most` valid blocks; `early` allows an earlier end.
     #[must_use]
-    pub fn new(most: usize, open: bool, early: bool, seed: u64) -> Live {
+    pub fn new(most: usize, open: bool, early: bool, seed: u64) -> LiveComparison {
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Live { most, early, open, pairs: Vec::new(), asked: 0, b_first: false, rng }
+        LiveComparison { most, early, open, pairs: Vec::new(), asked: 0, b_first: false, rng }
     }
 
     /// Returns the next step.
-    pub fn ask(&mut self) -> Next {
+    pub fn ask(&mut self) -> NextBlock {
         if self.pairs.len() >= self.most || self.is_clear() {
-            return Next::Stop;
+            return NextBlock::Stop;
         }
         if self.asked.is_multiple_of(2) {
             self.b_first = self.rng.next_u64() & 1 == 1;
@@ -68,7 +68,7 @@ impl Live {
             self.b_first = !self.b_first;
         }
         self.asked += 1;
-        Next::Pair { b_first: self.b_first }
+        NextBlock::Pair { b_first: self.b_first }
     }
 
     /// Adds a valid block.
@@ -215,9 +215,9 @@ mod tests {
     /// Simulates a live comparison of two sides with scatter `noise` and a slow drift, with B at `level`.
     fn live(level: f64, noise: f64, seed: u64) -> (Comparison, usize) {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut l = Live::new(15, false, true, seed);
+        let mut l = LiveComparison::new(15, false, true, seed);
         let mut drift = 0.0;
-        while let Next::Pair { b_first } = l.ask() {
+        while let NextBlock::Pair { b_first } = l.ask() {
             let mut measure = |b: bool| {
                 drift += noise * 0.3 * normal(&mut rng);
                 // Now and then another process takes the CPU.
@@ -264,11 +264,11 @@ mod tests {
 
     #[test]
     fn each_group_of_two_blocks_is_abba() {
-        let mut l = Live::new(20, false, true, 4);
+        let mut l = LiveComparison::new(20, false, true, 4);
         let order: Vec<bool> = (0..10)
             .map(|_| match l.ask() {
-                Next::Pair { b_first } => b_first,
-                Next::Stop => panic!("too early"),
+                NextBlock::Pair { b_first } => b_first,
+                NextBlock::Stop => panic!("too early"),
             })
             .collect();
         assert!(order.chunks(2).all(|g| g[0] != g[1]), "{order:?}");

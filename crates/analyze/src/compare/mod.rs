@@ -19,7 +19,7 @@ mod numbers;
 mod stored;
 mod verdict;
 
-pub use self::live::{Live, Next};
+pub use self::live::{LiveComparison, NextBlock};
 pub use self::metrics::{METRICS, Metrics, metrics_of};
 pub use self::numbers::numbers;
 pub use self::stored::{assumed_floor, stored};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lastdrop_model::documents::{MetricComparison, MetricVerdict, NoiseFloor};
 
 use super::estimate::Estimate;
-use super::live::Live;
+use super::live::LiveComparison;
 use super::metrics::{FEWEST, METRICS, Metrics};
 use super::verdict::{Comparison, chance, conclude};
 
@@ -15,7 +15,7 @@ use super::verdict::{Comparison, chance, conclude};
 #[must_use]
 pub fn numbers(a: &[Metrics], b: &[Metrics], open: bool, floor: &NoiseFloor) -> Comparison {
     let pairs = a.len().min(b.len());
-    let mut live = Live::new(pairs, open, false, 0);
+    let mut live = LiveComparison::new(pairs, open, false, 0);
     for (a, b) in a.iter().zip(b) {
         live.add(a.clone(), b.clone());
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_analyze::guard::Limits;
+use lastdrop_analyze::guard::WorkerLimits;
 use lastdrop_lab::LabError;
 use lastdrop_looks::guard::{GuardOrder, Summary, guard as run_guard};
 use lastdrop_model::bounds::{BoundError, DURATION, INTERVAL, MEMORY, SHARE};
@@ -115,7 +115,7 @@ fn whose(args: &GuardArgs, server: &ServerRef) -> String {
 }
 
 pub fn guard(args: &GuardArgs) -> Result<Exit> {
-    let limits = Limits {
+    let limits = WorkerLimits {
         max_size: args.max_size,
         max_private: args.max_private,
         min_shared: args.min_shared,

@@ -1,6 +1,6 @@
 //! Rules about the course of a run: was it in one state?
 
-use lastdrop_analyze::series::{Change, change_point, levels};
+use lastdrop_analyze::series::{LevelChange, change_point, levels};
 use lastdrop_model::plan::Load;
 use lastdrop_model::units::show_us;
 use lastdrop_model::{Kind, Verdict};
@@ -110,7 +110,7 @@ fn longest_warm_up(e: &Evidence<'_>) -> Option<f64> {
 }
 
 /// The clearest change of level of a load that was to stay the same: where, in words, and of how many seconds.
-fn level_change(e: &Evidence<'_>) -> Option<(Change, String, usize)> {
+fn level_change(e: &Evidence<'_>) -> Option<(LevelChange, String, usize)> {
     let closed = match e.load()? {
         Load::Closed { to_users: None, .. } => true,
         Load::Open { to_rps: None, .. } => false,
@@ -118,7 +118,7 @@ fn level_change(e: &Evidence<'_>) -> Option<(Change, String, usize)> {
     };
     let seconds = levels(e.phase?);
     let n = seconds.len();
-    let far = |c: &Change| (c.after / c.before.max(1e-9) - 1.0).abs() > CHANGE;
+    let far = |c: &LevelChange| (c.after / c.before.max(1e-9) - 1.0).abs() > CHANGE;
     let medians: Vec<f64> = seconds.iter().filter_map(|(_, p50)| *p50).collect();
     // A second without an answer would shift the others.
     if medians.len() == n
