@@ -1,5 +1,5 @@
-//! What agents of a fleet have told of a run, as it came: each record is here before whoever carries it may forget it. A run that all of
-//! its agents have told whole needs it no more.
+//! Records that a fleet's agents sent for a run, as they came. Each is stored here before the fleet's broker
+//! may forget it. They are deleted once all agents' records of the run are complete.
 
 use rusqlite::params;
 
@@ -14,11 +14,11 @@ pub struct KeptAgent {
     pub error_us: u64,
 }
 
-/// Something that an agent has told.
+/// A record or final report of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptWord {
     pub agent: String,
-    /// The life of its process, and the number in it.
+    /// The agent's epoch, and the sequence number within it.
     pub epoch: u64,
     pub seq: u64,
     pub what: Word,
@@ -27,15 +27,15 @@ pub struct KeptWord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
     Record(Vec<u8>),
-    /// Its last word: why it did not do all.
+    /// The final report: why the job is incomplete, if it is.
     Last(Option<String>),
 }
 
 impl Store {
-    /// Writes down who takes part in a run, in the order of their shares.
+    /// Stores the agents of a run, in the order of their shares.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn keep_agents(&self, run: &str, agents: &[KeptAgent]) -> Result<(), StoreError> {
         let connection = self.connection();
         for (position, a) in agents.iter().enumerate() {
@@ -47,10 +47,10 @@ impl Store {
         Ok(())
     }
 
-    /// Who takes part in a run.
+    /// Returns the agents of a run.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn agents(&self, run: &str) -> Result<Vec<KeptAgent>, StoreError> {
         let connection = self.connection();
         let mut all = connection
@@ -62,10 +62,10 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Writes down what an agent has told; what is there already stays as it is.
+    /// Stores a record of an agent; one that is already stored stays unchanged.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn keep_word(&self, run: &str, word: &KeptWord) -> Result<(), StoreError> {
         let (record, last) = match &word.what {
             Word::Record(bytes) => (Some(bytes), None),
@@ -78,10 +78,10 @@ impl Store {
         Ok(())
     }
 
-    /// All that agents have told of a run, each agent's in order.
+    /// Returns all agents' records of a run, each agent's in order.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn words(&self, run: &str) -> Result<Vec<KeptWord>, StoreError> {
         let connection = self.connection();
         let mut all = connection.prepare(
@@ -99,10 +99,10 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// The seconds of a run are to be written again, from what agents told.
+    /// Deletes the seconds of a run, so that they can be written again from the agents' records.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn forget_seconds(&self, run: &str) -> Result<(), StoreError> {
         let connection = self.connection();
         connection.execute("DELETE FROM seconds WHERE run = ?", [run])?;
@@ -110,10 +110,10 @@ impl Store {
         Ok(())
     }
 
-    /// The run is whole: its seconds have all that was told.
+    /// Deletes the agents' records of a run whose seconds are complete.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn forget_words(&self, run: &str) -> Result<(), StoreError> {
         self.connection().execute("DELETE FROM agent_records WHERE run = ?", [run])?;
         Ok(())

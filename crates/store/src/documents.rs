@@ -1,11 +1,11 @@
-//! Documents of commands that make several runs, such as `tune`: each with an id of its own, found as runs are.
+//! Documents of commands that make several runs, such as `tune`. Each has its own id and is found like a run.
 
 use rusqlite::{OptionalExtension, params};
 
 use crate::timelines::{deflate, inflate};
 use crate::{Store, StoreError};
 
-/// What an id stands for.
+/// The kind of object that an id refers to, with its full id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     Run(String),
@@ -13,10 +13,10 @@ pub enum Found {
 }
 
 impl Store {
-    /// Keeps a document (JSON) under an id.
+    /// Stores a document (JSON) under an id.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn keep_document(&self, id: &str, kept_unix_ms: u64, schema: &str, document: &str) -> Result<(), StoreError> {
         self.connection().execute(
             "INSERT INTO documents VALUES (?, ?, ?, ?)",
@@ -25,10 +25,10 @@ impl Store {
         Ok(())
     }
 
-    /// A document by its whole id.
+    /// Returns a document by its full id.
     ///
     /// # Errors
-    /// When it is not there or damaged.
+    /// If it does not exist or is damaged.
     pub fn document(&self, id: &str) -> Result<String, StoreError> {
         let packed: Option<Vec<u8>> = self
             .connection()
@@ -37,10 +37,10 @@ impl Store {
         inflate(id, &packed.ok_or_else(|| StoreError::NotFound(id.to_string()))?)
     }
 
-    /// The documents that were kept last, newest first: id, when (milliseconds since 1970), schema.
+    /// Returns the latest documents, newest first: id, time (milliseconds since 1970), schema.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn documents(&self, limit: usize) -> Result<Vec<(String, u64, String)>, StoreError> {
         let connection = self.connection();
         let mut statement = connection
@@ -49,12 +49,12 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// The run or document that `text` names: an id, the beginning of one, or `last`, which is what was kept last.
+    /// Finds the run or document that `text` names: an id, the beginning of one, or `last` for the latest.
     ///
     /// # Errors
-    /// When there is none, or more than one.
+    /// If there is none, or more than one.
     pub fn find_any(&self, text: &str) -> Result<Found, StoreError> {
-        // A document is kept after the runs that it is about.
+        // A document is stored after its runs, so it is the later one at equal times.
         const ALL: &str = "SELECT id, started_unix_ms AS at, 0 AS made, rowid AS place FROM runs
             UNION ALL SELECT id, kept_unix_ms, 1, rowid FROM documents";
         let connection = self.connection();
@@ -67,7 +67,7 @@ impl Store {
             let last = connection.query_row(&sql, [], found).optional()?;
             return last.ok_or_else(|| StoreError::NotFound(text.to_string()));
         }
-        // A whole id goes before the beginning of others.
+        // A full id takes precedence over ids that begin with it.
         let sql = format!(
             "SELECT id, made, id = ?1 AS whole FROM ({ALL}) WHERE substr(id, 1, length(?1)) = ?1 ORDER BY whole DESC LIMIT 2"
         );
@@ -101,7 +101,7 @@ mod tests {
         assert!(matches!(store.find_any("aa"), Err(StoreError::Ambiguous(_))));
         assert_eq!(store.document("aa2").expect("is there"), "{\"a\":1}");
         assert_eq!(store.documents(5).expect("read"), [("aa2".into(), 9, "lastdrop.tune/1".into())]);
-        // What is about runs names runs.
+        // A command about runs takes the latest run, not the document.
         assert_eq!(store.find("last").expect("one"), "b");
     }
 }

@@ -1,4 +1,4 @@
-//! A small plan and a second of its run, for the tests.
+//! A small plan and a second of its run, for tests.
 
 use lastdrop_model::{Counts, KeptPlan, Kind, Plan, Slice};
 

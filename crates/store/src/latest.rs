@@ -1,4 +1,4 @@
-//! A run that is under way, as far as it has been written down: what is new since one has looked.
+//! The stored part of a run in progress, and what was added since the last read.
 
 use lastdrop_model::{Counts, Histogram, KeptPlan, Sample};
 use rusqlite::{OptionalExtension, params};
@@ -9,19 +9,19 @@ use crate::{Store, StoreError};
 /// One second of a run.
 #[derive(Debug, Clone)]
 pub struct LatestSecond {
-    /// Grows with each second that is written down.
+    /// Increases with each second that is stored.
     pub key: i64,
     pub phase: u16,
-    /// Since the phase began.
+    /// Counted from the start of the phase.
     pub second: u32,
     pub counts: Counts,
     pub response: Histogram,
 }
 
-/// One look at the server of a run.
+/// One sample of the server during a run.
 #[derive(Debug, Clone)]
 pub struct LatestLook {
-    /// Grows with each look that is written down.
+    /// Increases with each sample that is stored.
     pub key: i64,
     pub look: Sample,
 }
@@ -31,9 +31,9 @@ pub struct LatestLook {
 pub struct Progress {
     pub started_unix_ms: u64,
     pub label: String,
-    /// Without its requests.
+    /// The plan, without its requests.
     pub plan: KeptPlan,
-    /// How long the phases lasted that have ended, microseconds.
+    /// Lengths of the phases that have ended, microseconds.
     pub ended_us: Vec<u64>,
 }
 
@@ -41,13 +41,13 @@ pub struct Progress {
 const PAGE: usize = 500;
 
 impl Store {
-    /// The seconds of a run that were written down after the one with this key, oldest first, some hundred at most.
+    /// Returns the seconds of a run that were stored after this key, oldest first, at most some hundred.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn seconds_after(&self, id: &str, key: i64) -> Result<Vec<LatestSecond>, StoreError> {
         let connection = self.connection();
-        // By the row: what is new lies at the end of the table, whatever else is in it.
+        // Search by rowid: new rows are at the end of the table, whatever else it holds.
         let mut statement = connection.prepare_cached(&format!(
             "SELECT rowid, phase, second, counts, {RESPONSE} FROM seconds WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {PAGE}"
         ))?;
@@ -66,10 +66,10 @@ impl Store {
         Ok(seconds)
     }
 
-    /// The looks of a run that were written down after the one with this key, oldest first, some hundred at most.
+    /// Returns the samples of a run that were stored after this key, oldest first, at most some hundred.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn looks_after(&self, id: &str, key: i64) -> Result<Vec<LatestLook>, StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare_cached(&format!(
@@ -83,18 +83,18 @@ impl Store {
         Ok(looks)
     }
 
-    /// The key after which the latest seconds of a run lie, so many at most.
+    /// Returns the key after which the latest seconds of a run follow, at most `most` of them.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn key_before_latest(&self, id: &str, most: usize) -> Result<i64, StoreError> {
         self.before_latest("seconds", id, most)
     }
 
-    /// The key after which the latest looks of a run lie, so many at most.
+    /// Returns the key after which the latest samples of a run follow, at most `most` of them.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn look_key_before_latest(&self, id: &str, most: usize) -> Result<i64, StoreError> {
         self.before_latest("looks", id, most)
     }
@@ -107,10 +107,10 @@ impl Store {
         Ok(self.connection().query_row(&sql, params![id, most as i64], |r| r.get(0))?)
     }
 
-    /// Requests that were answered, and that failed or timed out, in the seconds of a run up to a key.
+    /// Returns the number of requests that were answered, and that failed or timed out, in a run up to a key.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn ends_until(&self, id: &str, key: i64) -> Result<(u64, u64), StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare_cached("SELECT counts FROM seconds WHERE run = ? AND rowid <= ?")?;
@@ -124,10 +124,10 @@ impl Store {
         Ok((answered, failed))
     }
 
-    /// What is known of a run that has begun.
+    /// Returns what is known of a run that has begun.
     ///
     /// # Errors
-    /// When it is not there, or damaged.
+    /// If it does not exist or is damaged.
     pub fn progress(&self, id: &str) -> Result<Progress, StoreError> {
         let (started, label, plan): (i64, String, String) = self
             .connection()

@@ -1,14 +1,16 @@
-//! Keeps runs on disk, in one SQLite file that anyone can read.
+//! Stores runs in one SQLite file that anyone can read.
 //!
-//! A run is written as it happens: its plan when it begins, every second as it passes, its document when it ends.
-//! After a kill the seconds are there, and [`Store::load`] makes the run from them in the same way as from a run that
-//! ended by itself. The write-ahead log makes each second one atomic transaction that readers do not wait for.
+//! A run is stored while it happens: its plan when it begins, every second as it passes, its document when it
+//! ends. After a kill the seconds are there, and [`Store::load`] builds the run from them as for a run that
+//! ended normally. With the write-ahead log each second is one atomic transaction, and readers never wait for
+//! it.
 //!
-//! Here a store is opened. `schema` has its tables; `runs` writes down that a run begins and ends, and finds and loads it;
-//! `timelines` has its seconds and looks, `retell` tells a run again as its events; `documents` has what came of questions
-//! that take several runs, and `noise` that of the machine. `maker` tells which process makes a run, `latest` what has come of one that
-//! is under way, `listing` has all that is kept, some at a time, with what somebody wrote about it.
-//! `private` closes the files to others, `older` takes out what older versions should not have kept.
+//! This module opens a store, and `schema` has its tables. `runs` stores the beginning and end of a run, and
+//! finds and loads it; `timelines` stores its seconds and samples; `replay_events` replays it as events.
+//! `documents` stores the results of commands that make several runs, and `noise` the noise of the machine.
+//! `run_owner` knows which process makes a run, `latest` what a run in progress has so far. `listing` lists
+//! everything with tags and notes. `private` keeps other users out; `older` removes secrets that older
+//! versions stored.
 
 mod agents;
 mod documents;
@@ -68,31 +70,32 @@ pub enum StoreError {
     Reading(String),
 }
 
-/// A store; copies are the same store.
+/// An open store; clones refer to the same store.
 #[derive(Debug, Clone)]
 pub struct Store {
     connection: Arc<Mutex<Connection>>,
-    /// What went wrong first with reading entries of a timeline one after the other.
+    /// The first error while reading a timeline.
     trouble: Arc<OnceLock<String>>,
-    /// The id of what this process may do that takes several runs.
+    /// The id of this process's experiment, for commands that make several runs.
     experiment: Arc<OnceLock<String>>,
 }
 
-/// Memory for pages of the file, negative as SQLite wants it: a run writes to the end and reads little, and shall not grow
-/// for as long as it fills a larger one.
+/// Page cache size; negative means KiB in SQLite. A run only appends and reads little, so a larger cache
+/// would just make the process grow.
 const CACHE_KIB: i64 = -256;
 
 impl Store {
-    /// Opens the store, making it and its folder where there is none.
+    /// Opens the store; creates it and its folder if missing.
     ///
     /// # Errors
-    /// When it cannot be made, read or written.
+    /// If it cannot be created, read or written.
     pub fn open(path: &Path) -> Result<Store, StoreError> {
         private::prepare(path).map_err(|source| StoreError::Folder { path: path.to_path_buf(), source })?;
         let open = || -> rusqlite::Result<Connection> {
             let mut connection = Connection::open(path)?;
             connection.busy_timeout(Duration::from_secs(10))?;
-            // Holds for new files only: four rows of a second's size fit into one, with little left over.
+            // Applies to new files only. Four rows of a second fit into a page of this size with little space
+            // left.
             connection.pragma_update(None, "page_size", 8192)?;
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -104,14 +107,14 @@ impl Store {
         open().map(Store::on).map_err(|source| StoreError::Open { path: path.to_path_buf(), source })
     }
 
-    /// A store without a name, on disk as far as it is large, that is gone when the last copy of it is, however the process
-    /// ends.
+    /// Opens a temporary store without a name. Large data goes to disk; all of it is gone with the last
+    /// clone, however the process ends.
     ///
     /// # Errors
-    /// When there is no place for temporary files.
+    /// If there is no place for temporary files.
     pub fn scratch() -> Result<Store, StoreError> {
         let connection = Connection::open("")?;
-        // Its entries belong to no run that is kept.
+        // Its entries refer to runs that are not in this store.
         connection.pragma_update(None, "foreign_keys", false)?;
         connection.pragma_update(None, "cache_size", CACHE_KIB)?;
         schema::prepare(&connection)?;
@@ -126,22 +129,22 @@ impl Store {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The seconds of a phase of a run, read as they are asked for.
+    /// Returns the seconds of a phase of a run, read on demand.
     #[must_use]
     pub fn seconds(&self, id: &str, phase: u16) -> Arc<dyn Archive<Second>> {
         Arc::new(Seconds { store: self.clone(), run: id.into(), phase })
     }
 
-    /// The looks of a run, read as they are asked for.
+    /// Returns the samples of a run, read on demand.
     #[must_use]
     pub fn looks(&self, id: &str) -> Arc<dyn Archive<Sample>> {
         Arc::new(Looks { store: self.clone(), run: id.into() })
     }
 
-    /// Was all that was read from timelines whole?
+    /// Checks that everything read from timelines so far was intact.
     ///
     /// # Errors
-    /// With what was wrong first.
+    /// The first problem that was found.
     pub fn check_reads(&self) -> Result<(), StoreError> {
         match self.trouble.get() {
             None => Ok(()),

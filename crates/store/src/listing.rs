@@ -1,5 +1,4 @@
-//! All that is kept, some at a time: runs and documents by the time at which they were kept, with the tags and the note that
-//! somebody gave them.
+//! Lists runs and documents page by page, newest first, with the tags and notes that users gave them.
 
 use lastdrop_model::{Run, secrets};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
@@ -7,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use crate::maker::Maker;
 use crate::{Store, StoreError};
 
-/// What somebody wrote about a run or a document.
+/// A user's tags and note for a run or a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remark {
     pub tags: Vec<String>,
@@ -15,7 +14,7 @@ pub struct Remark {
 }
 
 impl Remark {
-    /// Tags as they are written, by commas or spaces between them.
+    /// Parses tags separated by commas or white space.
     #[must_use]
     pub fn new(tags: &str, note: &str) -> Remark {
         let mut all: Vec<String> = Vec::new();
@@ -37,13 +36,13 @@ pub const MOST_NOTE_CHARS: usize = 4000;
 #[derive(Debug, Clone)]
 pub struct Listed {
     pub id: String,
-    /// When the run began, or the document was kept.
+    /// When the run began or the document was stored.
     pub at_unix_ms: u64,
     pub what: What,
     pub remark: Remark,
-    /// The runs of the experiment that it stands for, the first ones first; empty for a run by itself.
+    /// The first runs of the experiment that it represents; empty for a single run.
     pub parts: Vec<ListedPart>,
-    /// How many there are.
+    /// Number of runs in the experiment.
     pub part_count: usize,
 }
 
@@ -63,43 +62,43 @@ pub enum What {
 
 #[derive(Debug, Clone)]
 pub enum State {
-    /// Without the requests of its plan, its seconds and looks.
+    /// The run, without the requests of its plan, its seconds and its samples.
     Ended(Box<Run>),
     UnderWay(Maker),
     /// It was killed, or failed before it had begun.
     Unfinished,
 }
 
-/// A part of all that is kept.
+/// A page of the list.
 #[derive(Debug, Clone)]
 pub struct Listing {
     pub entries: Vec<Listed>,
-    /// How many there are with all of the words.
+    /// Number of matching entries in total.
     pub all: usize,
 }
 
-/// All that is kept, with the experiment that it belongs to. The index of runs has all of their columns, so that none of their
-/// documents is read.
+/// All runs and documents with their experiment. An index covers all these columns of runs, so that no
+/// document is read.
 const ALL: &str =
     "SELECT runs.id AS id, ifnull(experiment, runs.id) AS whole, started_unix_ms AS at, label AS label, url AS url,
         NULL AS schema, tags, note
         FROM runs LEFT JOIN remarks ON remarks.id = runs.id
     UNION ALL SELECT documents.id, documents.id, kept_unix_ms, '', '', schema, tags, note
         FROM documents LEFT JOIN remarks ON remarks.id = documents.id";
-/// Of an experiment one row is listed: its document or, until there is one, its latest run. SQLite takes the other columns from the
-/// row that has the maximum.
+/// An experiment appears as one row: its document or, until there is one, its latest run. SQLite takes the
+/// other columns from the row with the maximum.
 const HEADS: &str = "SELECT id, whole, at, label, url, schema, ifnull(tags, '') AS tags, ifnull(note, '') AS note,
     max(at + (schema IS NOT NULL) * 4611686018427387904)";
-/// Runs of an experiment that are listed with it.
+/// Largest number of runs listed with an experiment.
 pub const MOST_PARTS: usize = 200;
-/// Words that are searched for, at most.
+/// Largest number of search words.
 const MOST_WORDS: usize = 10;
 
 impl Store {
-    /// Those that have all of the words somewhere in id, label, URL, tags or note, the latest first.
+    /// Returns entries that contain every word in id, label, URL, tags or note, latest first.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn list(&self, words: &[&str], from: usize, most: usize) -> Result<Listing, StoreError> {
         let words: Vec<&str> = words.iter().copied().take(MOST_WORDS).collect();
         let (rows, all) = self.rows(&words, from, most)?;
@@ -110,10 +109,10 @@ impl Store {
         Ok(Listing { entries, all })
     }
 
-    /// A run or a document by its id, also one of an experiment.
+    /// Returns a run or a document by its id, including runs of an experiment.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn listed_one(&self, id: &str) -> Result<Option<Listed>, StoreError> {
         let sql = format!(
             "SELECT id, id, at, label, url, schema, ifnull(tags, ''), ifnull(note, '') FROM ({ALL}) WHERE id = ?"
@@ -133,7 +132,7 @@ impl Store {
         Ok(Listed { id: row.id, at_unix_ms: row.at, what, remark: row.remark, parts, part_count })
     }
 
-    /// The first runs of an experiment, and how many it has.
+    /// Returns the first runs of an experiment, and their total number.
     fn parts(&self, experiment: &str) -> Result<(Vec<ListedPart>, usize), StoreError> {
         let connection = self.connection();
         let sql = "SELECT count(*) FROM runs WHERE experiment = ?";
@@ -150,10 +149,10 @@ impl Store {
         Ok((parts, count as usize))
     }
 
-    /// How many runs and documents are kept.
+    /// Returns the number of stored runs and documents.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn how_many(&self) -> Result<usize, StoreError> {
         count(&self.connection())
     }
@@ -165,7 +164,7 @@ impl Store {
             .collect();
         let words: Vec<String> = words.iter().map(|w| w.to_ascii_lowercase()).collect();
         let values: Vec<&dyn ToSql> = words.iter().map(|w| w as &dyn ToSql).collect();
-        // An experiment is found by what any of its runs has.
+        // A match in any run of an experiment finds the experiment.
         let found = match condition.join(" AND ").as_str() {
             "" => String::new(),
             condition => format!("WHERE whole IN (SELECT whole FROM ({ALL}) WHERE {condition})"),
@@ -179,15 +178,15 @@ impl Store {
         Ok((rows, all as usize))
     }
 
-    /// How a run stands.
+    /// Returns the state of a run.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn state(&self, id: &str) -> Result<State, StoreError> {
         let document: Option<Option<String>> =
             self.connection().query_row("SELECT document FROM runs WHERE id = ?", [id], |r| r.get(0)).optional()?;
         Ok(match document.ok_or_else(|| StoreError::NotFound(id.to_string()))? {
-            // One that cannot be read is told by whoever wants to see it.
+            // A damaged document is reported when the run is shown.
             Some(document) => {
                 serde_json::from_str(&document).map_or(State::Unfinished, |run| State::Ended(Box::new(run)))
             }
@@ -195,10 +194,10 @@ impl Store {
         })
     }
 
-    /// What somebody wrote about it.
+    /// Returns the tags and note of a run or a document.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn remark(&self, id: &str) -> Result<Remark, StoreError> {
         let found = self
             .connection()
@@ -207,10 +206,10 @@ impl Store {
         Ok(found.map_or_else(Remark::default, |(tags, note): (String, String)| Remark::new(&tags, &note)))
     }
 
-    /// Writes something about a run or a document, in place of what was there.
+    /// Replaces the tags and note of a run or a document.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn keep_remark(&self, id: &str, remark: &Remark) -> Result<(), StoreError> {
         let connection = self.connection();
         if *remark == Remark::default() {
@@ -230,7 +229,7 @@ fn count(connection: &Connection) -> Result<usize, StoreError> {
 
 struct Row {
     id: String,
-    /// The experiment that it belongs to; of others their own id.
+    /// The id of its experiment, or its own id if it has none.
     whole: String,
     at: u64,
     label: String,
@@ -288,7 +287,7 @@ mod tests {
             listed.remark,
             Remark { tags: vec!["nightly".into(), "slow".into()], note: "<b>disk</b> was full".into() }
         );
-        // This process has gone on to the next one.
+        // This process has started another run since.
         assert!(matches!(listed.what, What::Run { state: State::Unfinished, .. }));
         assert!(matches!(store.state("aa2").expect("reads"), State::UnderWay(_)));
         store.finish(&store.load("aa2").expect("loads")).expect("writes");
@@ -321,7 +320,7 @@ mod tests {
             listing.entries.into_iter().map(|e| (e.id, ids(&e.parts))).collect()
         };
         let four: Vec<String> = ["a1", "b1", "a2", "b2"].map(String::from).into();
-        // Until it has ended its latest run stands for it.
+        // An experiment that has not ended is represented by its latest run.
         let under_way = rows(&[]);
         assert_eq!((under_way.len(), &under_way[0].1), (2, &four), "{under_way:?}");
         assert!(["a2", "b2"].contains(&under_way[0].0.as_str()) && under_way[1] == ("alone".into(), Vec::new()));
@@ -334,7 +333,7 @@ mod tests {
         let one = store.listed_one("b2").expect("reads").expect("is there");
         assert!(one.id == "b2" && one.parts.is_empty() && matches!(one.what, What::Run { .. }));
         assert!(store.listed_one("b3").expect("reads").is_none());
-        // What another process does is another experiment.
+        // Another process has another experiment.
         assert_ne!(Store::open(&path).expect("opens").experiment().expect("reads"), experiment);
     }
 

@@ -1,5 +1,5 @@
-//! Which process makes a run: told apart from every other one that has been or will be, so that a run can be seen to be under
-//! way, and nobody else gets a signal that is meant for it.
+//! The process that makes a run, identified uniquely for all time. So a run in progress can be recognised,
+//! and a stop signal reaches no other process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,29 +8,30 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::{Store, StoreError};
 
-/// A process of this machine. A number alone is given away again, and means another process in another namespace.
+/// Identifies a process of this machine. A process id alone is reused, and means another process in another
+/// namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maker {
-    /// `/proc/sys/kernel/random/boot_id`
+    /// Contents of `/proc/sys/kernel/random/boot_id`.
     boot: String,
-    /// Inode of its namespace of process ids.
+    /// Inode of its PID namespace.
     namespace: u64,
     pub pid: i32,
-    /// When it began, clock ticks since boot.
+    /// Start time in clock ticks since boot.
     start_ticks: u64,
 }
 
 impl Maker {
-    /// This process. None where /proc does not say.
+    /// Returns this process; `None` if /proc cannot be read.
     #[must_use]
     pub fn own() -> Option<Maker> {
         Maker::of(std::process::id() as i32)
     }
 
-    /// A process that is there now, and is no corpse.
+    /// Returns a running process that is not a zombie.
     fn of(pid: i32) -> Option<Maker> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name of a program may have anything in it; what follows it has not.
+        // A program's name may contain anything, so parse what follows its last parenthesis.
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let start_ticks = fields.get(19)?.parse().ok().filter(|_| !matches!(fields[0], "Z" | "X"))?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_string();
@@ -38,7 +39,7 @@ impl Maker {
         Some(Maker { boot, namespace, pid, start_ticks })
     }
 
-    /// Is this very process still there?
+    /// Returns whether this same process is still running.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         Maker::of(self.pid).as_ref() == Some(self)
@@ -46,7 +47,7 @@ impl Maker {
 }
 
 impl Store {
-    /// Writes down that this process makes a run.
+    /// Stores that this process makes a run.
     pub(crate) fn keep_maker(&self, run: &str) -> Result<(), StoreError> {
         let Some(own) = Maker::own() else { return Ok(()) };
         self.connection().execute(
@@ -56,11 +57,11 @@ impl Store {
         Ok(())
     }
 
-    /// The process that makes a run now. None of one that has ended or was killed, of one that its process has left for
-    /// another, and of those of older versions.
+    /// Returns the process that makes a run now. `None` if the run has ended, was killed, was abandoned for
+    /// another run, or comes from an older version.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn maker(&self, run: &str) -> Result<Option<Maker>, StoreError> {
         let sql = "SELECT boot, namespace, pid, start_ticks FROM makers JOIN runs ON runs.id = makers.run
              WHERE run = ?1 AND document IS NULL AND makers.rowid = (SELECT max(other.rowid) FROM makers AS other
@@ -80,10 +81,11 @@ impl Store {
         Ok(maker.filter(Maker::is_alive))
     }
 
-    /// Writes down that a run was asked to stop. False where it had been before: a second signal ends a process where it is.
+    /// Records that a run was asked to stop; returns false if it was asked before. A second signal would end
+    /// the process without a report.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn ask_to_stop(&self, run: &str) -> Result<bool, StoreError> {
         let changed = self
             .connection()
@@ -91,19 +93,19 @@ impl Store {
         Ok(changed == 1)
     }
 
-    /// Was it asked to stop?
+    /// Returns whether the run was asked to stop.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn was_asked_to_stop(&self, run: &str) -> Result<bool, StoreError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM makers WHERE run = ? AND asked_to_stop)";
         Ok(self.connection().query_row(sql, [run], |r| r.get(0))?)
     }
 
-    /// The run that a process makes now.
+    /// Returns the run that a process makes now.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn run_of(&self, pid: u32) -> Result<Option<String>, StoreError> {
         let sql = "SELECT run FROM makers WHERE pid = ? ORDER BY rowid DESC LIMIT 1";
         let run: Option<String> = self.connection().query_row(sql, [pid], |r| r.get(0)).optional()?;
@@ -113,10 +115,10 @@ impl Store {
         })
     }
 
-    /// Runs that are under way, the latest first.
+    /// Returns the runs in progress, latest first.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn under_way(&self) -> Result<Vec<String>, StoreError> {
         let runs: Vec<String> = {
             let connection = self.connection();
@@ -147,13 +149,13 @@ mod tests {
         begin("a");
         assert_eq!(store.maker("a").expect("read"), Maker::own());
         assert_eq!(store.run_of(std::process::id()).expect("read").as_deref(), Some("a"));
-        // A process makes one run at a time: one without an end before it failed.
+        // A process makes one run at a time, so an earlier run without an end has failed.
         begin("b");
         assert_eq!(store.maker("a").expect("read"), None);
         assert_eq!(store.under_way().expect("read"), ["b"]);
         assert!(store.ask_to_stop("b").expect("written") && !store.ask_to_stop("b").expect("written"));
         assert!(store.was_asked_to_stop("b").expect("read") && !store.was_asked_to_stop("a").expect("read"));
-        // Another process that has its number now, another boot, another namespace.
+        // A reused process id, another boot, another namespace.
         for change in ["start_ticks = start_ticks - 1", "boot = 'before'", "namespace = 7", "pid = 0"] {
             begin(change);
             let sql = format!("UPDATE makers SET {change} WHERE run = ?");

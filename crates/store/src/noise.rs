@@ -1,4 +1,4 @@
-//! What the noise of this machine was found to be.
+//! The measured noise of this machine.
 
 use lastdrop_model::documents::NoiseFloor;
 use rusqlite::{OptionalExtension, params};
@@ -6,10 +6,10 @@ use rusqlite::{OptionalExtension, params};
 use crate::{Store, StoreError, json};
 
 impl Store {
-    /// Keeps what the noise of this machine was found to be.
+    /// Stores a measurement of this machine's noise.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn keep_noise(&self, noise: &NoiseFloor) -> Result<(), StoreError> {
         self.connection().execute(
             "INSERT INTO noise (measured_unix_ms, url, document) VALUES (?, ?, ?)",
@@ -18,10 +18,10 @@ impl Store {
         Ok(())
     }
 
-    /// The noise that was found last: with this URL where there is one, else with any.
+    /// Returns the latest noise measurement, preferably for this URL, otherwise for any.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn noise(&self, url: &str) -> Result<Option<NoiseFloor>, StoreError> {
         let document: Option<String> = self
             .connection()

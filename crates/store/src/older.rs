@@ -1,19 +1,19 @@
-//! Stores of version 0.1 kept runs with their secrets. They are taken out once, when such a store is opened.
+//! Removes secrets from stores of version 0.1, once, when such a store is opened.
 
 use lastdrop_model::{KeptPlan, secrets};
 use rusqlite::{Connection, TransactionBehavior, params};
 use serde_json::Value;
 
-/// What `PRAGMA user_version` says of a store that never had secrets that nobody asked for.
+/// The `PRAGMA user_version` of a store without unwanted secrets.
 const WITHOUT_SECRETS: i64 = 1;
 
-/// Hides the secrets of an older store, so that they are not on the disk any more, either.
+/// Removes the secrets of an older store from the file itself, too.
 pub fn hide_secrets(connection: &mut Connection) -> rusqlite::Result<()> {
     let version = |c: &Connection| c.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0));
     if version(connection)? >= WITHOUT_SECRETS {
         return Ok(());
     }
-    // What is deleted is overwritten, not only forgotten.
+    // Deleted data is overwritten.
     connection.pragma_update(None, "secure_delete", true)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have done it meanwhile.
@@ -44,11 +44,11 @@ pub fn hide_secrets(connection: &mut Connection) -> rusqlite::Result<()> {
         transaction.pragma_update(None, "user_version", WITHOUT_SECRETS)?;
     }
     transaction.commit()?;
-    // The log of writes has them, too.
+    // The write-ahead log contains them, too.
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
-/// A plan without its secrets; one that cannot be read stays as it is.
+/// Returns a plan without its secrets; a plan that cannot be parsed stays unchanged.
 fn hidden(plan: &str) -> String {
     let hide = || serde_json::to_string(&serde_json::from_str::<KeptPlan>(plan)?);
     hide().unwrap_or_else(|_: serde_json::Error| plan.to_string())

@@ -1,4 +1,4 @@
-//! A kept run told again, as the events that it was made of.
+//! Replays a stored run as the events that it was made of.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -7,15 +7,15 @@ use lastdrop_model::{Event, Sample};
 
 use crate::{Store, StoreError};
 
-/// A look is told with the second that it was made at the end of: it comes so much later, seconds.
+/// A sample belongs to the second that ended this many seconds before it, at most.
 const LOOK_LATENESS_S: f64 = 0.5;
 
 impl Store {
-    /// Tells what happened in a run, in order, as it was told to observers while it went on; phase after phase. Requests are
-    /// not kept one by one, and neither is what each second had of its classes: their sums come with the end of a phase.
+    /// Replays the events of a run, phase by phase, in the order in which observers got them. Single requests
+    /// are not stored, nor are the classes of each second; the classes' totals come with the end of a phase.
     ///
     /// # Errors
-    /// When the run is not there or damaged; what it has up to there was told.
+    /// If the run does not exist or is damaged. Events before the damage were already passed to `tell`.
     pub fn retell(&self, id: &str, mut tell: impl FnMut(&Event<'_>)) -> Result<(), StoreError> {
         let run = self.load(id)?;
         tell(&Event::Began {
@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-/// The next end of a phase that is before this one.
+/// Takes the next phase end that belongs to a phase before this one.
 fn before(ends: &mut VecDeque<(usize, u64, u64)>, phase: usize) -> Option<(usize, u64, u64)> {
     if ends.front().is_some_and(|(ended, ..)| *ended < phase) { ends.pop_front() } else { None }
 }

@@ -1,4 +1,4 @@
-//! A run from its beginning to its end and back: written down, listed, found and loaded.
+//! Stores, lists, finds and loads runs.
 
 use std::collections::VecDeque;
 
@@ -12,22 +12,22 @@ use sha2::{Digest, Sha256};
 use crate::timelines::{deflate, inflate, read_json};
 use crate::{Store, StoreError, json};
 
-/// A line of the history.
+/// A row of the history.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub id: String,
     pub started_unix_ms: u64,
     pub label: String,
     pub url: String,
-    /// None for a run that was killed, or is still running.
+    /// `None` for a run that was killed or is still running.
     pub run: Option<Run>,
 }
 
 impl Store {
-    /// Writes down that a run begins.
+    /// Stores the beginning of a run.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn begin(
         &self,
         id: &str,
@@ -56,10 +56,11 @@ impl Store {
         self.keep_maker(id)
     }
 
-    /// Returns the id of the experiment that this store's runs belong to: the same for all copies of this store.
+    /// Returns the id of the experiment that this store's runs belong to: the same for all clones of this
+    /// store.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn experiment(&self) -> Result<String, StoreError> {
         if let Some(id) = self.experiment.get() {
             return Ok(id.clone());
@@ -68,17 +69,17 @@ impl Store {
         Ok(self.experiment.get_or_init(|| id).clone())
     }
 
-    /// Writes down that a run is part of this store's experiment.
+    /// Marks a run as part of this store's experiment.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn keep_as_part(&self, id: &str) -> Result<(), StoreError> {
         let experiment = self.experiment()?;
         self.connection().execute("UPDATE runs SET experiment = ? WHERE id = ?", params![experiment, id])?;
         Ok(())
     }
 
-    /// The requests of a run, where they are not in its plan.
+    /// Returns the requests of a run if they are stored outside its plan.
     fn requests(&self, id: &str) -> Result<Option<Vec<RequestSpec>>, StoreError> {
         let damaged = |what: String| StoreError::Damaged { id: id.to_string(), what };
         let connection = self.connection();
@@ -91,10 +92,10 @@ impl Store {
         serde_json::from_str(&list).map(Some).map_err(|e| damaged(e.to_string()))
     }
 
-    /// Writes how long a phase lasted.
+    /// Stores the length of a phase.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn phase_end(&self, id: &str, phase: usize, duration_us: u64, peak: u64) -> Result<(), StoreError> {
         self.connection().execute(
             "INSERT OR REPLACE INTO phase_ends VALUES (?, ?, ?, ?)",
@@ -103,10 +104,10 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what requests of a phase have come to so far, by class.
+    /// Stores the results of a phase so far, by class.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn classes(&self, id: &str, phase: usize, classes: &[ClassReport]) -> Result<(), StoreError> {
         self.connection().execute(
             "INSERT OR REPLACE INTO classes VALUES (?, ?, ?)",
@@ -115,17 +116,17 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a mark.
+    /// Stores a mark.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn mark(&self, id: &str, mark: &Mark) -> Result<(), StoreError> {
         let t_ms = (mark.t_s * 1e3).round() as i64;
         self.connection().execute("INSERT INTO marks VALUES (?, ?, ?)", params![id, t_ms, mark.text])?;
         Ok(())
     }
 
-    /// The marks of a run, in order.
+    /// Returns the marks of a run in order.
     fn marks(&self, id: &str) -> Result<Vec<Mark>, StoreError> {
         let connection = self.connection();
         let mut marks = connection.prepare("SELECT t_ms, text FROM marks WHERE run = ? ORDER BY t_ms, rowid")?;
@@ -133,7 +134,7 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Puts in the classes of a run that did not end by itself, as they were written last.
+    /// Adds the last stored results by class to a run that did not end normally.
     fn put_classes(&self, id: &str, phases: &mut [PhaseReport]) -> Result<(), StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare("SELECT phase, document FROM classes WHERE run = ?")?;
@@ -147,20 +148,20 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the document of a run that has ended.
+    /// Stores the document of a run that has ended.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn finish(&self, run: &Run) -> Result<(), StoreError> {
         let document = json(&run.without_lists());
         self.connection().execute("UPDATE runs SET document = ? WHERE id = ?", params![document, run.id])?;
         Ok(())
     }
 
-    /// The latest runs, newest first; without the requests of their plans, their seconds and looks.
+    /// Returns the latest runs, newest first, without the requests of their plans, their seconds and samples.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub fn history(&self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare(
@@ -172,7 +173,7 @@ impl Store {
                 id: row.get(0)?,
                 started_unix_ms: row.get::<_, i64>(1)? as u64,
                 label: row.get(2)?,
-                // An older version wrote it down as it was.
+                // An older version stored the URL with its secrets.
                 url: secrets::url(&row.get::<_, String>(3)?).into_owned(),
                 run: document.and_then(|d| serde_json::from_str(&d).ok()),
             })
@@ -180,10 +181,10 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// The whole id of the run that `text` names: an id, the beginning of one, or `last`.
+    /// Returns the full id of the run that `text` names: an id, the beginning of one, or `last`.
     ///
     /// # Errors
-    /// When there is none, or more than one.
+    /// If there is none, or more than one.
     pub fn find(&self, text: &str) -> Result<String, StoreError> {
         if text == "last" {
             let id = self
@@ -203,10 +204,10 @@ impl Store {
         }
     }
 
-    /// A run by its whole id. One that was killed is made from its seconds.
+    /// Loads a run by its full id. A killed run is rebuilt from its seconds.
     ///
     /// # Errors
-    /// When it is not there or damaged.
+    /// If it does not exist or is damaged.
     pub fn load(&self, id: &str) -> Result<Run, StoreError> {
         let (started, label, plan, environment, document): (i64, String, String, String, Option<String>) = self
             .connection()
@@ -217,7 +218,7 @@ impl Store {
             .ok_or_else(|| StoreError::NotFound(id.to_string()))?;
         if let Some(document) = document {
             let mut run: Run = read_json(id, &document)?;
-            // Documents of version 0.1 have their seconds in them.
+            // Documents of version 0.1 contain their seconds.
             if run.phases.iter().all(|p| p.seconds.is_empty()) {
                 for (i, phase) in run.phases.iter_mut().enumerate() {
                     phase.seconds = Timeline::archived(self.seconds(id, i as u16));
@@ -238,7 +239,7 @@ impl Store {
         let seed = plan.seed;
         let mut builder = RunBuilder::archived(&plan, |phase| self.seconds(id, phase));
         let mut ends = self.phase_ends(id)?;
-        // Seconds come phase by phase: one that is behind them needs no memory for its histograms any more.
+        // Seconds come phase by phase, so the histograms of a finished phase can be freed.
         self.each_second(id, |slice| {
             let behind = ends.partition_point(|(phase, ..)| *phase < usize::from(slice.phase));
             ends.drain(..behind).for_each(|(phase, duration_us, peak)| builder.end_phase(phase, duration_us, peak));
@@ -271,7 +272,7 @@ impl Store {
         })
     }
 
-    /// Phases that ended, in order: index, duration in microseconds, most connections.
+    /// Returns the phases that ended, in order: index, duration in microseconds, most connections.
     pub(crate) fn phase_ends(&self, id: &str) -> Result<VecDeque<(usize, u64, u64)>, StoreError> {
         let connection = self.connection();
         let mut ends =
@@ -359,7 +360,7 @@ mod tests {
         let mut plan = some_plan();
         plan.phases = vec![plan.phases[0].clone(); 3];
         store.begin("x", 1, "", &plan.into(), &serde_json::json!({})).expect("writes");
-        // The second one began nothing, the last one was under way.
+        // The second phase began nothing, and the last one was in progress.
         for (phase, seconds) in [(0, 2), (2, 1)] {
             for n in 0..seconds {
                 let mut slice = second(n);

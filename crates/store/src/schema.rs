@@ -1,10 +1,10 @@
-//! The tables of a store, and what becomes of those that older versions made.
+//! The tables of a store, and the migration of older ones.
 
 use lastdrop_model::Kind;
 use rusqlite::{Connection, OptionalExtension};
 
-/// Text and numbers as they are; looks are compressed (zlib), histograms are in the compressed HDR V2 format. Tables with a
-/// rowid: a row of 2 KB without one takes a page of its own.
+/// Text and numbers are stored as they are, samples are compressed (zlib), and histograms use the compressed
+/// HDR V2 format. The tables have a rowid, because without it a row of 2 KB takes a page of its own.
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY,
@@ -98,19 +98,21 @@ CREATE TABLE IF NOT EXISTS noise (
 );
 ";
 
-/// Indexes over columns that older stores get only when they are opened. The first has all that is listed and searched.
+/// Indexes over columns that older stores get only when they are opened. The first covers everything that is
+/// listed and searched.
 const RUN_INDEXES: &str = "
 DROP INDEX IF EXISTS runs_listed;
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (started_unix_ms, id, label, url, experiment);
 CREATE INDEX IF NOT EXISTS runs_by_experiment ON runs (experiment, started_unix_ms) WHERE experiment IS NOT NULL;
 ";
 
-/// Until 0.1 these tables had no rowid, and pages of their own for most rows. They stay as they are, for the runs in them.
+/// Before 0.1 these tables had no rowid, so most rows took a page of their own. They are kept for their runs.
 const OLD_TABLES: [(&str, &str); 2] = [("seconds", "seconds_0_1"), ("looks", "looks_0_1")];
 
-/// Makes the tables that are missing.
+/// Creates the missing tables.
 pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    // KiB. The default of 2 MB would make the generator grow while it runs, for pages it never reads again.
+    // In KiB. With the default of 2 MB the generator would grow while it runs, for pages that it never reads
+    // again.
     connection.pragma_update(None, "cache_size", -256)?;
     let made_as = |table: &str| {
         let sql = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?";
@@ -122,11 +124,11 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
         }
     }
     connection.execute_batch(SCHEMA)?;
-    // The first stores know no pages.
+    // The first stores have no column for pages.
     if made_as("seconds_0_1")?.is_some() && connection.prepare("SELECT page FROM seconds_0_1 LIMIT 0").is_err() {
         connection.execute_batch("ALTER TABLE seconds_0_1 ADD COLUMN page BLOB")?;
     }
-    // Older ones know no parts of a response.
+    // Older stores have no columns for the parts of a response.
     for table in ["seconds", "seconds_0_1"] {
         if made_as(table)?.is_some() && connection.prepare(&format!("SELECT transfer FROM {table} LIMIT 0")).is_err() {
             for kind in Kind::PARTS {

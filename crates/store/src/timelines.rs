@@ -1,5 +1,5 @@
-//! The seconds and looks of a run as they lie on disk: written one by one, read some at a time, compressed where they are
-//! text.
+//! Reads and writes the seconds and samples of a run: written one by one, read in pages, with text
+//! compressed.
 
 use std::io::{Read, Write};
 
@@ -15,18 +15,18 @@ use rusqlite::{Connection, params};
 use crate::{Store, StoreError, json};
 
 impl Store {
-    /// Writes one second.
+    /// Stores one second.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn second(&self, id: &str, slice: &Slice) -> Result<(), StoreError> {
         let status: Vec<(usize, u64)> = slice.status.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
         let hdr = |kind: Kind| -> Option<Vec<u8>> {
             let h = &slice.latencies[kind as usize];
             (h.count() > 0).then(|| h.encode())
         };
-        // Of small answers the first byte comes with the last, and where nobody waits in line the response is the service:
-        // nothing stands for what is the same.
+        // The first byte of a small answer arrives with its last, and without queueing the response time
+        // equals the service time. A histogram equal to the service time's is stored as an empty value.
         let service = hdr(Kind::Service);
         let beside_service = |kind: Kind| {
             let own = hdr(kind);
@@ -61,7 +61,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a look at the server.
+    /// Stores a sample of the server.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -72,7 +72,7 @@ impl Store {
         Ok(())
     }
 
-    /// Shows all seconds of a run, in order, one at a time. The store may be read meanwhile.
+    /// Passes all seconds of a run to `show`, in order, one at a time. `show` may read the store.
     pub(crate) fn each_second(&self, id: &str, mut show: impl FnMut(&Slice)) -> Result<(), StoreError> {
         let mut from = (0, 0);
         loop {
@@ -83,7 +83,7 @@ impl Store {
         }
     }
 
-    /// Some of the seconds of a run from a phase and second on; none where there are no more.
+    /// Returns a page of the seconds of a run from a phase and second on; empty at the end.
     fn seconds_from(&self, id: &str, from: (u16, u32)) -> Result<Vec<Slice>, StoreError> {
         let connection = self.connection();
         let table = table_of(&connection, id, "seconds", "seconds_0_1")?;
@@ -114,11 +114,11 @@ impl Store {
     }
 }
 
-/// Histograms that may be those of the service.
+/// An empty histogram stands for that of the service time.
 pub(crate) const RESPONSE: &str = "iif(length(response) = 0, service, response)";
 const FIRST_BYTE: &str = "iif(length(first_byte) = 0, service, first_byte)";
 
-/// Counts without those that are 0: most are.
+/// Counts as JSON without zeros, since most are zero.
 fn counts_json(counts: &Counts) -> String {
     let mut value = serde_json::to_value(counts).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
@@ -130,7 +130,7 @@ fn counts_json(counts: &Counts) -> String {
     value.to_string()
 }
 
-/// The table that holds the entries of a run.
+/// Returns the table that holds the entries of a run.
 fn table_of(
     connection: &Connection,
     run: &str,
@@ -185,7 +185,7 @@ impl Archive<Second> for Seconds {
     }
 }
 
-/// The looks of a run.
+/// The samples of a run.
 #[derive(Debug)]
 pub(crate) struct Looks {
     pub store: Store,
@@ -229,7 +229,7 @@ pub(crate) fn read_look(run: &str, document: ValueRef<'_>) -> Result<Sample, Sto
     }
 }
 
-/// A look is some KB; a damaged one must not fill the memory.
+/// A sample takes some KB; a damaged one must not fill the memory.
 const MOST_LOOK_BYTES: u64 = 16 << 20;
 
 pub(crate) fn inflate(run: &str, bytes: &[u8]) -> Result<String, StoreError> {
@@ -240,7 +240,7 @@ pub(crate) fn inflate(run: &str, bytes: &[u8]) -> Result<String, StoreError> {
 
 pub(crate) fn deflate(text: &str) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(6));
-    // Memory takes everything.
+    // Writing to memory cannot fail.
     let _ = encoder.write_all(text.as_bytes());
     encoder.finish().unwrap_or_default()
 }
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{plan, second};
 
-    /// A second of 2,000 requests a second, as a quiet server answers them.
+    /// A second with 2,000 requests, as a quiet server answers them.
     fn busy_second(n: u32) -> Slice {
         let mut s = Slice::new(0, n);
         s.counts = Counts { due: 2000, sent: 2000, answered: 2000, answered_in_time: 2000, ..Counts::default() };
@@ -292,7 +292,7 @@ mod tests {
         let phases = builder.into_reports();
         let seconds: Vec<Second> = phases[0].seconds.iter().collect();
         assert!(seconds.iter().map(|s| s.t).eq(0..1000), "each second once");
-        // Histograms that are those of the service are there once, and read as what they were.
+        // Histograms equal to the service time's are stored once, and read back in full.
         let mut n = 0;
         store
             .each_second("cafe0001", |slice| {

@@ -1,4 +1,4 @@
-//! Answers, each with what keeps a browser from doing more with it than to show it.
+//! HTTP responses, each with headers that restrict what a browser may do with it.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use lastdrop_wire::Wire;
 
 use crate::bounds;
 
-/// An answer in the making.
+/// A response to be sent.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -17,7 +17,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A page of ours.
+    /// A page of the web UI.
     pub fn page(html: String) -> Answer {
         Answer::page_with(200, html)
     }
@@ -26,12 +26,12 @@ impl Answer {
         Answer { status, fields: vec![("Content-Type", "text/html; charset=utf-8".into())], body: html }
     }
 
-    /// Nothing: whoever is not let in learns nothing.
+    /// An empty body, so that an unauthenticated client learns nothing.
     pub fn empty(status: u16) -> Answer {
         Answer { status, fields: Vec::new(), body: String::new() }
     }
 
-    /// To another page of ours, by GET.
+    /// Redirects to another page of the UI, by GET.
     pub fn see(path: &str) -> Answer {
         Answer { fields: vec![("Location", path.into())], ..Answer::empty(303) }
     }
@@ -41,10 +41,10 @@ impl Answer {
         self
     }
 
-    /// Writes it; `head` leaves out the body.
+    /// Sends the response; `head` leaves out the body.
     ///
     /// # Errors
-    /// When it is not taken in time.
+    /// If the client does not take it in time.
     pub fn write(&self, wire: &mut Wire, keep: bool, head: bool) -> io::Result<()> {
         let mut bytes = begun(self.status);
         for (name, value) in &self.fields {
@@ -61,7 +61,7 @@ impl Answer {
     }
 }
 
-/// Status line and the fields that all answers have.
+/// Returns the status line and the headers that all responses have.
 pub fn begun(status: u16) -> Vec<u8> {
     let mut bytes = format!("HTTP/1.1 {status} \r\n").into_bytes();
     let policy = served_policy();

@@ -1,31 +1,31 @@
-//! What a browser may ask of us.
+//! Limits on what browsers may ask for.
 
 use std::time::Duration;
 
-/// Connections at once, a thread each; a browser has some six.
+/// Open connections, each with a thread; a browser has about six.
 pub const CONNECTIONS: usize = 64;
-/// Of them so many may wait for news.
+/// Connections that may wait for events.
 pub const STREAMS: usize = 32;
-/// Of a thread, which renders pages.
+/// Stack of a thread that renders pages.
 pub const STACK_BYTES: usize = 2 << 20;
-/// Request line and fields.
+/// Request line and headers.
 pub const HEAD_BYTES: usize = 16 << 10;
-/// A note of 4,000 characters, each of which may be twelve bytes on its way.
+/// Enough for a note of 4,000 characters, each encoded in up to twelve bytes.
 pub const BODY_BYTES: usize = 64 << 10;
 
-/// A connection on which nothing is asked any more.
+/// Time limit for a connection between requests.
 pub const IDLE: Duration = Duration::from_secs(60);
-/// One on which nothing has been asked yet. Browsers connect some seconds ahead.
+/// Time limit for the first request of a connection. Browsers connect some seconds ahead.
 pub const FIRST: Duration = Duration::from_secs(10);
-/// A handshake, or a whole request, from its first byte.
+/// Time limit for a TLS handshake, or for a request from its first byte to its last.
 pub const REQUEST: Duration = Duration::from_secs(5);
-/// An answer, or a piece of news, on its way out.
+/// Time limit for sending a response or an event.
 pub const ANSWER: Duration = Duration::from_secs(30);
-/// How often is looked for news in the store, which gets some each second.
+/// How often the store is read for events; a run adds some each second.
 pub const LOOK: Duration = Duration::from_millis(250);
-/// After so long without news something is sent all the same: who has left is noticed then.
+/// Without events for this long a sign of life is sent, so that a closed connection is noticed.
 pub const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
-/// How long a run that was started may take to appear in the store.
+/// How long a started run may take to appear in the store.
 pub const START: Duration = Duration::from_secs(60);
-/// How long is waited at the end for runs that were started here.
+/// How long to wait at the end for runs that were started here.
 pub const END: Duration = Duration::from_secs(15);

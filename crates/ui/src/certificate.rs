@@ -1,4 +1,4 @@
-//! How TLS is spoken: by the user's certificate, or by one that is made for this time and told by its fingerprint.
+//! TLS with the user's certificate, or with a temporary one that the user checks by its fingerprint.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::UiError;
 const BEFORE: Duration = Duration::from_secs(24 * 3600);
 const AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The certificates and the key of the user's files, in PEM form.
+/// Reads certificates and key from the user's files, in PEM format.
 pub fn of_files(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, UiError> {
     let read = |path: &Path| input::read(path).map_err(|e| wrong(path, e));
     let (chain, key_pem) = (read(certificate)?, read(key)?);
@@ -29,7 +29,7 @@ fn wrong(path: &Path, what: impl ToString) -> UiError {
     UiError::File { path: PathBuf::from(path), what: what.to_string() }
 }
 
-/// One for these names, signed by itself, and its SHA-256 as browsers show it.
+/// Creates a self-signed certificate for these names, and returns its SHA-256 as browsers show it.
 pub fn made(names: Vec<String>) -> Result<(Arc<ServerConfig>, String), UiError> {
     let failed = |e: rcgen::Error| UiError::Certificate(e.to_string());
     let mut params = CertificateParams::new(names).map_err(failed)?;

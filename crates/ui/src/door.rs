@@ -1,9 +1,11 @@
-//! Who is let in.
+//! Decides which requests are served.
 //!
-//! The token of the printed URL is exchanged for a cookie that scripts cannot read and other sites' pages do not send. Pages of
-//! other ports of this machine do send it, as browsers see all ports of a host as one site; and the name of another site may be
-//! made to lead here. So the name in `Host` has to be one of ours, and where a browser says for whom it asks (`Origin`,
-//! `Sec-Fetch-Site`), it has to be for us. What changes something needs a key beside, which stands in our own forms alone.
+//! The token in the printed URL is exchanged for a session cookie. Scripts cannot read the cookie, and pages
+//! of other sites do not send it. But pages from other ports of this machine do, because browsers treat all
+//! ports of a host as one site. And an attacker may point the name of another site at this machine. So the
+//! name in `Host` must be one of ours, and the headers that name the requesting page (`Origin`,
+//! `Sec-Fetch-Site`) must name ours. A request that changes something also needs a key that only our forms
+//! contain.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +16,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::request::{Request, value};
 
-/// A text of 256 bits that nobody can guess.
+/// A secret text of 256 random bits.
 #[derive(Clone)]
 pub struct Secret(String);
 
@@ -26,14 +28,14 @@ impl std::fmt::Debug for Secret {
 
 impl Secret {
     /// # Errors
-    /// When the system gives no random bytes.
+    /// If the system provides no random bytes.
     pub fn new(random: &dyn SecureRandom) -> Result<Secret, rustls::Error> {
         let mut bytes = [0; 32];
         random.fill(&mut bytes)?;
         Ok(Secret(BASE64.encode(bytes)))
     }
 
-    /// In a time that does not depend on where they differ.
+    /// Compares in a time that does not depend on where the texts differ.
     pub fn is(&self, text: &str) -> bool {
         self.0.as_bytes().ct_eq(text.as_bytes()).into()
     }
@@ -43,32 +45,32 @@ impl Secret {
     }
 }
 
-/// What it takes to be let in.
+/// The secrets and names that a request is checked against.
 #[derive(Debug)]
 pub struct Door {
     pub token: Secret,
     session: Secret,
-    /// Of forms.
+    /// The key in our forms.
     pub key: Secret,
     pub address: SocketAddr,
-    /// Names in lower case, besides addresses.
+    /// Allowed host names in lower case, besides IP addresses.
     pub names: Vec<String>,
     pub tls: bool,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry {
     /// It has the token, and gets this cookie.
     Exchange(String),
     In,
-    /// Nothing is said.
+    /// It gets an empty response.
     Refused,
 }
 
 impl Door {
     /// # Errors
-    /// When the system gives no random bytes.
+    /// If the system provides no random bytes.
     pub fn new(address: SocketAddr, names: Vec<String>, tls: bool) -> Result<Door, rustls::Error> {
         let provider = rustls::crypto::ring::default_provider();
         let secret = || Secret::new(provider.secure_random);
@@ -79,12 +81,12 @@ impl Door {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Ports share cookies.
+    /// All ports of a host share cookies, so the name contains the port.
     fn cookie_name(&self) -> String {
         format!("lastdrop-{}", self.address.port())
     }
 
-    /// The URL that lets in.
+    /// The URL with the token.
     pub fn url(&self) -> String {
         let ip = self.address.ip();
         let host = match self.names.iter().find(|name| *name != "localhost") {
@@ -95,7 +97,7 @@ impl Door {
         format!("{}://{host}{}/?token={}", self.scheme(), self.port(), self.token.text())
     }
 
-    /// As it stands behind a host.
+    /// The port as it follows a host name.
     fn port(&self) -> String {
         match (self.address.port(), self.tls) {
             (80, false) | (443, true) => String::new(),
@@ -103,18 +105,18 @@ impl Door {
         }
     }
 
-    /// Is it a name of ours? `local` is the address to which the connection came.
+    /// Returns whether the host is one of ours; `local` is the address that the client connected to.
     fn is_our_host(&self, host: &str, local: IpAddr) -> bool {
         let Some(name) = host.strip_suffix(&self.port()) else { return false };
         let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
         match bare.unwrap_or(name).parse::<IpAddr>() {
-            // No name of another site leads to a host that is a number.
+            // A host given as a number cannot be a name that an attacker controls.
             Ok(ip) => ip == local.to_canonical() && bare.is_some() == ip.is_ipv6(),
             Err(_) => self.names.iter().any(|own| own == name),
         }
     }
 
-    /// What becomes of a request that came to this address of ours.
+    /// Decides about a request that came to this local address.
     pub fn enter(&self, request: &Request, local: IpAddr) -> Entry {
         let host = request.field("host").unwrap_or_default().to_ascii_lowercase();
         if !self.is_our_host(&host, local) {
@@ -146,7 +148,7 @@ impl Door {
             .any(|cookie| cookie.trim().split_once('=').is_some_and(|(n, value)| n == name && self.session.is(value)))
     }
 
-    /// Does the browser ask for a page of ours, or for its user?
+    /// Returns whether the request comes from one of our pages, or directly from the user.
     fn is_for_us(&self, request: &Request, host: &str, strict: bool) -> bool {
         let ours = format!("{}://{host}", self.scheme());
         let site = request.field("sec-fetch-site");
@@ -157,7 +159,8 @@ impl Door {
         };
         let is_origin_good = match request.field("origin") {
             Some(origin) if origin.eq_ignore_ascii_case(&ours) => true,
-            // What a form of ours says under no-referrer: then the browser itself has to tell whose it is.
+            // Our forms send this under no-referrer; then the browser itself must confirm that the page is
+            // ours.
             Some("null") => own_site,
             Some(_) => false,
             None => !request.has("origin") && (!strict || own_site && request.method == "GET"),
@@ -165,7 +168,7 @@ impl Door {
         is_site_good && is_origin_good
     }
 
-    /// News flows without an end; whoever asks for it has to say who it is.
+    /// An event stream has no end, so the request must come from one of our pages.
     pub fn may_follow(&self, request: &Request) -> bool {
         let host = request.field("host").unwrap_or_default().to_ascii_lowercase();
         self.is_for_us(request, &host, true)

@@ -1,5 +1,5 @@
-//! News of runs, as server-sent events. The store is where news comes from: a run of any process is seen, and none of them
-//! knows that it is.
+//! Events of runs, as server-sent events. They come from the store, so runs of any process are followed,
+//! without those processes knowing.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,7 +18,8 @@ use crate::answer::begun;
 use crate::bounds;
 use crate::progress::SoFar;
 
-/// What somebody has of a run: keys of the latest second and of the latest look, as a browser gives them back.
+/// The position of a client in a run's events: the keys of its latest second and sample. The browser sends it
+/// back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Had {
     second: i64,
@@ -34,22 +35,22 @@ impl fmt::Display for Had {
 impl FromStr for Had {
     type Err = Infallible;
 
-    /// Who says something else has nothing.
+    /// Any other value means the client has no data yet.
     fn from_str(text: &str) -> Result<Had, Infallible> {
         let (second, look) = text.split_once('.').unwrap_or((text, ""));
         Ok(Had { second: second.parse().unwrap_or_default(), look: look.parse().unwrap_or_default() })
     }
 }
 
-/// Seconds of a run that are in its plots while it is under way.
+/// Seconds that the plots of a run in progress show.
 const SHOWN: usize = 900;
 
-/// When each phase of a run began, seconds since the run did.
+/// When each phase of a run began, in seconds since the run began.
 #[derive(Debug, Default)]
 struct Starts(HashMap<u16, f64>);
 
 impl Starts {
-    /// What of a phase is not known yet is as it was planned.
+    /// For a phase whose end is not stored yet, the planned length is used.
     fn of(&mut self, phase: u16, progress: impl FnOnce() -> Result<Progress, StoreError>) -> Result<f64, StoreError> {
         if phase == 0 {
             return Ok(0.0);
@@ -82,7 +83,7 @@ fn moment(second: &LatestSecond, start_s: f64) -> LiveSecond {
     }
 }
 
-/// A run under way, as far as it has been written down.
+/// Returns the stored part of a run in progress.
 pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<LiveRun<'a>, StoreError> {
     let mut had = Had { second: store.key_before_latest(id, SHOWN)?, look: store.look_key_before_latest(id, SHOWN)? };
     let (mut starts, mut moments) = (Starts::default(), Vec::<LiveSecond>::new());
@@ -92,7 +93,8 @@ pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Li
         had.second = last.key;
         for second in &news {
             let moment = moment(second, starts.of(second.phase, || store.progress(id))?);
-            // What was in flight at the end of a phase comes beside the next one.
+            // Answers that were in flight at the end of a phase fall into the same second as the next
+            // phase's.
             if moments.last().is_none_or(|last| last.at_s < moment.at_s) {
                 moments.push(moment);
             }
@@ -147,7 +149,7 @@ impl<'a> Stream<'a> {
         self.send(format!("id: {id}\nevent: {name}\ndata: {data}\n\n").as_bytes())
     }
 
-    /// Waits for the next look; an error when it is over.
+    /// Waits until the next read of the store; an error ends the stream.
     fn pause(&mut self) -> io::Result<()> {
         if self.acceptor.is_over() {
             return Err(io::ErrorKind::Interrupted.into());
@@ -159,11 +161,11 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Tells each second of a run and each look that somebody has not had, and its end.
+    /// Sends each second and sample that the client lacks, and the end of the run.
     pub fn run(mut self, store: &Store, id: &str, mut had: Had) -> io::Result<()> {
         let mut starts = Starts::default();
         loop {
-            // Asked first: what it has written before it ended is read after.
+            // Ask first, so that everything written before the end is still read below.
             let is_over = store.maker(id).map_err(io::Error::other)?.is_none();
             let news = store.seconds_after(id, had.second).map_err(io::Error::other)?;
             for second in &news {
@@ -182,7 +184,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Tells when something begins or ends, and each second how far those are that are under way.
+    /// Sends an event when a run begins or ends, and every second the progress of the running ones.
     pub fn list(mut self, store: &Store) -> io::Result<()> {
         let mut followed: HashMap<String, SoFar> = HashMap::new();
         let now = || -> Result<_, StoreError> { Ok((store.how_many()?, store.under_way()?)) };

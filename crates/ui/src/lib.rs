@@ -1,11 +1,12 @@
-//! `lastdrop ui`: the pages of `report`, served from the store to one person's browser.
+//! `lastdrop ui`: serves the pages of `report` from the store to one person's browser.
 //!
-//! Whatever is in the store is shown, whichever process makes it: a run that is under way is followed there, and stopped by the
-//! signal that Ctrl-C sends. `door` decides who is let in, `site` what is asked for, `pages` has what stands around the sections
-//! of a report; `follow` tells news, `stop` and `start` are all that changes anything, beside what somebody writes about a run.
+//! It shows everything in the store, whichever process makes it. A run in progress is followed there, and
+//! stopped with the signal that Ctrl-C sends. `authenticator` decides which requests are served, `site`
+//! routes them, and `pages` has the markup around the sections of a report. `follow` sends events. Only
+//! `stop`, `start` and the users' tags and notes change anything.
 //!
-//! There is one user: a thread for each connection, blocking sockets under one deadline (`wire`), bounds for all that a browser
-//! may ask in `bounds`. A page needs nothing but itself, and reads without scripts.
+//! There is one user, so each connection has a thread with a blocking socket under one deadline (`wire`), and
+//! `bounds` limits what a browser may ask for. A page is self-contained and readable without scripts.
 
 mod answer;
 mod bounds;
@@ -36,40 +37,40 @@ use crate::door::Door;
 use crate::site::Site;
 use crate::start::Started;
 
-/// What the program does for it.
+/// The operations that the program provides.
 pub trait Program: fmt::Debug + Send + Sync {
-    /// Opens the store: for each connection, so that none waits for another.
+    /// Opens the store, once per connection, so that no connection waits for another.
     ///
     /// # Errors
     /// A sentence for the user.
     fn store(&self) -> Result<Store, String>;
 
-    /// Two stored runs, the second against the first.
+    /// Compares two stored runs, the second against the first.
     ///
     /// # Errors
     /// A sentence for the user.
     fn compare(&self, a: &Run, b: &Run, store: &Store) -> Result<CompareDocument, String>;
 
-    /// The command that carries out the plan of a run once more.
+    /// Returns the command that runs a stored plan again.
     fn again(&self, id: &str) -> Command;
 }
 
-/// Where it listens, and as whom.
+/// Options of the web UI.
 #[derive(Debug)]
 pub struct Options {
-    /// The first of them that this machine has.
+    /// Candidate addresses; the first that this machine has is used.
     pub listen: Vec<SocketAddr>,
-    /// Other machines may connect.
+    /// Allows addresses that other machines can reach.
     pub anyway: bool,
-    /// By which it is called, beside its address.
+    /// Host names besides the address.
     pub names: Vec<String>,
     /// PEM files: certificates, and the key.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// At the foot of each page.
+    /// The text at the foot of each page.
     pub made: String,
 }
 
-/// Why it does not listen.
+/// The reason why the UI cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum UiError {
     #[error(
@@ -87,22 +88,22 @@ pub enum UiError {
     Random(rustls::Error),
 }
 
-/// Pages that are being served.
+/// A running web UI.
 #[derive(Debug)]
 pub struct Ui {
-    /// With the token.
+    /// The URL with the token.
     pub url: String,
-    /// SHA-256 of the certificate that was made, where one was.
+    /// SHA-256 of the certificate, if one was created.
     pub fingerprint: Option<String>,
     acceptor: Acceptor,
     site: Arc<Site>,
 }
 
 impl Ui {
-    /// Listens, in threads of its own, until it is ended.
+    /// Serves in threads of its own until `end` is called.
     ///
     /// # Errors
-    /// When it cannot, or would be seen by other machines.
+    /// If it cannot listen, or if other machines could connect without `anyway`.
     pub fn start(options: Options, program: Box<dyn Program>) -> Result<Ui, UiError> {
         let beyond = options.listen.iter().find(|address| !address.ip().is_loopback());
         let is_own = beyond.is_none();
@@ -145,20 +146,20 @@ impl Ui {
         Ok(Ui { url, fingerprint, acceptor, site })
     }
 
-    /// Ends it: nobody else is served, streams end, and so do runs that were started here.
+    /// Stops serving, and ends all event streams and the runs that were started here.
     pub fn end(self) {
         const PATIENCE: Duration = Duration::from_secs(2);
         self.acceptor.end();
         self.site.started.end();
         let until = Instant::now() + PATIENCE;
-        // Whoever keeps a connection open without asking anything is not waited for.
+        // Idle connections are not waited for.
         while self.site.streams() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// Closed without a word: whoever it is has not shown a token.
+/// Closes the connection silently, because the client has shown no token.
 fn refuse(socket: Option<TcpStream>, _: Refused) {
     drop(socket);
 }

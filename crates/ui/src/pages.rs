@@ -1,4 +1,4 @@
-//! What our pages have around the sections of a report: the list of all that is kept, and what can be done about a run.
+//! The pages around the sections of a report: the list of all runs, and the actions on a run.
 
 use std::collections::HashMap;
 
@@ -12,20 +12,20 @@ use crate::door::Door;
 use crate::progress::SoFar;
 use crate::request::Request;
 
-/// Rows of a page of the list.
+/// Rows per page of the list.
 pub const ROWS: usize = 50;
 const MOST_SEARCHED_CHARS: usize = 200;
 const MOST_PAGES: usize = 1_000_000;
-/// Of a note, in the list.
+/// Characters of a note in the list.
 const MOST_NOTE_SHOWN: usize = 140;
 
-/// What of the list is asked for.
+/// The requested part of the list.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
     pub search: String,
-    /// From 0.
+    /// Page number, from 0.
     pub page: usize,
-    /// The first of two runs to be compared.
+    /// The first of two runs to compare.
     pub first: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Asked {
         Asked { search, page, first }
     }
 
-    /// The address of this part of the list.
+    /// Returns the address of this part of the list.
     fn link(&self) -> String {
         let mut parts = Vec::new();
         if !self.search.is_empty() {
@@ -51,7 +51,7 @@ impl Asked {
     }
 }
 
-/// A value of a query.
+/// Encodes a value of a query string.
 fn encoded(text: &str) -> String {
     let byte = |b: u8| match b {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(b).to_string(),
@@ -60,12 +60,12 @@ fn encoded(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// A moment as people read it.
+/// Formats a time for people.
 fn when(unix_ms: u64) -> String {
     utc(unix_ms).replace('T', " ").trim_end_matches('Z').to_string()
 }
 
-/// The list; `under_way` are those of it that have not ended.
+/// Renders the list; `under_way` holds the numbers of its running runs.
 pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing, under_way: &HashMap<String, SoFar>) -> Markup {
     let pages = listing.all.div_ceil(ROWS).max(1);
     let from = asked.page * ROWS;
@@ -159,7 +159,7 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
         What::Document { .. } if one.parts.is_empty() => (vec![String::new(); 4], Some(("quiet", "several runs"))),
         What::Document { .. } => (vec![String::new(); 4], None),
     };
-    // Only runs with numbers are compared.
+    // Only runs with numbers can be compared.
     let comparable = matches!(&one.what, What::Run { state: State::Ended(_) | State::Unfinished, .. });
     let id = &one.id;
     html! {
@@ -183,7 +183,7 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
     }
 }
 
-/// The runs of an experiment, folded.
+/// Renders the runs of an experiment, folded.
 fn parts(one: &Listed) -> Markup {
     let left = one.part_count.saturating_sub(one.parts.len());
     html! {
@@ -203,7 +203,7 @@ fn part_name(part: &ListedPart) -> String {
     if part.label.is_empty() { format!("{} {}", part.id, part.url) } else { part.label.clone() }
 }
 
-/// Two clicks: one for the first, one for the second.
+/// The first click chooses one run, the second the other.
 fn compare(id: &str, asked: &Asked, what: &str) -> Markup {
     let name = format!("cmp-{id}");
     match &asked.first {
@@ -236,7 +236,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// The line above a page: back to the list, and what can be done.
+/// The bar above a page: the way back to the list, and actions.
 pub fn above(actions: Option<Markup>) -> Markup {
     html! {
         nav.bar.above aria-label="This page" {
@@ -255,7 +255,7 @@ fn action(path: &str, word: &str, class: &str, door: &Door) -> Markup {
     }
 }
 
-/// Of a run that has ended.
+/// Actions on a run that has ended.
 pub fn actions(run: &Run, door: &Door) -> Markup {
     html! {
         a.button href=(Asked { first: Some(run.id.clone()), ..Asked::default() }.link()) { "Compare with another run" }
@@ -266,7 +266,7 @@ pub fn actions(run: &Run, door: &Door) -> Markup {
     }
 }
 
-/// Of one that is under way.
+/// The action on a run in progress.
 pub fn stop(id: &str, asked: bool, door: &Door) -> Markup {
     html! {
         @if asked { span.quiet role="status" { "It was asked to stop, and waits for what is in flight." } }
@@ -274,12 +274,12 @@ pub fn stop(id: &str, asked: bool, door: &Door) -> Markup {
     }
 }
 
-/// Of a comparison.
+/// The action on a comparison.
 pub fn swap(a: &str, b: &str) -> Markup {
     html! { a.button href=(format!("/compare?a={}&b={}", encoded(b), encoded(a))) { "The other way around" } }
 }
 
-/// What somebody wrote, to be changed.
+/// A form to edit tags and note.
 pub fn remark(id: &str, remark: &Remark, door: &Door) -> Markup {
     html! {
         section.remark aria-labelledby="remark" {

@@ -1,19 +1,19 @@
-//! How far a run is that is under way, in the numbers that a list has of one that has ended.
+//! The numbers of a run in progress, with the same columns as an ended run in the list.
 
 use lastdrop_model::Histogram;
 use lastdrop_report::{listed_load, listed_numbers};
 use lastdrop_store::{Store, StoreError};
 
-/// More seconds than a run has.
+/// A number of seconds that no run reaches.
 const ALL: usize = 1 << 40;
 
-/// What has been added up of the phase that is measured.
+/// Running totals of the measured phase.
 #[derive(Debug)]
 pub struct SoFar {
     load: String,
-    /// None where the plan measures nothing.
+    /// `None` if the plan measures nothing.
     phase: Option<usize>,
-    /// Of the second that was added last.
+    /// Key of the second that was added last.
     key: i64,
     seconds: u32,
     answered_in_time: u64,
@@ -22,7 +22,7 @@ pub struct SoFar {
 }
 
 impl SoFar {
-    /// Nothing of it yet.
+    /// Starts with nothing.
     pub fn begin(store: &Store, id: &str) -> Result<SoFar, StoreError> {
         let plan = store.progress(id)?.plan;
         Ok(SoFar {
@@ -36,14 +36,14 @@ impl SoFar {
         })
     }
 
-    /// All of it until now.
+    /// Adds up everything stored so far.
     pub fn of(store: &Store, id: &str) -> Result<SoFar, StoreError> {
         let mut so_far = SoFar::begin(store, id)?;
         so_far.catch_up(store, id)?;
         Ok(so_far)
     }
 
-    /// Adds what has been written down since. Was there anything?
+    /// Adds what was stored since the last call; returns whether there was anything.
     pub fn catch_up(&mut self, store: &Store, id: &str) -> Result<bool, StoreError> {
         let before = self.key;
         loop {
@@ -59,13 +59,13 @@ impl SoFar {
         }
     }
 
-    /// Answers a second, p99, and requests without an answer; what is in flight is not among these.
+    /// Answers per second, p99, and requests without an answer, not counting those in flight.
     pub fn numbers(&self) -> [String; 3] {
         let p99 = (self.response.count() > 0).then(|| self.response.quantile(0.99) as f64);
         listed_numbers(self.answered_in_time as f64 / f64::from(self.seconds.max(1)), p99, self.unanswered)
     }
 
-    /// The numbers, and the load.
+    /// The numbers and the load, as cells of the list.
     pub fn cells(&self) -> Vec<String> {
         self.numbers().into_iter().chain([self.load.clone()]).collect()
     }

@@ -1,4 +1,4 @@
-//! A request of a browser, read whole within bounds.
+//! Reads a browser's request as a whole, within limits.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use lastdrop_wire::Wire;
 
 use crate::bounds;
 
-/// A whole request.
+/// A complete request.
 #[derive(Debug, Default)]
 pub struct Request {
     pub method: String,
-    /// Without the query.
+    /// The path without the query.
     pub path: String,
     pub query: Vec<(String, String)>,
     pub fields: Vec<(String, Vec<u8>)>,
@@ -20,7 +20,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A field that is there once, as text. One that is there several times is as good as none.
+    /// Returns a header as text if it occurs exactly once; a repeated header is ignored.
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut found = self.fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
         match (found.next(), found.next()) {
@@ -33,28 +33,28 @@ impl Request {
         self.fields.iter().any(|(n, _)| n.eq_ignore_ascii_case(name))
     }
 
-    /// A value of the query.
+    /// Returns a value of the query.
     pub fn asked(&self, name: &str) -> Option<&str> {
         value(&self.query, name)
     }
 
-    /// The fields of a form.
+    /// Returns the fields of a form.
     pub fn form(&self) -> Vec<(String, String)> {
         form::fields(&String::from_utf8_lossy(&self.body))
     }
 }
 
-/// The first value of a name.
+/// Returns the first value of a name.
 pub fn value<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
     fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
 }
 
-/// Why there is none.
+/// The reason why there is no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRequest {
-    /// The connection is over, or too slow.
+    /// The connection is closed or too slow.
     Over,
-    /// To be refused with this status.
+    /// Refuse it with this status.
     Refused(u16),
 }
 
@@ -80,10 +80,11 @@ impl Sink for Incoming {
     }
 }
 
-/// Reads the next request of a connection, which is waited for so long; what comes after it stays in the parser.
+/// Reads the next request of a connection, waiting at most `wait` for it to begin; further bytes stay in the
+/// parser.
 ///
 /// # Errors
-/// With what to do about it.
+/// Says how to react.
 pub fn read(wire: &mut Wire, parser: &mut RequestParser, wait: Duration) -> Result<Request, NoRequest> {
     let mut incoming = Incoming::default();
     let idle_until = Instant::now() + wait;
@@ -94,7 +95,7 @@ pub fn read(wire: &mut Wire, parser: &mut RequestParser, wait: Duration) -> Resu
         match parser.next_into(&mut incoming) {
             Err(_) => return Err(NoRequest::Refused(400)),
             Ok(_) if incoming.too_large => return Err(NoRequest::Refused(413)),
-            // The last bytes of a large head may have come with its end.
+            // The last bytes of an oversized head may arrive together with its end.
             Ok(Some(head)) if head.path.len() + incoming.head_bytes > bounds::HEAD_BYTES => {
                 return Err(NoRequest::Refused(431));
             }

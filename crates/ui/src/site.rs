@@ -1,4 +1,4 @@
-//! What is asked for, and what comes of it.
+//! Routes requests and produces the responses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::request::{self, NoRequest, Request, value};
 use crate::start::Started;
 use crate::{Program, bounds, pages, stop};
 
-/// All that connections share.
+/// The state shared by all connections.
 #[derive(Debug)]
 pub struct Site {
     door: Door,
@@ -29,7 +29,7 @@ pub struct Site {
     streams: AtomicUsize,
 }
 
-/// What a path is about.
+/// The page or action that a path names.
 #[derive(Debug, PartialEq, Eq)]
 enum Place<'a> {
     List,
@@ -37,7 +37,7 @@ enum Place<'a> {
     Compare,
     Run(&'a str),
     Events(&'a str),
-    /// What changes something.
+    /// Actions that change something.
     Stop(&'a str),
     Again(&'a str),
     Remark(&'a str),
@@ -45,7 +45,7 @@ enum Place<'a> {
 
 impl Place<'_> {
     fn of(path: &str) -> Option<Place<'_>> {
-        // Nothing is decoded and nothing is a file: what is not one of these is nothing.
+        // Paths are not decoded and never map to files; everything else is unknown.
         let is_id = |id: &&str| (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric());
         match path {
             "/" => return Some(Place::List),
@@ -73,7 +73,7 @@ impl Place<'_> {
     }
 }
 
-/// One stream less when it ends, also by a panic.
+/// Counts a stream down when it ends, even by a panic.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl Drop for Counted<'_> {
@@ -87,7 +87,7 @@ impl Site {
         Site { door, program, started, made, acceptor, streams: AtomicUsize::new(0) }
     }
 
-    /// Browsers that wait for news.
+    /// Returns the number of open event streams.
     pub fn streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ impl Site {
             };
             let keep = request.keep_alive && !self.acceptor.is_over();
             let entry = self.door.enter(&request, local);
-            // Who has not shown the token gives way to others, also while he is told so.
+            // A client without the token may be displaced by others, even while it gets its response.
             let _busy = (!matches!(entry, Entry::Refused)).then(|| {
                 slot.trust();
                 slot.busy()
@@ -158,9 +158,9 @@ impl Site {
             return wire.linger();
         }
         let Ok(stream) = Stream::begin(wire, &self.acceptor) else { return };
-        // A browser that asks again says what it has.
+        // A reconnecting browser sends its position.
         let after = request.field("last-event-id").or(request.asked("after")).and_then(|had| had.parse().ok());
-        // Whether it or we ended it, there is nobody left to tell.
+        // Whichever side ended the stream, nobody is left to get an error.
         let _ = match place {
             Place::Events(id) => stream.run(store, id, after.unwrap_or_default()),
             _ => stream.list(store),
@@ -194,7 +194,7 @@ impl Site {
         Answer::page(served_page(title, lead, content, tail, &self.made))
     }
 
-    /// A page that says what went wrong.
+    /// Returns an error page.
     fn failure(&self, status: u16, why: &str) -> Answer {
         let page = served_page("Not done", pages::failure(why), &Content::Nothing, Markup::default(), &self.made);
         Answer::page_with(status, page)
@@ -204,7 +204,7 @@ impl Site {
         let asked = pages::Asked::of(request);
         let words: Vec<&str> = asked.search.split_whitespace().collect();
         let listing = store.list(&words, asked.page * pages::ROWS, pages::ROWS)?;
-        // The first of a pair is shown by what it was, wherever in the list it is.
+        // The first of a pair is shown by its name, on whichever page of the list it is.
         let first = match &asked.first {
             Some(id) => store.listed_one(id)?,
             None => None,
@@ -266,7 +266,7 @@ impl Site {
         let State::UnderWay(maker) = store.state(id)? else {
             return Ok(self.failure(409, "This run is not under way any more."));
         };
-        // The second signal would end it where it is, without its report.
+        // A second signal would kill it without a report.
         if store.ask_to_stop(id)?
             && let Err(e) = stop::interrupt(&maker)
         {
@@ -290,7 +290,7 @@ fn is_stream(place: &Place<'_>, request: &Request) -> bool {
     matches!(place, Place::Events(_) | Place::Changes) && request.method == "GET"
 }
 
-/// What has just this id; the beginning of one is none in an address.
+/// Finds an object by its full id; addresses do not accept the beginning of an id.
 fn whole(id: &str, store: &Store) -> Result<Found, StoreError> {
     let found = store.find_any(id)?;
     match &found {

@@ -1,4 +1,5 @@
-//! Starts plans again, one at a time: a process of its own for each, which writes its run into the store as every other one does.
+//! Starts a stored plan again, one at a time, in a separate process that writes its run to the store like any
+//! other.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -11,11 +12,11 @@ use lastdrop_store::Store;
 
 use crate::bounds;
 
-/// What a process says when it could not begin, at most.
+/// Length limit for a process's error output if it cannot begin.
 const MOST_SAID: u64 = 4096;
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs that were started here.
+/// Runs that were started from the UI.
 #[derive(Debug, Default)]
 pub struct Started {
     children: Mutex<Vec<Child>>,
@@ -28,18 +29,18 @@ impl Started {
         children
     }
 
-    /// Starts a process that makes a run, and waits until it has begun; gives the id of the run.
+    /// Starts a process that makes a run and waits until the run has begun; returns the run's id.
     ///
     /// # Errors
     /// A sentence for the user.
     pub fn start(&self, mut command: Command, store: &Store) -> Result<String, String> {
-        // Held until it has begun: two who ask at once do not get a run each.
+        // Held until the run has begun, so that two simultaneous requests do not start two runs.
         let mut children = self.children();
         let busy = store.under_way().map_err(|e| e.to_string())?;
         if !busy.is_empty() || !children.is_empty() {
             return Err("another run is under way; two at once would disturb each other".into());
         }
-        // A Ctrl-C of the terminal is for us; it is passed on at the end.
+        // Ctrl-C in the terminal is for the UI, which passes it on at its end.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| format!("it could not be started: {e}"))?;
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -49,7 +50,7 @@ impl Started {
                 let mut first = Vec::new();
                 let _ = pipe.by_ref().take(MOST_SAID).read_to_end(&mut first);
                 *said.lock().unwrap_or_else(PoisonError::into_inner) = first;
-                // A full pipe would stop it.
+                // A full pipe would block the process.
                 let _ = std::io::copy(&mut pipe, &mut std::io::sink());
             })
         });
@@ -75,11 +76,11 @@ impl Started {
         }
     }
 
-    /// Asks those that still run to stop, and waits for a while.
+    /// Asks the remaining processes to stop, and waits for a while.
     pub fn end(&self) {
         let mut children = self.children();
         for child in children.iter() {
-            // SAFETY: a plain call on a child of ours that nobody has waited for.
+            // SAFETY: a plain call on a child process that was not waited for yet.
             unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
         }
         let until = Instant::now() + bounds::END;

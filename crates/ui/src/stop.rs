@@ -1,4 +1,4 @@
-//! Asks a run to stop, as Ctrl-C does: a signal to the very process that makes it, and to nobody else.
+//! Stops a run as Ctrl-C does: sends a signal to exactly the process that makes it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,14 +8,16 @@ use lastdrop_store::Maker;
 /// Sends SIGINT.
 ///
 /// # Errors
-/// When the process is not there any more, or belongs to somebody else.
+/// If the process no longer exists, or belongs to another user.
 pub fn interrupt(maker: &Maker) -> io::Result<()> {
-    // The descriptor stands for whoever has the number now, and never for another one: it is looked at after it is held.
+    // The descriptor refers to one process and never to a successor with the same id. So check the identity
+    // after opening it.
     let process = open(maker.pid)?;
     if !maker.is_alive() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // SAFETY: a plain call with a descriptor that is open; the kernel makes the rest of the signal itself where none is given.
+    // SAFETY: a plain call with an open descriptor; with a null pointer the kernel fills in the signal's
+    // details.
     let done = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -29,11 +31,11 @@ pub fn interrupt(maker: &Maker) -> io::Result<()> {
 }
 
 fn open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: a plain call; what comes back is a descriptor of ours or an error.
+    // SAFETY: a plain call that returns a descriptor or an error.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was opened just now, and nobody else has it.
+    // SAFETY: it was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

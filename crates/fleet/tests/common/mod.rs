@@ -279,15 +279,15 @@ pub fn assignments(agents: &[Agent], count: &Count) -> Vec<Assignment> {
 
 /// The result of a run.
 #[derive(Debug, Default)]
-pub struct Log {
+pub struct RunLog {
     pub records: BTreeMap<RecordId, Vec<u8>>,
     pub ends: Vec<EpochEnd>,
     pub other: Vec<String>,
 }
 
-impl Log {
+impl RunLog {
     /// Receives and commits records until `enough`.
-    pub fn follow(&mut self, flight: &mut RemoteRun, enough: impl Fn(&Log, &RemoteRun) -> bool) {
+    pub fn follow(&mut self, flight: &mut RemoteRun, enough: impl Fn(&RunLog, &RemoteRun) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !enough(self, flight) {
             assert!(
