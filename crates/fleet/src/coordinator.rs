@@ -88,7 +88,7 @@ fn refused(who: &[(String, String)]) -> String {
 
 /// A run with records in the broker that nobody has committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WaitingRun {
+pub struct UncommittedRun {
     pub run: String,
     /// Number of messages; a large record has several.
     pub messages: u64,
@@ -236,7 +236,7 @@ impl Fleet {
     ///
     /// # Errors
     /// If the broker fails.
-    pub fn waiting(&self) -> Result<Vec<WaitingRun>, FleetError> {
+    pub fn waiting(&self) -> Result<Vec<UncommittedRun>, FleetError> {
         self.driver.wait(async {
             let failed = |e: &dyn std::error::Error| FleetError::Broker(chain(e));
             let stream = self.link.jetstream.get_stream_no_info(RECORDS).await.map_err(|e| failed(&e))?;
@@ -248,8 +248,8 @@ impl Fleet {
                     *runs.entry(run.to_owned()).or_default() += count as u64;
                 }
             }
-            let mut waiting: Vec<WaitingRun> =
-                runs.into_iter().map(|(run, messages)| WaitingRun { run, messages }).collect();
+            let mut waiting: Vec<UncommittedRun> =
+                runs.into_iter().map(|(run, messages)| UncommittedRun { run, messages }).collect();
             waiting.sort_by(|a, b| a.run.cmp(&b.run));
             Ok(waiting)
         })

@@ -53,7 +53,7 @@ pub use agent::{
 };
 pub use asking::{AskError, Conversation};
 pub use broker::{Broker, BrokerError, BrokerEvent, BrokerOptions, authorization_of};
-pub use coordinator::{DeliveryMode, Fleet, FleetError, StartOptions, WaitingRun};
+pub use coordinator::{DeliveryMode, Fleet, FleetError, StartOptions, UncommittedRun};
 pub use engine::{Engine, EngineError, File, Files, Job, Limits, Sink, SinkError, Start, Stop};
 pub use link::LinkError;
 pub use remote_run::{ArrivedRecord, EpochEnd, FleetNotice, RecordId, RemoteRun, RemoteRunEvent};

@@ -17,7 +17,7 @@ use lastdrop_load::{Allow, Played};
 use lastdrop_model::plan::{Pace, Replay};
 use lastdrop_model::record::Record;
 use lastdrop_model::{Arrival, Event, Kind, Load, Plan, Run, Slice, Verdict};
-use lastdrop_store::{KeptWord, Store, Word};
+use lastdrop_store::{AgentRecord, RecordBody, Store};
 
 /// A server that answers everything and counts it.
 fn server() -> (SocketAddr, Arc<AtomicU64>) {
@@ -314,7 +314,7 @@ fn what_comes_too_late_is_unsent_until_the_run_is_put_together_again() {
     assert_ne!(whole.validity.verdict, Verdict::Invalid, "{:?}", whole.validity);
     assert!(put_together(&store, &first.id).expect("the store works").is_none(), "there is nothing more to it");
     // Something of it comes once more: less than all makes nothing of what is whole.
-    let again = KeptWord { agent: "a".into(), epoch: 3, seq: 0, what: Word::Last(None) };
+    let again = AgentRecord { agent: "a".into(), epoch: 3, seq: 0, what: RecordBody::Last(None) };
     store.keep_word(&first.id, &again).expect("kept");
     assert!(put_together(&store, &first.id).expect("the store works").is_none());
     assert_eq!(store.load(&first.id).expect("kept").phases[0].requests.answered, whole.phases[0].requests.answered);

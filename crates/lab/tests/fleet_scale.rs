@@ -10,7 +10,7 @@ use lastdrop_lab::fleet::{Account, Member};
 use lastdrop_model::record::Record;
 use lastdrop_model::slice::ClassAnswer;
 use lastdrop_model::{Arrival, Kind, Load, Plan, Slice};
-use lastdrop_store::{KeptWord, Store, Word};
+use lastdrop_store::{AgentRecord, RecordBody, Store};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -114,8 +114,8 @@ fn what_a_record_costs_whoever_puts_them_together() {
         assert_eq!(seconds, 3);
         let begun = Instant::now();
         for (i, member) in members.iter().enumerate() {
-            let what = Word::Record(records[0].clone());
-            let word = KeptWord { agent: member.name.clone(), epoch: 1, seq: i as u64, what };
+            let what = RecordBody::Record(records[0].clone());
+            let word = AgentRecord { agent: member.name.clone(), epoch: 1, seq: i as u64, what };
             store.keep_word(name, &word).expect("kept");
         }
         let keep_us = begun.elapsed().as_secs_f64() * 1e6 / agents as f64;

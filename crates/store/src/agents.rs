@@ -7,7 +7,7 @@ use crate::{Store, StoreError};
 
 /// An agent that takes part in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptAgent {
+pub struct RunAgent {
     pub name: String,
     pub weight: u32,
     pub offset_us: i64,
@@ -16,16 +16,16 @@ pub struct KeptAgent {
 
 /// A record or final report of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptWord {
+pub struct AgentRecord {
     pub agent: String,
     /// The agent's epoch, and the sequence number within it.
     pub epoch: u64,
     pub seq: u64,
-    pub what: Word,
+    pub what: RecordBody,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum RecordBody {
     Record(Vec<u8>),
     /// The final report: why the job is incomplete, if it is.
     Last(Option<String>),
@@ -36,7 +36,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub fn keep_agents(&self, run: &str, agents: &[KeptAgent]) -> Result<(), StoreError> {
+    pub fn keep_agents(&self, run: &str, agents: &[RunAgent]) -> Result<(), StoreError> {
         let connection = self.connection();
         for (position, a) in agents.iter().enumerate() {
             connection.execute(
@@ -51,13 +51,13 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn agents(&self, run: &str) -> Result<Vec<KeptAgent>, StoreError> {
+    pub fn agents(&self, run: &str) -> Result<Vec<RunAgent>, StoreError> {
         let connection = self.connection();
         let mut all = connection
             .prepare("SELECT name, weight, offset_us, error_us FROM agents WHERE run = ? ORDER BY position")?;
         let rows = all.query_map([run], |r| {
             let error_us: i64 = r.get(3)?;
-            Ok(KeptAgent { name: r.get(0)?, weight: r.get(1)?, offset_us: r.get(2)?, error_us: error_us as u64 })
+            Ok(RunAgent { name: r.get(0)?, weight: r.get(1)?, offset_us: r.get(2)?, error_us: error_us as u64 })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
@@ -66,10 +66,10 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub fn keep_word(&self, run: &str, word: &KeptWord) -> Result<(), StoreError> {
+    pub fn keep_word(&self, run: &str, word: &AgentRecord) -> Result<(), StoreError> {
         let (record, last) = match &word.what {
-            Word::Record(bytes) => (Some(bytes), None),
-            Word::Last(why) => (None, why.as_ref()),
+            RecordBody::Record(bytes) => (Some(bytes), None),
+            RecordBody::Last(why) => (None, why.as_ref()),
         };
         self.connection().execute(
             "INSERT OR IGNORE INTO agent_records VALUES (?, ?, ?, ?, ?, ?)",
@@ -82,7 +82,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn words(&self, run: &str) -> Result<Vec<KeptWord>, StoreError> {
+    pub fn words(&self, run: &str) -> Result<Vec<AgentRecord>, StoreError> {
         let connection = self.connection();
         let mut all = connection.prepare(
             "SELECT agent, epoch, seq, record, last FROM agent_records WHERE run = ? ORDER BY agent, epoch, seq",
@@ -91,10 +91,10 @@ impl Store {
             let (epoch, seq): (i64, i64) = (r.get(1)?, r.get(2)?);
             let record: Option<Vec<u8>> = r.get(3)?;
             let what = match record {
-                Some(bytes) => Word::Record(bytes),
-                None => Word::Last(r.get(4)?),
+                Some(bytes) => RecordBody::Record(bytes),
+                None => RecordBody::Last(r.get(4)?),
             };
-            Ok(KeptWord { agent: r.get(0)?, epoch: epoch as u64, seq: seq as u64, what })
+            Ok(AgentRecord { agent: r.get(0)?, epoch: epoch as u64, seq: seq as u64, what })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
@@ -127,16 +127,16 @@ mod tests {
     #[test]
     fn what_an_agent_told_is_kept_once_and_in_order() {
         let store = Store::scratch().expect("a scratch store");
-        let agent = KeptAgent { name: "a".into(), weight: 2, offset_us: -7, error_us: 40 };
+        let agent = RunAgent { name: "a".into(), weight: 2, offset_us: -7, error_us: 40 };
         store.keep_agents("r", std::slice::from_ref(&agent)).expect("written");
         assert_eq!(store.agents("r").expect("read"), [agent]);
-        let word = |seq, what| KeptWord { agent: "a".into(), epoch: 3, seq, what };
-        let last = word(2, Word::Last(Some("killed".into())));
-        let told = [word(0, Word::Record(vec![1])), word(1, Word::Record(vec![2])), last];
+        let word = |seq, what| AgentRecord { agent: "a".into(), epoch: 3, seq, what };
+        let last = word(2, RecordBody::Last(Some("killed".into())));
+        let told = [word(0, RecordBody::Record(vec![1])), word(1, RecordBody::Record(vec![2])), last];
         for i in [1, 0, 1, 2, 2] {
             store.keep_word("r", &told[i]).expect("written");
         }
-        store.keep_word("r", &word(0, Word::Record(vec![9]))).expect("ignored");
+        store.keep_word("r", &word(0, RecordBody::Record(vec![9]))).expect("ignored");
         assert_eq!(store.words("r").expect("read"), told);
         assert!(store.words("another").expect("read").is_empty());
         store.forget_words("r").expect("written");

@@ -7,7 +7,7 @@ use crate::{Store, StoreError};
 
 /// The kind of object that an id refers to, with its full id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum StoredId {
     Run(String),
     Document(String),
 }
@@ -53,14 +53,14 @@ impl Store {
     ///
     /// # Errors
     /// If there is none, or more than one.
-    pub fn find_any(&self, text: &str) -> Result<Found, StoreError> {
+    pub fn find_any(&self, text: &str) -> Result<StoredId, StoreError> {
         // A document is stored after its runs, so it is the later one at equal times.
         const ALL: &str = "SELECT id, started_unix_ms AS at, 0 AS made, rowid AS place FROM runs
             UNION ALL SELECT id, kept_unix_ms, 1, rowid FROM documents";
         let connection = self.connection();
-        let found = |r: &rusqlite::Row<'_>| -> rusqlite::Result<Found> {
+        let found = |r: &rusqlite::Row<'_>| -> rusqlite::Result<StoredId> {
             let id = r.get(0)?;
-            Ok(if r.get::<_, i64>(1)? == 0 { Found::Run(id) } else { Found::Document(id) })
+            Ok(if r.get::<_, i64>(1)? == 0 { StoredId::Run(id) } else { StoredId::Document(id) })
         };
         if text == "last" {
             let sql = format!("SELECT id, made FROM ({ALL}) ORDER BY at DESC, made DESC, place DESC LIMIT 1");
@@ -72,7 +72,7 @@ impl Store {
             "SELECT id, made, id = ?1 AS whole FROM ({ALL}) WHERE substr(id, 1, length(?1)) = ?1 ORDER BY whole DESC LIMIT 2"
         );
         let mut statement = connection.prepare(&sql)?;
-        let all: Vec<(Found, bool)> =
+        let all: Vec<(StoredId, bool)> =
             statement.query_map([text], |r| Ok((found(r)?, r.get(2)?)))?.collect::<Result<_, _>>()?;
         match all.as_slice() {
             [] => Err(StoreError::NotFound(text.to_string())),
@@ -95,9 +95,9 @@ mod tests {
         store.begin("aa1", 5, "", &plan(), &serde_json::json!({})).expect("writes");
         store.keep_document("aa2", 9, "lastdrop.tune/1", "{\"a\":1}").expect("writes");
         store.begin("b", 7, "", &plan(), &serde_json::json!({})).expect("writes");
-        assert_eq!(store.find_any("last").expect("one"), Found::Document("aa2".into()));
-        assert_eq!(store.find_any("b").expect("one"), Found::Run("b".into()));
-        assert_eq!(store.find_any("aa1").expect("one"), Found::Run("aa1".into()));
+        assert_eq!(store.find_any("last").expect("one"), StoredId::Document("aa2".into()));
+        assert_eq!(store.find_any("b").expect("one"), StoredId::Run("b".into()));
+        assert_eq!(store.find_any("aa1").expect("one"), StoredId::Run("aa1".into()));
         assert!(matches!(store.find_any("aa"), Err(StoreError::Ambiguous(_))));
         assert_eq!(store.document("aa2").expect("is there"), "{\"a\":1}");
         assert_eq!(store.documents(5).expect("read"), [("aa2".into(), 9, "lastdrop.tune/1".into())]);

@@ -20,7 +20,7 @@ pub struct LatestSecond {
 
 /// One sample of the server during a run.
 #[derive(Debug, Clone)]
-pub struct LatestLook {
+pub struct LatestSample {
     /// Increases with each sample that is stored.
     pub key: i64,
     pub look: Sample,
@@ -70,7 +70,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn looks_after(&self, id: &str, key: i64) -> Result<Vec<LatestLook>, StoreError> {
+    pub fn looks_after(&self, id: &str, key: i64) -> Result<Vec<LatestSample>, StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare_cached(&format!(
             "SELECT rowid, document FROM looks WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {PAGE}"
@@ -78,7 +78,7 @@ impl Store {
         let mut rows = statement.query(params![key, id])?;
         let mut looks = Vec::new();
         while let Some(row) = rows.next()? {
-            looks.push(LatestLook { key: row.get(0)?, look: read_look(id, row.get_ref(1)?)? });
+            looks.push(LatestSample { key: row.get(0)?, look: read_look(id, row.get_ref(1)?)? });
         }
         Ok(looks)
     }

@@ -18,11 +18,11 @@ mod documents;
 mod fixtures;
 mod latest;
 mod listing;
-mod maker;
 mod noise;
 mod older;
 mod private;
-mod retell;
+mod replay_events;
+mod run_owner;
 mod runs;
 mod schema;
 mod timelines;
@@ -36,14 +36,14 @@ use lastdrop_model::run::Second;
 use lastdrop_model::timeline::Archive;
 use rusqlite::Connection;
 
-pub use crate::agents::{KeptAgent, KeptWord, Word};
-pub use crate::documents::Found;
-pub use crate::latest::{LatestLook, LatestSecond, Progress};
+pub use crate::agents::{AgentRecord, RecordBody, RunAgent};
+pub use crate::documents::StoredId;
+pub use crate::latest::{LatestSample, LatestSecond, Progress};
 pub use crate::listing::{
-    Listed, ListedPart, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What,
+    ExperimentRun, ItemKind, ListItem, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, RunState,
 };
-pub use crate::maker::Maker;
-pub use crate::runs::Entry;
+pub use crate::run_owner::RunOwner;
+pub use crate::runs::HistoryEntry;
 use crate::timelines::{Looks, Seconds};
 
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 use lastdrop_model::{Run, secrets};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
-use crate::maker::Maker;
+use crate::run_owner::RunOwner;
 use crate::{Store, StoreError};
 
 /// A user's tags and note for a run or a document.
@@ -34,37 +34,37 @@ pub const MOST_NOTE_CHARS: usize = 4000;
 
 /// A run or a document in a list.
 #[derive(Debug, Clone)]
-pub struct Listed {
+pub struct ListItem {
     pub id: String,
     /// When the run began or the document was stored.
     pub at_unix_ms: u64,
-    pub what: What,
+    pub what: ItemKind,
     pub remark: Remark,
     /// The first runs of the experiment that it represents; empty for a single run.
-    pub parts: Vec<ListedPart>,
+    pub parts: Vec<ExperimentRun>,
     /// Number of runs in the experiment.
     pub part_count: usize,
 }
 
 /// A run of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedPart {
+pub struct ExperimentRun {
     pub id: String,
     pub label: String,
     pub url: String,
 }
 
 #[derive(Debug, Clone)]
-pub enum What {
-    Run { label: String, url: String, state: State },
+pub enum ItemKind {
+    Run { label: String, url: String, state: RunState },
     Document { schema: String },
 }
 
 #[derive(Debug, Clone)]
-pub enum State {
+pub enum RunState {
     /// The run, without the requests of its plan, its seconds and its samples.
     Ended(Box<Run>),
-    UnderWay(Maker),
+    UnderWay(RunOwner),
     /// It was killed, or failed before it had begun.
     Unfinished,
 }
@@ -72,7 +72,7 @@ pub enum State {
 /// A page of the list.
 #[derive(Debug, Clone)]
 pub struct Listing {
-    pub entries: Vec<Listed>,
+    pub entries: Vec<ListItem>,
     /// Number of matching entries in total.
     pub all: usize,
 }
@@ -113,27 +113,29 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn listed_one(&self, id: &str) -> Result<Option<Listed>, StoreError> {
+    pub fn listed_one(&self, id: &str) -> Result<Option<ListItem>, StoreError> {
         let sql = format!(
             "SELECT id, id, at, label, url, schema, ifnull(tags, ''), ifnull(note, '') FROM ({ALL}) WHERE id = ?"
         );
-        let row = self.connection().query_row(&sql, [id], Row::of).optional()?;
+        let row = self.connection().query_row(&sql, [id], ListRow::of).optional()?;
         row.map(|row| self.listed(row)).transpose()
     }
 
-    fn listed(&self, row: Row) -> Result<Listed, StoreError> {
+    fn listed(&self, row: ListRow) -> Result<ListItem, StoreError> {
         let (parts, part_count) = self.parts(&row.whole)?;
         let what = match row.schema {
-            Some(schema) => What::Document { schema },
-            None => {
-                What::Run { label: row.label, url: secrets::url(&row.url).into_owned(), state: self.state(&row.id)? }
-            }
+            Some(schema) => ItemKind::Document { schema },
+            None => ItemKind::Run {
+                label: row.label,
+                url: secrets::url(&row.url).into_owned(),
+                state: self.state(&row.id)?,
+            },
         };
-        Ok(Listed { id: row.id, at_unix_ms: row.at, what, remark: row.remark, parts, part_count })
+        Ok(ListItem { id: row.id, at_unix_ms: row.at, what, remark: row.remark, parts, part_count })
     }
 
     /// Returns the first runs of an experiment, and their total number.
-    fn parts(&self, experiment: &str) -> Result<(Vec<ListedPart>, usize), StoreError> {
+    fn parts(&self, experiment: &str) -> Result<(Vec<ExperimentRun>, usize), StoreError> {
         let connection = self.connection();
         let sql = "SELECT count(*) FROM runs WHERE experiment = ?";
         let count: i64 = connection.prepare_cached(sql)?.query_row([experiment], |r| r.get(0))?;
@@ -143,7 +145,7 @@ impl Store {
         let mut statement = connection.prepare_cached(&sql)?;
         let part = |r: &rusqlite::Row<'_>| {
             let url: String = r.get(2)?;
-            Ok(ListedPart { id: r.get(0)?, label: r.get(1)?, url: secrets::url(&url).into_owned() })
+            Ok(ExperimentRun { id: r.get(0)?, label: r.get(1)?, url: secrets::url(&url).into_owned() })
         };
         let parts = statement.query_map([experiment], part)?.collect::<Result<_, _>>()?;
         Ok((parts, count as usize))
@@ -157,7 +159,7 @@ impl Store {
         count(&self.connection())
     }
 
-    fn rows(&self, words: &[&str], from: usize, most: usize) -> Result<(Vec<Row>, usize), StoreError> {
+    fn rows(&self, words: &[&str], from: usize, most: usize) -> Result<(Vec<ListRow>, usize), StoreError> {
         let connection = self.connection();
         let condition: Vec<String> = (1..=words.len())
             .map(|i| format!("instr(lower(id || ' ' || label || ' ' || url || ' ' || ifnull(schema, '') || ' ' || ifnull(tags, '') || ' ' || ifnull(note, '')), ?{i}) > 0"))
@@ -174,7 +176,7 @@ impl Store {
         let sql =
             format!("{HEADS} FROM ({ALL}) {found} GROUP BY whole ORDER BY at DESC, id LIMIT {most} OFFSET {from}");
         let mut statement = connection.prepare(&sql)?;
-        let rows = statement.query_map(values.as_slice(), Row::of)?.collect::<Result<_, _>>()?;
+        let rows = statement.query_map(values.as_slice(), ListRow::of)?.collect::<Result<_, _>>()?;
         Ok((rows, all as usize))
     }
 
@@ -182,15 +184,15 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn state(&self, id: &str) -> Result<State, StoreError> {
+    pub fn state(&self, id: &str) -> Result<RunState, StoreError> {
         let document: Option<Option<String>> =
             self.connection().query_row("SELECT document FROM runs WHERE id = ?", [id], |r| r.get(0)).optional()?;
         Ok(match document.ok_or_else(|| StoreError::NotFound(id.to_string()))? {
             // A damaged document is reported when the run is shown.
             Some(document) => {
-                serde_json::from_str(&document).map_or(State::Unfinished, |run| State::Ended(Box::new(run)))
+                serde_json::from_str(&document).map_or(RunState::Unfinished, |run| RunState::Ended(Box::new(run)))
             }
-            None => self.maker(id)?.map_or(State::Unfinished, State::UnderWay),
+            None => self.maker(id)?.map_or(RunState::Unfinished, RunState::UnderWay),
         })
     }
 
@@ -227,7 +229,7 @@ fn count(connection: &Connection) -> Result<usize, StoreError> {
     Ok(connection.query_row(sql, [], |r| r.get::<_, i64>(0))? as usize)
 }
 
-struct Row {
+struct ListRow {
     id: String,
     /// The id of its experiment, or its own id if it has none.
     whole: String,
@@ -238,9 +240,9 @@ struct Row {
     remark: Remark,
 }
 
-impl Row {
-    fn of(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-        Ok(Row {
+impl ListRow {
+    fn of(r: &rusqlite::Row<'_>) -> rusqlite::Result<ListRow> {
+        Ok(ListRow {
             id: r.get(0)?,
             whole: r.get(1)?,
             at: r.get::<_, i64>(2)? as u64,
@@ -288,10 +290,10 @@ mod tests {
             Remark { tags: vec!["nightly".into(), "slow".into()], note: "<b>disk</b> was full".into() }
         );
         // This process has started another run since.
-        assert!(matches!(listed.what, What::Run { state: State::Unfinished, .. }));
-        assert!(matches!(store.state("aa2").expect("reads"), State::UnderWay(_)));
+        assert!(matches!(listed.what, ItemKind::Run { state: RunState::Unfinished, .. }));
+        assert!(matches!(store.state("aa2").expect("reads"), RunState::UnderWay(_)));
         store.finish(&store.load("aa2").expect("loads")).expect("writes");
-        assert!(matches!(store.state("aa2").expect("reads"), State::Ended(_)));
+        assert!(matches!(store.state("aa2").expect("reads"), RunState::Ended(_)));
         store.keep_remark("aa1", &Remark::default()).expect("writes");
         assert_eq!(store.remark("aa1").expect("reads"), Remark::default());
     }
@@ -316,7 +318,7 @@ mod tests {
         let rows = |words: &[&str]| -> Vec<(String, Vec<String>)> {
             let listing = store.list(words, 0, 9).expect("reads");
             assert_eq!(listing.all, listing.entries.len());
-            let ids = |parts: &[ListedPart]| parts.iter().map(|p| p.id.clone()).collect();
+            let ids = |parts: &[ExperimentRun]| parts.iter().map(|p| p.id.clone()).collect();
             listing.entries.into_iter().map(|e| (e.id, ids(&e.parts))).collect()
         };
         let four: Vec<String> = ["a1", "b1", "a2", "b2"].map(String::from).into();
@@ -331,7 +333,7 @@ mod tests {
             assert_eq!(rows(words), [(experiment.clone(), four.clone())], "{words:?}");
         }
         let one = store.listed_one("b2").expect("reads").expect("is there");
-        assert!(one.id == "b2" && one.parts.is_empty() && matches!(one.what, What::Run { .. }));
+        assert!(one.id == "b2" && one.parts.is_empty() && matches!(one.what, ItemKind::Run { .. }));
         assert!(store.listed_one("b3").expect("reads").is_none());
         // Another process has another experiment.
         assert_ne!(Store::open(&path).expect("opens").experiment().expect("reads"), experiment);

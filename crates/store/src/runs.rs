@@ -14,7 +14,7 @@ use crate::{Store, StoreError, json};
 
 /// A row of the history.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct HistoryEntry {
     pub id: String,
     pub started_unix_ms: u64,
     pub label: String,
@@ -162,14 +162,14 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn history(&self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    pub fn history(&self, limit: usize) -> Result<Vec<HistoryEntry>, StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare(
             "SELECT id, started_unix_ms, label, url, document FROM runs ORDER BY started_unix_ms DESC, rowid DESC LIMIT ?",
         )?;
         let rows = statement.query_map([limit as i64], |row| {
             let document: Option<String> = row.get(4)?;
-            Ok(Entry {
+            Ok(HistoryEntry {
                 id: row.get(0)?,
                 started_unix_ms: row.get::<_, i64>(1)? as u64,
                 label: row.get(2)?,

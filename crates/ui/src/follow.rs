@@ -16,29 +16,29 @@ use lastdrop_wire::{Acceptor, Wire};
 
 use crate::answer::begun;
 use crate::bounds;
-use crate::progress::SoFar;
+use crate::progress::RunningTotals;
 
 /// The position of a client in a run's events: the keys of its latest second and sample. The browser sends it
 /// back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Had {
+pub struct StreamPosition {
     second: i64,
     look: i64,
 }
 
-impl fmt::Display for Had {
+impl fmt::Display for StreamPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.second, self.look)
     }
 }
 
-impl FromStr for Had {
+impl FromStr for StreamPosition {
     type Err = Infallible;
 
     /// Any other value means the client has no data yet.
-    fn from_str(text: &str) -> Result<Had, Infallible> {
+    fn from_str(text: &str) -> Result<StreamPosition, Infallible> {
         let (second, look) = text.split_once('.').unwrap_or((text, ""));
-        Ok(Had { second: second.parse().unwrap_or_default(), look: look.parse().unwrap_or_default() })
+        Ok(StreamPosition { second: second.parse().unwrap_or_default(), look: look.parse().unwrap_or_default() })
     }
 }
 
@@ -47,9 +47,9 @@ const SHOWN: usize = 900;
 
 /// When each phase of a run began, in seconds since the run began.
 #[derive(Debug, Default)]
-struct Starts(HashMap<u16, f64>);
+struct PhaseStarts(HashMap<u16, f64>);
 
-impl Starts {
+impl PhaseStarts {
     /// For a phase whose end is not stored yet, the planned length is used.
     fn of(&mut self, phase: u16, progress: impl FnOnce() -> Result<Progress, StoreError>) -> Result<f64, StoreError> {
         if phase == 0 {
@@ -85,8 +85,9 @@ fn moment(second: &LatestSecond, start_s: f64) -> LiveSecond {
 
 /// Returns the stored part of a run in progress.
 pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<LiveRun<'a>, StoreError> {
-    let mut had = Had { second: store.key_before_latest(id, SHOWN)?, look: store.look_key_before_latest(id, SHOWN)? };
-    let (mut starts, mut moments) = (Starts::default(), Vec::<LiveSecond>::new());
+    let mut had =
+        StreamPosition { second: store.key_before_latest(id, SHOWN)?, look: store.look_key_before_latest(id, SHOWN)? };
+    let (mut starts, mut moments) = (PhaseStarts::default(), Vec::<LiveSecond>::new());
     loop {
         let news = store.seconds_after(id, had.second)?;
         let Some(last) = news.last() else { break };
@@ -124,17 +125,17 @@ pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Li
 
 /// A stream of events to one browser.
 #[derive(Debug)]
-pub struct Stream<'a> {
+pub struct EventStream<'a> {
     wire: &'a mut Wire,
     acceptor: &'a Acceptor,
     last: Instant,
 }
 
-impl<'a> Stream<'a> {
-    pub fn begin(wire: &'a mut Wire, acceptor: &'a Acceptor) -> io::Result<Stream<'a>> {
+impl<'a> EventStream<'a> {
+    pub fn begin(wire: &'a mut Wire, acceptor: &'a Acceptor) -> io::Result<EventStream<'a>> {
         let mut bytes = begun(200);
         bytes.extend_from_slice(b"Content-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 1000\n\n");
-        let mut stream = Stream { wire, acceptor, last: Instant::now() };
+        let mut stream = EventStream { wire, acceptor, last: Instant::now() };
         stream.send(&bytes)?;
         Ok(stream)
     }
@@ -162,8 +163,8 @@ impl<'a> Stream<'a> {
     }
 
     /// Sends each second and sample that the client lacks, and the end of the run.
-    pub fn run(mut self, store: &Store, id: &str, mut had: Had) -> io::Result<()> {
-        let mut starts = Starts::default();
+    pub fn run(mut self, store: &Store, id: &str, mut had: StreamPosition) -> io::Result<()> {
+        let mut starts = PhaseStarts::default();
         loop {
             // Ask first, so that everything written before the end is still read below.
             let is_over = store.maker(id).map_err(io::Error::other)?.is_none();
@@ -186,7 +187,7 @@ impl<'a> Stream<'a> {
 
     /// Sends an event when a run begins or ends, and every second the progress of the running ones.
     pub fn list(mut self, store: &Store) -> io::Result<()> {
-        let mut followed: HashMap<String, SoFar> = HashMap::new();
+        let mut followed: HashMap<String, RunningTotals> = HashMap::new();
         let now = || -> Result<_, StoreError> { Ok((store.how_many()?, store.under_way()?)) };
         let now = || now().map_err(io::Error::other);
         let mut seen = now()?;
@@ -200,7 +201,7 @@ impl<'a> Stream<'a> {
             }
             for run in &seen.1 {
                 if !followed.contains_key(run) {
-                    followed.insert(run.clone(), SoFar::begin(store, run).map_err(io::Error::other)?);
+                    followed.insert(run.clone(), RunningTotals::begin(store, run).map_err(io::Error::other)?);
                 }
                 let Some(so_far) = followed.get_mut(run) else { continue };
                 if so_far.catch_up(store, run).map_err(io::Error::other)? {
@@ -218,12 +219,12 @@ mod tests {
 
     #[test]
     fn what_somebody_has_is_read_as_it_was_said() {
-        let had = Had { second: 12, look: 7 };
+        let had = StreamPosition { second: 12, look: 7 };
         assert_eq!(had.to_string().parse(), Ok(had));
         for (text, is) in
             [("", (0, 0)), ("5", (5, 0)), ("x.y", (0, 0)), ("5.x", (5, 0)), ("99999999999999999999.1", (0, 1))]
         {
-            assert_eq!(text.parse(), Ok(Had { second: is.0, look: is.1 }), "{text}");
+            assert_eq!(text.parse(), Ok(StreamPosition { second: is.0, look: is.1 }), "{text}");
         }
     }
 }

@@ -9,9 +9,9 @@
 //! `bounds` limits what a browser may ask for. A page is self-contained and readable without scripts.
 
 mod answer;
+mod authenticator;
 mod bounds;
 mod certificate;
-mod door;
 mod follow;
 mod pages;
 mod progress;
@@ -33,9 +33,9 @@ use lastdrop_model::documents::CompareDocument;
 use lastdrop_store::Store;
 use lastdrop_wire::{Acceptor, Refused, Slot, Timed, Wire, listen_on};
 
-use crate::door::Door;
+use crate::authenticator::Authenticator;
 use crate::site::Site;
-use crate::start::Started;
+use crate::start::StartedRuns;
 
 /// The operations that the program provides.
 pub trait Program: fmt::Debug + Send + Sync {
@@ -124,10 +124,10 @@ impl Ui {
                 (Some(config), Some(fingerprint))
             }
         };
-        let door = Door::new(address, names, tls.is_some()).map_err(UiError::Random)?;
+        let door = Authenticator::new(address, names, tls.is_some()).map_err(UiError::Random)?;
         let url = door.url();
         let acceptor = Acceptor::default();
-        let site = Arc::new(Site::new(door, program, Started::default(), options.made, acceptor.clone()));
+        let site = Arc::new(Site::new(door, program, StartedRuns::default(), options.made, acceptor.clone()));
         let serving = Arc::clone(&site);
         let serve = move |socket: TcpStream, slot: &Slot| {
             let Ok(local) = socket.local_addr() else { return };

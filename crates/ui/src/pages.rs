@@ -5,11 +5,13 @@ use std::collections::HashMap;
 use lastdrop_model::{ObjectiveResult, Printable, Run, Verdict};
 use lastdrop_report::html::EscapedText;
 use lastdrop_report::{history_line, utc};
-use lastdrop_store::{Listed, ListedPart, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
+use lastdrop_store::{
+    ExperimentRun, ItemKind, ListItem, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, RunState,
+};
 use maud::{Markup, html};
 
-use crate::door::Door;
-use crate::progress::SoFar;
+use crate::authenticator::Authenticator;
+use crate::progress::RunningTotals;
 use crate::request::Request;
 
 /// Rows per page of the list.
@@ -21,7 +23,7 @@ const MOST_NOTE_SHOWN: usize = 140;
 
 /// The requested part of the list.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct ListQuery {
     pub search: String,
     /// Page number, from 0.
     pub page: usize,
@@ -29,12 +31,12 @@ pub struct Asked {
     pub first: Option<String>,
 }
 
-impl Asked {
-    pub fn of(request: &Request) -> Asked {
+impl ListQuery {
+    pub fn of(request: &Request) -> ListQuery {
         let page = request.asked("page").and_then(|n| n.parse::<usize>().ok()).unwrap_or(1).clamp(1, MOST_PAGES) - 1;
         let search = request.asked("q").unwrap_or_default().trim().chars().take(MOST_SEARCHED_CHARS).collect();
         let first = request.asked("a").filter(|id| !id.is_empty()).map(String::from);
-        Asked { search, page, first }
+        ListQuery { search, page, first }
     }
 
     /// Returns the address of this part of the list.
@@ -66,7 +68,12 @@ fn when(unix_ms: u64) -> String {
 }
 
 /// Renders the list; `under_way` holds the numbers of its running runs.
-pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing, under_way: &HashMap<String, SoFar>) -> Markup {
+pub fn list(
+    asked: &ListQuery,
+    first: Option<&ListItem>,
+    listing: &Listing,
+    under_way: &HashMap<String, RunningTotals>,
+) -> Markup {
     let pages = listing.all.div_ceil(ROWS).max(1);
     let from = asked.page * ROWS;
     html! {
@@ -86,7 +93,7 @@ pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing, under_way:
                     strong { "Compare " } (EscapedText(&what(first))) span.quiet { " of " (when(first.at_unix_ms)) " UTC" }
                     strong { " with …" } " choose another run."
                 }
-                a href=(Asked { first: None, ..asked.clone() }.link()) { "Do not compare" }
+                a href=(ListQuery { first: None, ..asked.clone() }.link()) { "Do not compare" }
             }
         }
         div #kept data-changes="/events" {
@@ -105,7 +112,7 @@ pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing, under_way:
             }
             nav.pages aria-label="Pages" {
                 @if asked.page > 0 {
-                    a #newer href=(Asked { page: asked.page - 1, ..asked.clone() }.link()) rel="prev" { "← Newer" }
+                    a #newer href=(ListQuery { page: asked.page - 1, ..asked.clone() }.link()) rel="prev" { "← Newer" }
                 }
                 @if !listing.entries.is_empty() {
                     span.quiet {
@@ -114,14 +121,14 @@ pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing, under_way:
                     }
                 }
                 @if asked.page + 1 < pages {
-                    a #older href=(Asked { page: asked.page + 1, ..asked.clone() }.link()) rel="next" { "Older →" }
+                    a #older href=(ListQuery { page: asked.page + 1, ..asked.clone() }.link()) rel="next" { "Older →" }
                 }
             }
         }
     }
 }
 
-fn nothing(asked: &Asked) -> Markup {
+fn nothing(asked: &ListQuery) -> Markup {
     html! {
         @if !asked.search.is_empty() {
             p { "Nothing that is kept has all of these words. " a href="/" { "All runs" } }
@@ -134,11 +141,11 @@ fn nothing(asked: &Asked) -> Markup {
     }
 }
 
-fn what(one: &Listed) -> String {
+fn what(one: &ListItem) -> String {
     match &one.what {
-        What::Run { label, url, .. } if label.is_empty() => url.clone(),
-        What::Run { label, url, .. } => format!("{url} ({label})"),
-        What::Document { schema } => {
+        ItemKind::Run { label, url, .. } if label.is_empty() => url.clone(),
+        ItemKind::Run { label, url, .. } => format!("{url} ({label})"),
+        ItemKind::Document { schema } => {
             let name = schema.trim_start_matches("lastdrop.").split('/').next().unwrap_or_default();
             let name = if name == "compare" { "comparison" } else { name };
             name.get(..1).unwrap_or_default().to_uppercase() + name.get(1..).unwrap_or_default()
@@ -146,21 +153,21 @@ fn what(one: &Listed) -> String {
     }
 }
 
-fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
+fn row(one: &ListItem, asked: &ListQuery, so_far: Option<&RunningTotals>) -> Markup {
     let (numbers, chip) = match &one.what {
-        What::Run { state: State::Ended(run), .. } => {
+        ItemKind::Run { state: RunState::Ended(run), .. } => {
             let cells = history_line("", 0, "", "", Some(run));
             (cells[2..6].to_vec(), chip_of(run))
         }
-        What::Run { state: State::UnderWay(_), .. } => {
-            (so_far.map_or_else(|| vec![String::new(); 4], SoFar::cells), Some(("note", "under way")))
+        ItemKind::Run { state: RunState::UnderWay(_), .. } => {
+            (so_far.map_or_else(|| vec![String::new(); 4], RunningTotals::cells), Some(("note", "under way")))
         }
-        What::Run { state: State::Unfinished, .. } => (vec![String::new(); 4], Some(("warning", "unfinished"))),
-        What::Document { .. } if one.parts.is_empty() => (vec![String::new(); 4], Some(("quiet", "several runs"))),
-        What::Document { .. } => (vec![String::new(); 4], None),
+        ItemKind::Run { state: RunState::Unfinished, .. } => (vec![String::new(); 4], Some(("warning", "unfinished"))),
+        ItemKind::Document { .. } if one.parts.is_empty() => (vec![String::new(); 4], Some(("quiet", "several runs"))),
+        ItemKind::Document { .. } => (vec![String::new(); 4], None),
     };
     // Only runs with numbers can be compared.
-    let comparable = matches!(&one.what, What::Run { state: State::Ended(_) | State::Unfinished, .. });
+    let comparable = matches!(&one.what, ItemKind::Run { state: RunState::Ended(_) | RunState::Unfinished, .. });
     let id = &one.id;
     html! {
         tr.chosen[asked.first.as_ref() == Some(id)] {
@@ -168,7 +175,7 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
                 a id=(format!("run-{id}")) href=(format!("/run/{id}")) { (EscapedText(&what(one))) }
                 @if let Some((tone, word)) = chip { " " span.chip.(tone) { (word) } }
                 @for tag in &one.remark.tags {
-                    " " a.tag href=(Asked { search: tag.clone(), page: 0, first: asked.first.clone() }.link()) { (EscapedText(tag)) }
+                    " " a.tag href=(ListQuery { search: tag.clone(), page: 0, first: asked.first.clone() }.link()) { (EscapedText(tag)) }
                 }
                 @if !one.parts.is_empty() { (parts(one)) }
                 @if !one.remark.note.is_empty() { p.note-text { (EscapedText(&short(&one.remark.note))) } }
@@ -184,7 +191,7 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
 }
 
 /// Renders the runs of an experiment, folded.
-fn parts(one: &Listed) -> Markup {
+fn parts(one: &ListItem) -> Markup {
     let left = one.part_count.saturating_sub(one.parts.len());
     html! {
         details.parts id=(format!("parts-{}", one.id)) {
@@ -199,16 +206,16 @@ fn parts(one: &Listed) -> Markup {
     }
 }
 
-fn part_name(part: &ListedPart) -> String {
+fn part_name(part: &ExperimentRun) -> String {
     if part.label.is_empty() { format!("{} {}", part.id, part.url) } else { part.label.clone() }
 }
 
 /// The first click chooses one run, the second the other.
-fn compare(id: &str, asked: &Asked, what: &str) -> Markup {
+fn compare(id: &str, asked: &ListQuery, what: &str) -> Markup {
     let name = format!("cmp-{id}");
     match &asked.first {
         None => {
-            let link = Asked { first: Some(id.into()), ..asked.clone() }.link();
+            let link = ListQuery { first: Some(id.into()), ..asked.clone() }.link();
             html! { a id=(name) href=(link) aria-label=(EscapedText(&format!("compare {what} with another run"))) { "compare" } }
         }
         Some(first) if first == id => html! { span.quiet { "this one" } },
@@ -246,7 +253,7 @@ pub fn above(actions: Option<Markup>) -> Markup {
     }
 }
 
-fn action(path: &str, word: &str, class: &str, door: &Door) -> Markup {
+fn action(path: &str, word: &str, class: &str, door: &Authenticator) -> Markup {
     html! {
         form method="post" action=(path) {
             input type="hidden" name="key" value=(door.key.text());
@@ -256,9 +263,9 @@ fn action(path: &str, word: &str, class: &str, door: &Door) -> Markup {
 }
 
 /// Actions on a run that has ended.
-pub fn actions(run: &Run, door: &Door) -> Markup {
+pub fn actions(run: &Run, door: &Authenticator) -> Markup {
     html! {
-        a.button href=(Asked { first: Some(run.id.clone()), ..Asked::default() }.link()) { "Compare with another run" }
+        a.button href=(ListQuery { first: Some(run.id.clone()), ..ListQuery::default() }.link()) { "Compare with another run" }
         @match run.plan.again() {
             Ok(_) => (action(&format!("/run/{}/again", run.id), "Start it again", "primary", door)),
             Err(why) => span.quiet { "It cannot be started again: " (why.to_string()) },
@@ -267,7 +274,7 @@ pub fn actions(run: &Run, door: &Door) -> Markup {
 }
 
 /// The action on a run in progress.
-pub fn stop(id: &str, asked: bool, door: &Door) -> Markup {
+pub fn stop(id: &str, asked: bool, door: &Authenticator) -> Markup {
     html! {
         @if asked { span.quiet role="status" { "It was asked to stop, and waits for what is in flight." } }
         @else { (action(&format!("/run/{id}/stop"), "Stop it", "stop", door)) }
@@ -280,7 +287,7 @@ pub fn swap(a: &str, b: &str) -> Markup {
 }
 
 /// A form to edit tags and note.
-pub fn remark(id: &str, remark: &Remark, door: &Door) -> Markup {
+pub fn remark(id: &str, remark: &Remark, door: &Authenticator) -> Markup {
     html! {
         section.remark aria-labelledby="remark" {
             h2.group #remark { "Tags and note" }
@@ -308,18 +315,18 @@ mod tests {
     #[test]
     fn what_somebody_wrote_is_text_and_never_markup() {
         let evil = "\"><script>alert(1)</script>&amp;'";
-        let one = Listed {
+        let one = ListItem {
             id: "a1".into(),
             at_unix_ms: 5,
-            what: What::Run { label: evil.into(), url: evil.into(), state: State::Unfinished },
+            what: ItemKind::Run { label: evil.into(), url: evil.into(), state: RunState::Unfinished },
             remark: Remark { tags: vec![evil.into()], note: evil.into() },
-            parts: vec![ListedPart { id: "a2".into(), label: evil.into(), url: evil.into() }],
+            parts: vec![ExperimentRun { id: "a2".into(), label: evil.into(), url: evil.into() }],
             part_count: 7,
         };
-        let asked = Asked { search: evil.into(), page: 1, first: Some(evil.into()) };
+        let asked = ListQuery { search: evil.into(), page: 1, first: Some(evil.into()) };
         let listing = Listing { entries: vec![one.clone()], all: 500 };
         let page = list(&asked, Some(&one), &listing, &HashMap::new()).into_string();
-        let door = Door::new("127.0.0.1:1".parse().expect("an address"), vec![], false).expect("random bytes");
+        let door = Authenticator::new("127.0.0.1:1".parse().expect("an address"), vec![], false).expect("random bytes");
         let form = remark("a1", &one.remark, &door).into_string();
         for text in [&page, &form, &failure(evil).into_string()] {
             assert!(!text.contains("<script") && !text.contains("'>"), "{text}");
@@ -330,11 +337,11 @@ mod tests {
 
     #[test]
     fn a_part_of_the_list_has_an_address() {
-        let asked = Asked { search: "a b&c=ä".into(), page: 2, first: Some("3fa2".into()) };
+        let asked = ListQuery { search: "a b&c=ä".into(), page: 2, first: Some("3fa2".into()) };
         let link = asked.link();
         assert_eq!(link, "/?q=a%20b%26c%3D%C3%A4&page=3&a=3fa2");
         let query = lastdrop_http::form::fields(link.split_once('?').expect("a query").1);
-        let back = Asked::of(&Request { query, ..Request::default() });
+        let back = ListQuery::of(&Request { query, ..Request::default() });
         assert_eq!((back.search, back.page, back.first), (asked.search, asked.page, asked.first));
     }
 }

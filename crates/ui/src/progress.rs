@@ -9,7 +9,7 @@ const ALL: usize = 1 << 40;
 
 /// Running totals of the measured phase.
 #[derive(Debug)]
-pub struct SoFar {
+pub struct RunningTotals {
     load: String,
     /// `None` if the plan measures nothing.
     phase: Option<usize>,
@@ -21,11 +21,11 @@ pub struct SoFar {
     response: Histogram,
 }
 
-impl SoFar {
+impl RunningTotals {
     /// Starts with nothing.
-    pub fn begin(store: &Store, id: &str) -> Result<SoFar, StoreError> {
+    pub fn begin(store: &Store, id: &str) -> Result<RunningTotals, StoreError> {
         let plan = store.progress(id)?.plan;
-        Ok(SoFar {
+        Ok(RunningTotals {
             load: listed_load(&plan),
             phase: plan.phases.iter().position(|p| p.measured),
             key: store.key_before_latest(id, ALL)?,
@@ -37,8 +37,8 @@ impl SoFar {
     }
 
     /// Adds up everything stored so far.
-    pub fn of(store: &Store, id: &str) -> Result<SoFar, StoreError> {
-        let mut so_far = SoFar::begin(store, id)?;
+    pub fn of(store: &Store, id: &str) -> Result<RunningTotals, StoreError> {
+        let mut so_far = RunningTotals::begin(store, id)?;
         so_far.catch_up(store, id)?;
         Ok(so_far)
     }
@@ -92,7 +92,7 @@ mod tests {
             (0..answered).for_each(|_| second.record(Kind::Response, 2000));
             store.second("a", &second).expect("writes");
         };
-        let mut so_far = SoFar::of(&store, "a").expect("reads");
+        let mut so_far = RunningTotals::of(&store, "a").expect("reads");
         assert_eq!(so_far.numbers(), ["0.0", "–", "0"]);
         write(0, 0, 70);
         write(1, 0, 30);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(so_far.numbers(), ["30.0", "2.00 ms", "2"]);
         write(1, 1, 10);
         assert!(so_far.catch_up(&store, "a").expect("reads"));
-        assert_eq!(so_far.numbers(), SoFar::of(&store, "a").expect("reads").numbers());
+        assert_eq!(so_far.numbers(), RunningTotals::of(&store, "a").expect("reads").numbers());
         assert_eq!(so_far.cells()[..], ["20.0", "2.00 ms", "4", "10 users"]);
     }
 }

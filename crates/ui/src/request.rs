@@ -51,7 +51,7 @@ pub fn value<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> 
 
 /// The reason why there is no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoRequest {
+pub enum RequestError {
     /// The connection is closed or too slow.
     Over,
     /// Refuse it with this status.
@@ -59,14 +59,14 @@ pub enum NoRequest {
 }
 
 #[derive(Default)]
-struct Incoming {
+struct IncomingRequest {
     fields: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
     head_bytes: usize,
     too_large: bool,
 }
 
-impl Sink for Incoming {
+impl Sink for IncomingRequest {
     fn field(&mut self, name: &str, value: &[u8]) {
         self.head_bytes += name.len() + value.len();
         self.fields.push((name.to_string(), value.to_vec()));
@@ -85,19 +85,19 @@ impl Sink for Incoming {
 ///
 /// # Errors
 /// Says how to react.
-pub fn read(wire: &mut Wire, parser: &mut RequestParser, wait: Duration) -> Result<Request, NoRequest> {
-    let mut incoming = Incoming::default();
+pub fn read(wire: &mut Wire, parser: &mut RequestParser, wait: Duration) -> Result<Request, RequestError> {
+    let mut incoming = IncomingRequest::default();
     let idle_until = Instant::now() + wait;
     let mut until = None;
     let mut head_bytes = 0;
     let mut buffer = [0; 4096];
     loop {
         match parser.next_into(&mut incoming) {
-            Err(_) => return Err(NoRequest::Refused(400)),
-            Ok(_) if incoming.too_large => return Err(NoRequest::Refused(413)),
+            Err(_) => return Err(RequestError::Refused(400)),
+            Ok(_) if incoming.too_large => return Err(RequestError::Refused(413)),
             // The last bytes of an oversized head may arrive together with its end.
             Ok(Some(head)) if head.path.len() + incoming.head_bytes > bounds::HEAD_BYTES => {
-                return Err(NoRequest::Refused(431));
+                return Err(RequestError::Refused(431));
             }
             Ok(Some(head)) => {
                 let (path, query) = head.path.split_once('?').unwrap_or((&head.path, ""));
@@ -110,7 +110,9 @@ pub fn read(wire: &mut Wire, parser: &mut RequestParser, wait: Duration) -> Resu
                     keep_alive: head.keep_alive,
                 });
             }
-            Ok(None) if head_bytes > bounds::HEAD_BYTES && !parser.has_head() => return Err(NoRequest::Refused(431)),
+            Ok(None) if head_bytes > bounds::HEAD_BYTES && !parser.has_head() => {
+                return Err(RequestError::Refused(431));
+            }
             Ok(None) => {}
         }
         if until.is_none() && !parser.is_empty() {
@@ -118,7 +120,7 @@ pub fn read(wire: &mut Wire, parser: &mut RequestParser, wait: Duration) -> Resu
         }
         wire.until(until.unwrap_or(idle_until));
         match wire.read(&mut buffer) {
-            Ok(0) | Err(_) => return Err(NoRequest::Over),
+            Ok(0) | Err(_) => return Err(RequestError::Over),
             Ok(n) => {
                 head_bytes += if parser.has_head() { 0 } else { n };
                 parser.push(&buffer[..n]);

@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lastdrop_http::RequestParser;
 use lastdrop_report::html::{Content, ReportDocument, served_page};
-use lastdrop_store::{Found, Remark, State, Store, StoreError, What};
+use lastdrop_store::{ItemKind, Remark, RunState, Store, StoreError, StoredId};
 use lastdrop_wire::{Acceptor, Slot, Wire};
 use maud::Markup;
 
 use crate::answer::Answer;
-use crate::door::{Door, Entry};
-use crate::follow::{self, Stream};
-use crate::progress::SoFar;
-use crate::request::{self, NoRequest, Request, value};
-use crate::start::Started;
+use crate::authenticator::{AccessDecision, Authenticator};
+use crate::follow::{self, EventStream};
+use crate::progress::RunningTotals;
+use crate::request::{self, Request, RequestError, value};
+use crate::start::StartedRuns;
 use crate::{Program, bounds, pages, stop};
 
 /// The state shared by all connections.
 #[derive(Debug)]
 pub struct Site {
-    door: Door,
+    door: Authenticator,
     program: Box<dyn Program>,
-    pub started: Started,
+    pub started: StartedRuns,
     made: String,
     acceptor: Acceptor,
     streams: AtomicUsize,
@@ -31,7 +31,7 @@ pub struct Site {
 
 /// The page or action that a path names.
 #[derive(Debug, PartialEq, Eq)]
-enum Place<'a> {
+enum Route<'a> {
     List,
     Changes,
     Compare,
@@ -43,47 +43,53 @@ enum Place<'a> {
     Remark(&'a str),
 }
 
-impl Place<'_> {
-    fn of(path: &str) -> Option<Place<'_>> {
+impl Route<'_> {
+    fn of(path: &str) -> Option<Route<'_>> {
         // Paths are not decoded and never map to files; everything else is unknown.
         let is_id = |id: &&str| (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric());
         match path {
-            "/" => return Some(Place::List),
-            "/events" => return Some(Place::Changes),
-            "/compare" => return Some(Place::Compare),
+            "/" => return Some(Route::List),
+            "/events" => return Some(Route::Changes),
+            "/compare" => return Some(Route::Compare),
             _ => {}
         }
         let mut parts = path.strip_prefix("/run/")?.split('/');
         let id = parts.next().filter(is_id)?;
         match (parts.next(), parts.next()) {
-            (None, _) => Some(Place::Run(id)),
-            (Some("events"), None) => Some(Place::Events(id)),
-            (Some("stop"), None) => Some(Place::Stop(id)),
-            (Some("again"), None) => Some(Place::Again(id)),
-            (Some("remark"), None) => Some(Place::Remark(id)),
+            (None, _) => Some(Route::Run(id)),
+            (Some("events"), None) => Some(Route::Events(id)),
+            (Some("stop"), None) => Some(Route::Stop(id)),
+            (Some("again"), None) => Some(Route::Again(id)),
+            (Some("remark"), None) => Some(Route::Remark(id)),
             _ => None,
         }
     }
 
     fn method(&self) -> &'static str {
         match self {
-            Place::Stop(_) | Place::Again(_) | Place::Remark(_) => "POST",
+            Route::Stop(_) | Route::Again(_) | Route::Remark(_) => "POST",
             _ => "GET",
         }
     }
 }
 
 /// Counts a stream down when it ends, even by a panic.
-struct Counted<'a>(&'a AtomicUsize);
+struct StreamGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Counted<'_> {
+impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Site {
-    pub fn new(door: Door, program: Box<dyn Program>, started: Started, made: String, acceptor: Acceptor) -> Site {
+    pub fn new(
+        door: Authenticator,
+        program: Box<dyn Program>,
+        started: StartedRuns,
+        made: String,
+        acceptor: Acceptor,
+    ) -> Site {
         Site { door, program, started, made, acceptor, streams: AtomicUsize::new(0) }
     }
 
@@ -101,8 +107,8 @@ impl Site {
             let wait = if std::mem::take(&mut is_first) { bounds::FIRST } else { bounds::IDLE };
             let request = match request::read(&mut wire, &mut parser, wait) {
                 Ok(request) => request,
-                Err(NoRequest::Over) => return,
-                Err(NoRequest::Refused(status)) => {
+                Err(RequestError::Over) => return,
+                Err(RequestError::Refused(status)) => {
                     let _ = Answer::empty(status).write(&mut wire, false, false);
                     return wire.linger();
                 }
@@ -110,14 +116,14 @@ impl Site {
             let keep = request.keep_alive && !self.acceptor.is_over();
             let entry = self.door.enter(&request, local);
             // A client without the token may be displaced by others, even while it gets its response.
-            let _busy = (!matches!(entry, Entry::Refused)).then(|| {
+            let _busy = (!matches!(entry, AccessDecision::Refused)).then(|| {
                 slot.trust();
                 slot.busy()
             });
             let answer = match entry {
-                Entry::Refused => Answer::empty(403),
-                Entry::Exchange(cookie) => Answer::see("/").with("Set-Cookie", cookie),
-                Entry::In => {
+                AccessDecision::Refused => Answer::empty(403),
+                AccessDecision::Exchange(cookie) => Answer::see("/").with("Set-Cookie", cookie),
+                AccessDecision::In => {
                     let opened = match store.take() {
                         Some(store) => Ok(store),
                         None => self.program.store(),
@@ -126,7 +132,7 @@ impl Site {
                         Err(why) => self.failure(500, &why),
                         Ok(open) => {
                             let open = store.insert(open);
-                            if let Some(stream) = Place::of(&request.path).filter(|place| is_stream(place, &request)) {
+                            if let Some(stream) = Route::of(&request.path).filter(|place| is_stream(place, &request)) {
                                 return self.stream(&mut wire, &request, &stream, open);
                             }
                             self.answer(&request, open)
@@ -144,43 +150,43 @@ impl Site {
         }
     }
 
-    fn stream(&self, wire: &mut Wire, request: &Request, place: &Place<'_>, store: &Store) {
+    fn stream(&self, wire: &mut Wire, request: &Request, place: &Route<'_>, store: &Store) {
         let streams = self.streams.fetch_add(1, Ordering::Relaxed);
-        let _counted = Counted(&self.streams);
+        let _counted = StreamGuard(&self.streams);
         let refused = match place {
             _ if !self.door.may_follow(request) => Some(403),
             _ if streams >= bounds::STREAMS => Some(503),
-            Place::Events(id) if store.progress(id).is_err() => Some(404),
+            Route::Events(id) if store.progress(id).is_err() => Some(404),
             _ => None,
         };
         if let Some(status) = refused {
             let _ = Answer::empty(status).write(wire, false, false);
             return wire.linger();
         }
-        let Ok(stream) = Stream::begin(wire, &self.acceptor) else { return };
+        let Ok(stream) = EventStream::begin(wire, &self.acceptor) else { return };
         // A reconnecting browser sends its position.
         let after = request.field("last-event-id").or(request.asked("after")).and_then(|had| had.parse().ok());
         // Whichever side ended the stream, nobody is left to get an error.
         let _ = match place {
-            Place::Events(id) => stream.run(store, id, after.unwrap_or_default()),
+            Route::Events(id) => stream.run(store, id, after.unwrap_or_default()),
             _ => stream.list(store),
         };
         wire.linger();
     }
 
     fn answer(&self, request: &Request, store: &Store) -> Answer {
-        let Some(place) = Place::of(&request.path) else { return self.failure(404, "There is no such page.") };
+        let Some(place) = Route::of(&request.path) else { return self.failure(404, "There is no such page.") };
         let method = if request.method == "HEAD" { "GET" } else { &request.method };
         if method != place.method() {
             return Answer::empty(405).with("Allow", place.method());
         }
         let answer = match place {
-            Place::List | Place::Changes => self.list(request, store),
-            Place::Compare => self.compare(request, store),
-            Place::Run(id) | Place::Events(id) => self.shown(id, store),
-            Place::Stop(id) => self.stop(id, store),
-            Place::Again(id) => self.again(id, store),
-            Place::Remark(id) => remark(id, request, store),
+            Route::List | Route::Changes => self.list(request, store),
+            Route::Compare => self.compare(request, store),
+            Route::Run(id) | Route::Events(id) => self.shown(id, store),
+            Route::Stop(id) => self.stop(id, store),
+            Route::Again(id) => self.again(id, store),
+            Route::Remark(id) => remark(id, request, store),
         };
         answer.unwrap_or_else(|e| match e {
             StoreError::NotFound(id) | StoreError::Ambiguous(id) => {
@@ -201,7 +207,7 @@ impl Site {
     }
 
     fn list(&self, request: &Request, store: &Store) -> Result<Answer, StoreError> {
-        let asked = pages::Asked::of(request);
+        let asked = pages::ListQuery::of(request);
         let words: Vec<&str> = asked.search.split_whitespace().collect();
         let listing = store.list(&words, asked.page * pages::ROWS, pages::ROWS)?;
         // The first of a pair is shown by its name, on whichever page of the list it is.
@@ -211,8 +217,8 @@ impl Site {
         };
         let mut under_way = HashMap::new();
         for one in &listing.entries {
-            if let What::Run { state: State::UnderWay(_), .. } = one.what {
-                under_way.insert(one.id.clone(), SoFar::of(store, &one.id)?);
+            if let ItemKind::Run { state: RunState::UnderWay(_), .. } = one.what {
+                under_way.insert(one.id.clone(), RunningTotals::of(store, &one.id)?);
             }
         }
         let lead = pages::list(&asked, first.as_ref(), &listing, &under_way);
@@ -220,7 +226,7 @@ impl Site {
     }
 
     fn shown(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
-        if whole(id, store)? == Found::Document(id.to_string()) {
+        if whole(id, store)? == StoredId::Document(id.to_string()) {
             let text = store.document(id)?;
             let tail = pages::remark(id, &store.remark(id)?, &self.door);
             return Ok(match ReportDocument::read(&text) {
@@ -230,7 +236,7 @@ impl Site {
         }
         let state = store.state(id)?;
         let remark = pages::remark(id, &store.remark(id)?, &self.door);
-        if let State::UnderWay(_) = state {
+        if let RunState::UnderWay(_) = state {
             let progress = store.progress(id)?;
             let live = follow::live(store, id, &progress)?;
             let lead = pages::above(Some(pages::stop(id, store.was_asked_to_stop(id)?, &self.door)));
@@ -263,7 +269,7 @@ impl Site {
     }
 
     fn stop(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
-        let State::UnderWay(maker) = store.state(id)? else {
+        let RunState::UnderWay(maker) = store.state(id)? else {
             return Ok(self.failure(409, "This run is not under way any more."));
         };
         // A second signal would kill it without a report.
@@ -286,15 +292,15 @@ impl Site {
     }
 }
 
-fn is_stream(place: &Place<'_>, request: &Request) -> bool {
-    matches!(place, Place::Events(_) | Place::Changes) && request.method == "GET"
+fn is_stream(place: &Route<'_>, request: &Request) -> bool {
+    matches!(place, Route::Events(_) | Route::Changes) && request.method == "GET"
 }
 
 /// Finds an object by its full id; addresses do not accept the beginning of an id.
-fn whole(id: &str, store: &Store) -> Result<Found, StoreError> {
+fn whole(id: &str, store: &Store) -> Result<StoredId, StoreError> {
     let found = store.find_any(id)?;
     match &found {
-        Found::Run(whole) | Found::Document(whole) if whole == id => Ok(found),
+        StoredId::Run(whole) | StoredId::Document(whole) if whole == id => Ok(found),
         _ => Err(StoreError::NotFound(id.to_string())),
     }
 }
@@ -313,8 +319,8 @@ mod tests {
 
     #[test]
     fn what_is_no_place_of_ours_is_nothing() {
-        assert_eq!(Place::of("/run/3fa2"), Some(Place::Run("3fa2")));
-        assert_eq!(Place::of("/run/3fa2/stop"), Some(Place::Stop("3fa2")));
+        assert_eq!(Route::of("/run/3fa2"), Some(Route::Run("3fa2")));
+        assert_eq!(Route::of("/run/3fa2/stop"), Some(Route::Stop("3fa2")));
         for path in [
             "",
             "//",
@@ -337,8 +343,8 @@ mod tests {
             "*",
             "/run/\u{e4}",
         ] {
-            assert_eq!(Place::of(path), None, "{path}");
+            assert_eq!(Route::of(path), None, "{path}");
         }
-        assert_eq!(Place::of(&format!("/run/{}", "a".repeat(65))), None);
+        assert_eq!(Route::of(&format!("/run/{}", "a".repeat(65))), None);
     }
 }

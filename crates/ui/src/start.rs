@@ -18,11 +18,11 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs that were started from the UI.
 #[derive(Debug, Default)]
-pub struct Started {
+pub struct StartedRuns {
     children: Mutex<Vec<Child>>,
 }
 
-impl Started {
+impl StartedRuns {
     fn children(&self) -> MutexGuard<'_, Vec<Child>> {
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));

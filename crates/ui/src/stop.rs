@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use lastdrop_store::Maker;
+use lastdrop_store::RunOwner;
 
 /// Sends SIGINT.
 ///
 /// # Errors
 /// If the process no longer exists, or belongs to another user.
-pub fn interrupt(maker: &Maker) -> io::Result<()> {
+pub fn interrupt(maker: &RunOwner) -> io::Result<()> {
     // The descriptor refers to one process and never to a successor with the same id. So check the identity
     // after opening it.
     let process = open(maker.pid)?;

@@ -103,7 +103,7 @@ fn each_piece(
 ) -> Result<()> {
     let mut form = exporter.begin(Runs::One);
     let mut given = Ok(());
-    let told = store.retell(id, |event| {
+    let told = store.replay_events(id, |event| {
         if given.is_ok()
             && let Some(piece) = form.see(event)
         {

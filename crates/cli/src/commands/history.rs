@@ -9,7 +9,7 @@ use lastdrop_report::export::EXPORTERS;
 use lastdrop_report::formats::{HistoryRow, Table, history_table};
 use lastdrop_report::table::aligned;
 use lastdrop_report::{Format, ReportDocument, history_line, run_text, timeline_text, utc};
-use lastdrop_store::{Entry, Found, State, Store, StoreError, What};
+use lastdrop_store::{HistoryEntry, ItemKind, RunState, Store, StoreError, StoredId};
 use serde_json::json;
 
 use crate::commands::export::write_pieces;
@@ -68,7 +68,7 @@ struct Listing {
 }
 
 struct ListedRun {
-    entry: Entry,
+    entry: HistoryEntry,
     /// So many runs of its experiment are not listed beside it; the experiment has not ended, or was killed.
     others: usize,
 }
@@ -96,16 +96,16 @@ impl Listing {
         let mut listing = Listing { runs: Vec::new(), documents: Vec::new() };
         for one in store.list(&[], 0, limit)?.entries {
             match one.what {
-                What::Document { schema } => {
+                ItemKind::Document { schema } => {
                     let (id, unix_ms, runs) = (one.id, one.at_unix_ms, one.part_count);
                     listing.documents.push(ListedDocument { id, unix_ms, schema, runs });
                 }
-                What::Run { label, url, state } => {
+                ItemKind::Run { label, url, state } => {
                     let run = match state {
-                        State::Ended(run) => Some(*run),
-                        State::UnderWay(_) | State::Unfinished => None,
+                        RunState::Ended(run) => Some(*run),
+                        RunState::UnderWay(_) | RunState::Unfinished => None,
                     };
-                    let entry = Entry { id: one.id, started_unix_ms: one.at_unix_ms, label, url, run };
+                    let entry = HistoryEntry { id: one.id, started_unix_ms: one.at_unix_ms, label, url, run };
                     listing.runs.push(ListedRun { entry, others: one.part_count.saturating_sub(1) });
                 }
             }
@@ -195,7 +195,7 @@ pub fn show(args: ShowArgs) -> Result<Exit> {
     let store = open(args.store)?;
     let id = match (store.find(&args.id), store.find_any(&args.id)) {
         // 'last' is a run here, and the beginning of an id may be that of a run and of a document.
-        (Err(StoreError::NotFound(_)), Ok(Found::Document(id))) => {
+        (Err(StoreError::NotFound(_)), Ok(StoredId::Document(id))) => {
             return show_document(&store, &id, json, csv.is_some(), format);
         }
         (found, _) => found?,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_model::units::show_bytes;
 use lastdrop_report::html::{ReportDocument, html_report};
-use lastdrop_store::{Found, Store};
+use lastdrop_store::{Store, StoredId};
 
 use crate::commands::compare::compare_runs;
 use crate::commands::default_store;
@@ -70,8 +70,8 @@ fn read(name: &str, store: Option<&Store>) -> Result<Vec<ReportDocument>> {
     }
     let store = store.with_context(|| format!("there is no file {name}, and no store of runs to look in"))?;
     match store.find_any(name)? {
-        Found::Run(id) => Ok(vec![ReportDocument::Run(Box::new(store.load(&id)?))]),
-        Found::Document(id) => {
+        StoredId::Run(id) => Ok(vec![ReportDocument::Run(Box::new(store.load(&id)?))]),
+        StoredId::Document(id) => {
             let text = store.document(&id)?;
             Ok(ReportDocument::read(&text).map_err(|why| UsageError(format!("{id}: {why}")))?)
         }

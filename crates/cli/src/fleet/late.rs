@@ -6,7 +6,7 @@ use anyhow::Result;
 use lastdrop_fleet::{Fleet, RecordId, RemoteRunEvent, StartOptions};
 use lastdrop_lab::fleet::put_together;
 use lastdrop_model::Run;
-use lastdrop_store::{KeptWord, Store, Word};
+use lastdrop_store::{AgentRecord, RecordBody, Store};
 
 use crate::stdio::note;
 
@@ -28,7 +28,7 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
         if names.is_empty() || fleet.agents()?.iter().any(|a| a.busy.as_deref() == Some(&run)) {
             continue;
         }
-        let id = |w: KeptWord| RecordId { run: run.clone(), agent: w.agent, epoch: w.epoch, seq: w.seq };
+        let id = |w: AgentRecord| RecordId { run: run.clone(), agent: w.agent, epoch: w.epoch, seq: w.seq };
         let have: Vec<RecordId> = store.words(&run)?.into_iter().map(id).collect();
         // Of a run that is whole all was taken; that it was, never reached the broker.
         let again = have.is_empty() && store.load(&run)?.agents.iter().filter(|a| a.complete).count() == names.len();
@@ -36,8 +36,8 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
         let mut quiet = 0;
         while quiet < QUIETS {
             let (id, what) = match flight.next(QUIET)? {
-                Some(RemoteRunEvent::Arrived(arrived)) => (arrived.id, Word::Record(arrived.bytes)),
-                Some(RemoteRunEvent::Ended(end)) => (end.id, Word::Last(end.error)),
+                Some(RemoteRunEvent::Arrived(arrived)) => (arrived.id, RecordBody::Record(arrived.bytes)),
+                Some(RemoteRunEvent::Ended(end)) => (end.id, RecordBody::Last(end.error)),
                 Some(RemoteRunEvent::Lost { .. } | RemoteRunEvent::Back { .. } | RemoteRunEvent::Status(_)) => continue,
                 None if fleet.waiting()?.iter().any(|w| w.run == run) => {
                     quiet += 1;
@@ -47,7 +47,7 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
             };
             quiet = 0;
             if !again {
-                store.keep_word(&run, &KeptWord { agent: id.agent.clone(), epoch: id.epoch, seq: id.seq, what })?;
+                store.keep_word(&run, &AgentRecord { agent: id.agent.clone(), epoch: id.epoch, seq: id.seq, what })?;
             }
             flight.commit(&id);
         }

@@ -8,7 +8,7 @@ use lastdrop_load::schedule::Due;
 use lastdrop_load::share::Share;
 use lastdrop_model::run::{End, RunBuilder};
 use lastdrop_model::{Micros, Run, Validity};
-use lastdrop_store::{Store, Word};
+use lastdrop_store::{RecordBody, Store};
 
 use super::{Account, Member};
 use crate::lab::LabError;
@@ -48,12 +48,12 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     for word in words {
         let Some(member) = members.iter().position(|m| m.name == word.agent) else { continue };
         match word.what {
-            Word::Record(bytes) => {
+            RecordBody::Record(bytes) => {
                 if let Err(why) = account.take(member, word.epoch, word.seq, &bytes) {
                     account.distrust(member, &why);
                 }
             }
-            Word::Last(error) => account.ended(member, word.epoch, word.seq, error),
+            RecordBody::Last(error) => account.ended(member, word.epoch, word.seq, error),
         }
     }
     let mut told: Vec<Merged> = std::iter::from_fn(|| account.pop()).collect();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_load::{Merged, files};
 use lastdrop_model::{Event, Plan};
-use lastdrop_store::{KeptAgent, KeptWord, Store, Word};
+use lastdrop_store::{AgentRecord, RecordBody, RunAgent, Store};
 
 use super::order::{PartOrder, check, files_of};
 use super::{Account, Link, Member, Order, Told, tape};
@@ -64,21 +64,21 @@ struct Book<'a> {
 
 impl Book<'_> {
     fn begin(&self) {
-        let agent = |m: &Member| KeptAgent {
+        let agent = |m: &Member| RunAgent {
             name: m.name.clone(),
             weight: m.weight,
             offset_us: m.offset_us,
             error_us: m.error_us,
         };
-        let agents: Vec<KeptAgent> = self.members.iter().map(agent).collect();
+        let agents: Vec<RunAgent> = self.members.iter().map(agent).collect();
         // A store that cannot be written is told of by whoever keeps the seconds.
         let _ = self.store.map(|store| store.keep_agents(self.run, &agents));
     }
 
     /// May whoever carried it forget it? Where nobody keeps the run, it may.
-    fn keep(&self, member: usize, epoch: u64, seq: u64, what: Word) -> bool {
+    fn keep(&self, member: usize, epoch: u64, seq: u64, what: RecordBody) -> bool {
         let (Some(store), Some(m)) = (self.store, self.members.get(member)) else { return true };
-        let kept = store.keep_word(self.run, &KeptWord { agent: m.name.clone(), epoch, seq, what }).is_ok();
+        let kept = store.keep_word(self.run, &AgentRecord { agent: m.name.clone(), epoch, seq, what }).is_ok();
         self.is_short.set(self.is_short.get() || !kept);
         kept
     }
@@ -128,13 +128,13 @@ impl<L: Link> Carrier for Fleet<L> {
                     if let Err(why) = account.take(member, epoch, seq, &bytes) {
                         account.distrust(member, &why);
                     }
-                    if book.keep(member, epoch, seq, Word::Record(bytes)) {
+                    if book.keep(member, epoch, seq, RecordBody::Record(bytes)) {
                         self.link.kept();
                     }
                 }
                 Some(Told::Ended { member, epoch, records, error }) => {
                     account.ended(member, epoch, records, error.clone());
-                    if book.keep(member, epoch, records, Word::Last(error)) {
+                    if book.keep(member, epoch, records, RecordBody::Last(error)) {
                         self.link.kept();
                     }
                 }

@@ -47,7 +47,7 @@ impl Secret {
 
 /// The secrets and names that a request is checked against.
 #[derive(Debug)]
-pub struct Door {
+pub struct Authenticator {
     pub token: Secret,
     session: Secret,
     /// The key in our forms.
@@ -60,7 +60,7 @@ pub struct Door {
 
 /// The decision about a request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum AccessDecision {
     /// It has the token, and gets this cookie.
     Exchange(String),
     In,
@@ -68,13 +68,13 @@ pub enum Entry {
     Refused,
 }
 
-impl Door {
+impl Authenticator {
     /// # Errors
     /// If the system provides no random bytes.
-    pub fn new(address: SocketAddr, names: Vec<String>, tls: bool) -> Result<Door, rustls::Error> {
+    pub fn new(address: SocketAddr, names: Vec<String>, tls: bool) -> Result<Authenticator, rustls::Error> {
         let provider = rustls::crypto::ring::default_provider();
         let secret = || Secret::new(provider.secure_random);
-        Ok(Door { token: secret()?, session: secret()?, key: secret()?, address, names, tls })
+        Ok(Authenticator { token: secret()?, session: secret()?, key: secret()?, address, names, tls })
     }
 
     fn scheme(&self) -> &'static str {
@@ -117,20 +117,20 @@ impl Door {
     }
 
     /// Decides about a request that came to this local address.
-    pub fn enter(&self, request: &Request, local: IpAddr) -> Entry {
+    pub fn enter(&self, request: &Request, local: IpAddr) -> AccessDecision {
         let host = request.field("host").unwrap_or_default().to_ascii_lowercase();
         if !self.is_our_host(&host, local) {
-            return Entry::Refused;
+            return AccessDecision::Refused;
         }
         if let Some(token) = request.asked("token") {
             let right = request.path == "/" && request.method == "GET" && self.token.is(token);
-            return if right { Entry::Exchange(self.cookie()) } else { Entry::Refused };
+            return if right { AccessDecision::Exchange(self.cookie()) } else { AccessDecision::Refused };
         }
         let changes = !["GET", "HEAD"].contains(&request.method.as_str());
         if self.has_session(request) && self.is_for_us(request, &host, changes) && (!changes || self.has_key(request)) {
-            Entry::In
+            AccessDecision::In
         } else {
-            Entry::Refused
+            AccessDecision::Refused
         }
     }
 
@@ -185,9 +185,9 @@ mod tests {
 
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn door() -> Door {
+    fn door() -> Authenticator {
         let names = vec!["localhost".into()];
-        Door::new("127.0.0.1:8080".parse().expect("an address"), names, false).expect("random bytes")
+        Authenticator::new("127.0.0.1:8080".parse().expect("an address"), names, false).expect("random bytes")
     }
 
     fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Request {
@@ -219,10 +219,14 @@ mod tests {
             ("", false),
         ] {
             let entry = door.enter(&request("GET", &path, &[("Host", host)]), LOCAL);
-            assert_eq!(matches!(entry, Entry::Exchange(_)), right, "{host}");
+            assert_eq!(matches!(entry, AccessDecision::Exchange(_)), right, "{host}");
         }
         let refused = |method, path: &str, fields: &[_]| {
-            assert_eq!(door.enter(&request(method, path, fields), LOCAL), Entry::Refused, "{method} {path} {fields:?}");
+            assert_eq!(
+                door.enter(&request(method, path, fields), LOCAL),
+                AccessDecision::Refused,
+                "{method} {path} {fields:?}"
+            );
         };
         refused("GET", "/?token=", &[HOST]);
         refused("GET", "/?token=x", &[HOST]);
@@ -244,7 +248,7 @@ mod tests {
         let with = |method: &str, more: &[(&str, &str)], body: &str| {
             let fields = [&[HOST, ("Cookie", session.as_str())], more].concat();
             let request = Request { body: body.into(), ..request(method, "/", &fields) };
-            (door.enter(&request, LOCAL) == Entry::In, door.may_follow(&request))
+            (door.enter(&request, LOCAL) == AccessDecision::In, door.may_follow(&request))
         };
         let (ours, same) = (("Origin", "http://127.0.0.1:8080"), ("Sec-Fetch-Site", "same-origin"));
         assert_eq!(with("GET", &[], ""), (true, false), "curl, and no news for it");
@@ -284,7 +288,7 @@ mod tests {
     fn its_url_is_one_of_its_names() {
         let url = |address: &str, names: &[&str], tls| {
             let names = names.iter().map(ToString::to_string).collect();
-            let door = Door::new(address.parse().expect("an address"), names, tls).expect("random bytes");
+            let door = Authenticator::new(address.parse().expect("an address"), names, tls).expect("random bytes");
             door.url().split("/?token=").next().unwrap_or_default().to_string()
         };
         assert_eq!(url("127.0.0.1:8080", &["localhost"], false), "http://127.0.0.1:8080");

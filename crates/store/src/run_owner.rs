@@ -11,7 +11,7 @@ use crate::{Store, StoreError};
 /// Identifies a process of this machine. A process id alone is reused, and means another process in another
 /// namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Maker {
+pub struct RunOwner {
     /// Contents of `/proc/sys/kernel/random/boot_id`.
     boot: String,
     /// Inode of its PID namespace.
@@ -21,35 +21,35 @@ pub struct Maker {
     start_ticks: u64,
 }
 
-impl Maker {
+impl RunOwner {
     /// Returns this process; `None` if /proc cannot be read.
     #[must_use]
-    pub fn own() -> Option<Maker> {
-        Maker::of(std::process::id() as i32)
+    pub fn own() -> Option<RunOwner> {
+        RunOwner::of(std::process::id() as i32)
     }
 
     /// Returns a running process that is not a zombie.
-    fn of(pid: i32) -> Option<Maker> {
+    fn of(pid: i32) -> Option<RunOwner> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // A program's name may contain anything, so parse what follows its last parenthesis.
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let start_ticks = fields.get(19)?.parse().ok().filter(|_| !matches!(fields[0], "Z" | "X"))?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_string();
         let namespace = fs::metadata("/proc/self/ns/pid").ok()?.ino();
-        Some(Maker { boot, namespace, pid, start_ticks })
+        Some(RunOwner { boot, namespace, pid, start_ticks })
     }
 
     /// Returns whether this same process is still running.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        Maker::of(self.pid).as_ref() == Some(self)
+        RunOwner::of(self.pid).as_ref() == Some(self)
     }
 }
 
 impl Store {
     /// Stores that this process makes a run.
     pub(crate) fn keep_maker(&self, run: &str) -> Result<(), StoreError> {
-        let Some(own) = Maker::own() else { return Ok(()) };
+        let Some(own) = RunOwner::own() else { return Ok(()) };
         self.connection().execute(
             "INSERT OR REPLACE INTO makers VALUES (?, ?, ?, ?, ?, 0)",
             params![run, own.boot, own.namespace as i64, own.pid, own.start_ticks as i64],
@@ -62,7 +62,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn maker(&self, run: &str) -> Result<Option<Maker>, StoreError> {
+    pub fn maker(&self, run: &str) -> Result<Option<RunOwner>, StoreError> {
         let sql = "SELECT boot, namespace, pid, start_ticks FROM makers JOIN runs ON runs.id = makers.run
              WHERE run = ?1 AND document IS NULL AND makers.rowid = (SELECT max(other.rowid) FROM makers AS other
              WHERE (other.boot, other.namespace, other.pid, other.start_ticks)
@@ -70,7 +70,7 @@ impl Store {
         let maker = self
             .connection()
             .query_row(sql, [run], |r| {
-                Ok(Maker {
+                Ok(RunOwner {
                     boot: r.get(0)?,
                     namespace: r.get::<_, i64>(1)? as u64,
                     pid: r.get(2)?,
@@ -78,7 +78,7 @@ impl Store {
                 })
             })
             .optional()?;
-        Ok(maker.filter(Maker::is_alive))
+        Ok(maker.filter(RunOwner::is_alive))
     }
 
     /// Records that a run was asked to stop; returns false if it was asked before. A second signal would end
@@ -147,7 +147,7 @@ mod tests {
         let store = Store::open(&dir.path().join("s")).expect("opens");
         let begin = |id: &str| store.begin(id, 1, "", &plan(), &serde_json::json!({})).expect("writes");
         begin("a");
-        assert_eq!(store.maker("a").expect("read"), Maker::own());
+        assert_eq!(store.maker("a").expect("read"), RunOwner::own());
         assert_eq!(store.run_of(std::process::id()).expect("read").as_deref(), Some("a"));
         // A process makes one run at a time, so an earlier run without an end has failed.
         begin("b");

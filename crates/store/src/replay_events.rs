@@ -16,7 +16,7 @@ impl Store {
     ///
     /// # Errors
     /// If the run does not exist or is damaged. Events before the damage were already passed to `tell`.
-    pub fn retell(&self, id: &str, mut tell: impl FnMut(&Event<'_>)) -> Result<(), StoreError> {
+    pub fn replay_events(&self, id: &str, mut tell: impl FnMut(&Event<'_>)) -> Result<(), StoreError> {
         let run = self.load(id)?;
         tell(&Event::Began {
             id: Cow::Borrowed(&run.id),
@@ -87,7 +87,7 @@ mod tests {
                 other => format!("{other:?}"),
             });
         };
-        store.retell("cafe0001", &mut tell).expect("told");
+        store.replay_events("cafe0001", &mut tell).expect("told");
         let answered = second(0).counts.answered;
         assert_eq!(told[..3], ["cafe0001 7 again".to_string(), format!("s0 {answered}"), "l1.02".into()]);
         assert_eq!(
