@@ -105,7 +105,7 @@ fn each_piece(
     let mut given = Ok(());
     let told = store.replay_events(id, |event| {
         if given.is_ok()
-            && let Some(piece) = form.see(event)
+            && let Some(piece) = form.encode(event)
         {
             given = give(piece);
         }

@@ -76,7 +76,7 @@ struct Export {
 
 impl Observer for Export {
     fn see(&mut self, event: &Event<'_>) {
-        if let Some(piece) = self.form.see(event) {
+        if let Some(piece) = self.form.encode(event) {
             self.sink.take(piece);
         }
     }

@@ -83,7 +83,7 @@ impl Screen {
 impl Observer for Screen {
     fn see(&mut self, event: &Event<'_>) {
         if !self.shared.gone.load(Ordering::Relaxed) {
-            lock(&self.shared.live).see(event);
+            lock(&self.shared.live).on_event(event);
         }
     }
 

@@ -86,7 +86,7 @@ impl CsvEncoder {
 }
 
 impl Encoder for CsvEncoder {
-    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
+    fn encode(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         let mut out = String::new();
         // The previous run may have failed, without an `Ended` event.
         if let Event::Began { id, .. } = event {
@@ -97,7 +97,7 @@ impl Encoder for CsvEncoder {
                 out += HEADING;
             }
         }
-        self.phases.see(event);
+        self.phases.on_event(event);
         match event {
             Event::Second { slice } => self.waiting.push_back(self.second(slice)),
             Event::Sample { look } => {

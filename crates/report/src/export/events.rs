@@ -31,7 +31,7 @@ impl Exporter for Events {
 struct JsonLinesEncoder;
 
 impl Encoder for JsonLinesEncoder {
-    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
+    fn encode(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
         let text = match event {
             // Single requests belong in the log export.
             Event::Exchanges { .. } => return None,

@@ -72,8 +72,8 @@ impl HdrLogEncoder {
 }
 
 impl Encoder for HdrLogEncoder {
-    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
-        self.phases.see(event);
+    fn encode(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
+        self.phases.on_event(event);
         match event {
             Event::Began { id, started_unix_ms, .. } => {
                 self.run = tag(id);

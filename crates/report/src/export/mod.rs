@@ -31,7 +31,7 @@ pub trait Exporter: Debug + Sync {
 /// Encodes events into pieces of one format.
 pub trait Encoder: Debug {
     /// Takes the next event and returns the output that is ready now.
-    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>>;
+    fn encode(&mut self, event: &Event<'_>) -> Option<Vec<u8>>;
 }
 
 /// How the pieces of a format combine.
@@ -108,7 +108,7 @@ mod fixtures {
 
     /// Feeds these events and returns all pieces.
     pub(super) fn pieces(form: &mut dyn Encoder, events: &[Event<'_>]) -> Vec<Vec<u8>> {
-        events.iter().filter_map(|e| form.see(e)).collect()
+        events.iter().filter_map(|e| form.encode(e)).collect()
     }
 
     /// Feeds these events and returns the text of all pieces.

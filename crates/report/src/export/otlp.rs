@@ -37,8 +37,8 @@ struct OtlpEncoder {
 }
 
 impl Encoder for OtlpEncoder {
-    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
-        self.totals.see(event);
+    fn encode(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
+        self.totals.on_event(event);
         matches!(event, Event::Second { .. }).then(|| message(&self.totals).encode_to_vec())
     }
 }

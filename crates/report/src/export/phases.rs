@@ -16,7 +16,7 @@ struct Phase {
 pub(super) struct Phases(Vec<Phase>);
 
 impl Phases {
-    pub fn see(&mut self, event: &Event<'_>) {
+    pub fn on_event(&mut self, event: &Event<'_>) {
         match event {
             Event::Began { plan, .. } => {
                 self.0 = plan

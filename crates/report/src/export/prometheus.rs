@@ -36,8 +36,8 @@ struct PrometheusEncoder {
 }
 
 impl Encoder for PrometheusEncoder {
-    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
-        self.totals.see(event);
+    fn encode(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
+        self.totals.on_event(event);
         let news =
             matches!(event, Event::Began { .. } | Event::Second { .. } | Event::Ended { .. } | Event::Failed { .. });
         news.then(|| page(&self.totals).into_bytes())

@@ -50,8 +50,8 @@ impl Totals {
         }
     }
 
-    pub fn see(&mut self, event: &Event<'_>) {
-        self.phases.see(event);
+    pub fn on_event(&mut self, event: &Event<'_>) {
+        self.phases.on_event(event);
         match event {
             Event::Began { id, started_unix_ms, label, plan, .. } => {
                 (self.id, self.label, self.url) = (id.to_string(), label.to_string(), plan.url.to_string());

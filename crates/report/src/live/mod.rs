@@ -94,14 +94,14 @@ struct PhaseSoFar {
     counts: Counts,
     status: BTreeMap<u16, u64>,
     response: Histogram,
-    latest: Option<LatestSecond>,
+    latest: Option<SecondNumbers>,
     /// Whole seconds of it that have passed.
     passed: u32,
 }
 
 /// Numbers of the latest second with requests.
 #[derive(Debug, Clone, Copy)]
-struct LatestSecond {
+struct SecondNumbers {
     due_rps: f64,
     answered_rps: f64,
     unanswered: u64,
@@ -142,7 +142,7 @@ fn clock(seconds: usize) -> String {
 
 impl LiveExperiment {
     /// Processes an event, which costs some tens of microseconds per second of load.
-    pub fn see(&mut self, event: &Event<'_>) {
+    pub fn on_event(&mut self, event: &Event<'_>) {
         self.version += 1;
         match event {
             Event::Began { plan, .. } => self.began(plan),
@@ -285,7 +285,7 @@ impl LiveExperiment {
         }
         if left > 0.0 {
             phase.passed = phase.passed.max(slice.second + 1);
-            phase.latest = Some(LatestSecond {
+            phase.latest = Some(SecondNumbers {
                 due_rps: slice.counts.due as f64 / span_s,
                 answered_rps: slice.counts.answered as f64 / span_s,
                 unanswered: slice.counts.failed.total() + slice.counts.timed_out,

@@ -35,7 +35,7 @@ fn plan() -> KeptPlan {
 
 fn began(live: &mut LiveExperiment) {
     let plan = plan();
-    live.see(&Event::Began {
+    live.on_event(&Event::Began {
         id: "abc".into(),
         started_unix_ms: 5,
         label: "".into(),
@@ -51,7 +51,7 @@ fn second(live: &mut LiveExperiment, n: u32) {
     for i in 0..1000u64 {
         slice.record(Kind::Response, 900 + i * i / 50);
     }
-    live.see(&Event::Second { slice: Cow::Owned(slice) });
+    live.on_event(&Event::Second { slice: Cow::Owned(slice) });
 }
 
 fn look(live: &mut LiveExperiment, n: u32) {
@@ -76,7 +76,7 @@ fn some_run() -> LiveExperiment {
         second(&mut live, n);
         look(&mut live, n);
     }
-    live.see(&Event::Mark { mark: Cow::Owned(Mark { t_s: 4.2, text: "deployed \x1b[2J".into() }) });
+    live.on_event(&Event::Mark { mark: Cow::Owned(Mark { t_s: 4.2, text: "deployed \x1b[2J".into() }) });
     live
 }
 
@@ -101,10 +101,10 @@ fn trial(settings: &Settings, objective: f64, valid: bool) -> Trial {
 
 fn some_tune() -> LiveExperiment {
     let mut live = LiveExperiment::default();
-    live.see(&Event::Stage { stage: Stage::Search });
+    live.on_event(&Event::Stage { stage: Stage::Search });
     for (i, (workers, rps)) in [(4, 310.0), (16, 1220.0), (64, 900.0), (128, 0.0)].into_iter().enumerate() {
         let settings = Settings::from([("MaxRequestWorkers".to_string(), Setting::read(&workers.to_string()))]);
-        live.see(&Event::TrialBegan {
+        live.on_event(&Event::TrialBegan {
             trial: TrialBegan {
                 number: i as u64 + 1,
                 role: "search".into(),
@@ -118,9 +118,9 @@ fn some_tune() -> LiveExperiment {
             look(&mut live, n);
         }
         let trial = trial(&settings, rps, rps > 0.0);
-        live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
+        live.on_event(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
     }
-    live.see(&Event::Leading {
+    live.on_event(&Event::Leading {
         lead: Lead {
             what: "MaxRequestWorkers 16".into(),
             ratio: 3.94,
@@ -140,7 +140,7 @@ fn some_diagnosis() -> LiveExperiment {
         because: "busy workers 8".into(),
         confidence,
     };
-    live.see(&Event::Suspicion {
+    live.on_event(&Event::Suspicion {
         suspicion: Suspicion {
             suspects: vec![
                 suspect("workers-exhausted", "every worker is at work, connections wait", 90),
@@ -236,7 +236,7 @@ fn on_a_large_screen_everything_about_the_load_stands_together() {
     began(&mut live);
     let mut slice = Slice::new(0, 0);
     (20_000..40_000).step_by(100).for_each(|us| slice.record(Kind::Response, us));
-    live.see(&Event::Second { slice: Cow::Owned(slice) });
+    live.on_event(&Event::Second { slice: Cow::Owned(slice) });
     let screen =
         text(&live, &ScreenOptions { elapsed: Duration::from_secs(95), ..ScreenOptions::default() }, (200, 60));
     let row = |what: &str| screen.lines().position(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}:\n{screen}"));
@@ -262,7 +262,7 @@ fn what_was_tried_under_another_load_is_not_the_best() {
     let mut live = some_tune();
     let settings = Settings::from([("KeepAlive".to_string(), Setting::read("On"))]);
     let trial = Trial { role: "advice".into(), ..trial(&settings, 9000.0, true) };
-    live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
+    live.on_event(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
     let screen = text(&live, &ScreenOptions::default(), (120, 40));
     let starred = screen.lines().find(|l| l.contains('★')).expect("a best one");
     assert!(starred.contains("1,220/s") && screen.contains("9,000/s"), "{screen}");
@@ -284,7 +284,7 @@ fn a_rate_that_failed_bounds_the_one_that_held() {
             why: if ok { "" } else { "p99 is 900 ms" }.into(),
             run: String::new(),
         };
-        live.see(&Event::TrialDone { outcome: Outcome::Capacity { step: Cow::Owned(step) } });
+        live.on_event(&Event::TrialDone { outcome: Outcome::Capacity { step: Cow::Owned(step) } });
     }
     let screen = text(&live, &ScreenOptions::default(), (80, 24));
     assert!(screen.contains("200/s held, 300/s not"), "{screen}");
@@ -296,7 +296,7 @@ fn a_line_that_is_cut_off_says_so() {
     let long = ("KeepAliveTimeout".repeat(2), Setting::read("15"));
     let settings = Settings::from([long, ("workers".to_string(), Setting::read("150"))]);
     let trial = trial(&settings, 50.0, true);
-    live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
+    live.on_event(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
     for (width, is_whole) in [(80, false), (120, true)] {
         let screen = text(&live, &ScreenOptions::default(), (width, 60));
         let row = screen.lines().find(|l| l.contains("KeepAliveTimeoutKeep")).expect("its row");
