@@ -222,7 +222,7 @@ impl Conversation {
                     return Err(AskError::Ended { agent: agent() });
                 }
                 Ok(Reply::Refused(why)) => return Err(AskError::Refused { agent: agent(), why }),
-                Ok(_) => Some("it answers what nobody understands".into()),
+                Ok(_) => Some("it sent an unknown reply".into()),
                 Err(why) => Some(why),
             };
             if let Ok(answer) = tokio::time::timeout(AGAIN, answers.next()).await {

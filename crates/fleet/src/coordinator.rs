@@ -73,7 +73,7 @@ pub enum FleetError {
     Run(String),
     #[error("two agents are called {0}: give one of them another --name")]
     SameName(String),
-    #[error("nobody is to take part")]
+    #[error("no agent is to take part")]
     Nobody,
     #[error("{}", refused(.0))]
     Refused(Vec<(String, String)>),

@@ -201,7 +201,7 @@ impl Outbox {
             for item in failed.into_iter().rev() {
                 queue.waiting.push_front(item);
             }
-            // A lost connection is not this agent's trouble; others notice it anyway.
+            // A lost connection is not reported as trouble: it is noticed anyway.
             queue.trouble = trouble.filter(|_| link.is_up());
             self.changed.notify_all();
             if pause && !queue.closed {

@@ -199,7 +199,7 @@ pub(crate) async fn ask(client: &Client, to: String, message: &[u8], within: Dur
     let request = async_nats::Request::new().payload(Bytes::copy_from_slice(message)).timeout(Some(within));
     match client.send_request(to, request).await {
         Ok(answer) => serde_json::from_slice(&answer.payload)
-            .map_err(|_| "it answers what nobody understands: another version?".into()),
+            .map_err(|_| "it sent an unknown reply: is it another version?".into()),
         Err(e) if e.kind() == RequestErrorKind::NoResponders => Err("it is not there any more".into()),
         Err(e) if e.kind() == RequestErrorKind::TimedOut => Err(format!("it has not answered within {within:?}")),
         Err(e) => Err(chain(&e)),

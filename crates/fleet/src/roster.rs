@@ -91,7 +91,7 @@ pub enum ChooseError {
     Twice(String),
     #[error("{0:?} is no weight of an agent: a number above 0, as in a*2,b")]
     Weight(String),
-    #[error("{0:?} says nothing: all, a number, or names with weights (a*2,b)")]
+    #[error("{0:?} selects no agents: give all, a number, or names with weights (a*2,b)")]
     Empty(String),
 }
 

@@ -55,7 +55,7 @@ impl JoinAttempt {
                 _ => Ok(()),
             },
             Err(e) if e.kind() == RequestErrorKind::NoResponders => {
-                Err(self.not_yet("its doorkeeper is not there yet".into()))
+                Err(self.not_yet("its broker does not answer join requests yet".into()))
             }
             Err(e) => Err(self.not_yet(chain(&e))),
         }

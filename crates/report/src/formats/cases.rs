@@ -52,8 +52,7 @@ pub(super) fn of_documents(shown: &[ReportDocument]) -> Result<String, String> {
         ReportDocument::Doctor(d) => Ok(of_doctor(d)),
         ReportDocument::Sweep(d) => Ok(of_sweep(d)),
         ReportDocument::Size(_) | ReportDocument::Trace(_) | ReportDocument::Profile(_) => {
-            Err("this asks nothing of a server that it could pass or fail; there are text, json, csv and md"
-                .to_string())
+            Err("this document has nothing that a server could pass or fail; choose text, json, csv or md".to_string())
         }
     };
     Ok(written(&shown.iter().map(suite).collect::<Result<Vec<_>, _>>()?))
