@@ -65,8 +65,9 @@ pub fn judge(
 const UNSEEN: &str = "not known and cannot be judged: the server's processes could not be looked at from here (on another machine, or \
                       another user's)";
 
-/// CPU of the measured phase, in the unit of the metric: of a request that of the server and all behind it, which is counted over the whole
-/// phase where they are on this machine. Otherwise looks at the server tell; one counts by how much of its time lies within the phase.
+/// Returns the CPU of the measured phase in the metric's unit. CPU per request covers the server and its
+/// backends over the whole phase, if they run on this machine. Otherwise the value comes from samples, each
+/// weighted by its overlap with the phase.
 fn cpu(metric: &Metric, phases: &[PhaseReport], server: Option<&ServerTimeline>) -> Option<f64> {
     let at = phases.iter().position(|p| p.measured)?;
     let counted = phases[at].server_cpu.map(|cpu| cpu.us_per_request).filter(|us| *us > 0.0);

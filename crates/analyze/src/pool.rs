@@ -149,7 +149,6 @@ impl Profile {
 /// Returns the spare workers for a pool of at most `workers`, in the proportions of field-notes.md. Of 40, a
 /// dedicated machine starts 20 and keeps 20 to 35 idle; one with other work starts 5 and keeps 5 to 10. A
 /// bursty one keeps nearly all, so that children are ready for the burst.
-/// other work 5 and 5 to 10; a bursty one keeps nearly all, so that children wait for the burst.
 #[must_use]
 pub fn spares(profile: Profile, workers: u64) -> SpareWorkers {
     let part = |of_40: u64| (workers * of_40).div_ceil(40).clamp(1, workers.max(1));
@@ -158,7 +157,7 @@ pub fn spares(profile: Profile, workers: u64) -> SpareWorkers {
         Profile::Shared => (part(5), part(5), part(10)),
         Profile::Bursty => (part(40), part(30), part(40)),
     };
-    // httpd raises MaxSpareServers to MinSpareServers + 1 without a word; say what will be.
+    // httpd silently raises MaxSpareServers to MinSpareServers + 1, so report that value.
     SpareWorkers { start, min_spare, max_spare: max_spare.max(min_spare + 1) }
 }
 

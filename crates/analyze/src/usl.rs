@@ -229,7 +229,7 @@ fn best_power(sorted: &[&StaircaseStep]) -> Option<usize> {
     (0..sorted.len()).max_by(|a, b| power(sorted[*a]).total_cmp(&power(sorted[*b])))
 }
 
-/// 95 % by a bootstrap of the residuals.
+/// The 95 % interval, by a bootstrap of the residuals.
 fn knee_interval(stairs: &[StaircaseStep], law: Law, usl: &Usl) -> [f64; 2] {
     const REPLICATES: usize = 400;
     let points = points(stairs);
@@ -273,7 +273,7 @@ impl Staircase {
         Staircase { most: most.max(1), refinements: 0 }
     }
 
-    /// The next number of users, after those that were measured; None when it is enough.
+    /// Returns the next number of users after the measured ones; `None` when done.
     pub fn ask(&mut self, measured: &[StaircaseStep]) -> Option<u32> {
         let mut sorted: Vec<&StaircaseStep> = measured.iter().collect();
         sorted.sort_by_key(|s| s.users);
@@ -298,7 +298,7 @@ impl Staircase {
     }
 }
 
-/// Have two doublings in a row added next to nothing, or has throughput fallen well below its best?
+/// Returns whether two doublings in a row added next to nothing, or throughput fell well below its best.
 fn is_past(sorted: &[&StaircaseStep]) -> bool {
     let gain = |i: usize| sorted[i].rps < 1.1 * sorted[i - 1].rps;
     let n = sorted.len();

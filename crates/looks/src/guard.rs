@@ -338,7 +338,14 @@ impl Guard<'_> {
         }
     }
 
-    fn asked(&mut self, worker: &Worker, why: &BrokenLimit, workers: &[WorkerSample], real_memory: Option<u64>, acted: bool) {
+    fn asked(
+        &mut self,
+        worker: &Worker,
+        why: &BrokenLimit,
+        workers: &[WorkerSample],
+        real_memory: Option<u64>,
+        acted: bool,
+    ) {
         self.summary.asked += 1;
         let requests = workers.iter().find(|w| w.pid == worker.pid).and_then(|w| w.requests);
         let (pid, age_s) = (worker.pid, worker.age_s);

@@ -64,7 +64,7 @@ impl Store {
     /// Stores a sample of the server.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// If the store cannot be written.
     pub fn look(&self, id: &str, look: &Sample) -> Result<(), StoreError> {
         self.connection()
             .prepare_cached("INSERT OR REPLACE INTO looks (run, t_ms, document) VALUES (?, ?, ?)")?
@@ -221,7 +221,7 @@ pub(crate) fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, Store
     Histogram::decode(bytes).map_err(|e| damaged(run, e))
 }
 
-/// Those of the first stores are plain text.
+/// The first stores have samples as plain text.
 pub(crate) fn read_look(run: &str, document: ValueRef<'_>) -> Result<Sample, StoreError> {
     match document {
         ValueRef::Blob(bytes) => read_json(run, &inflate(run, bytes)?),

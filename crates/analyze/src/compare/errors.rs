@@ -46,7 +46,7 @@ mod tests {
             MetricVerdict::NoDifference
         );
         assert_eq!(errors((0.0, 1000.0), (60.0, 1000.0), 1.0, 0.01).expect("counts").verdict, MetricVerdict::Worse);
-        // The same in one burst says much less.
+        // The same errors in one burst are much weaker evidence.
         assert_eq!(
             errors((10.0, 1000.0), (40.0, 1000.0), 20.0, 0.01).expect("counts").verdict,
             MetricVerdict::NoDifference

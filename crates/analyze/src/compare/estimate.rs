@@ -40,7 +40,7 @@ impl Estimate {
         let verdict = if self.is_clear(alpha) {
             // More answers are better; more time and more errors are worse.
             if (self.log > 0.0) == (name == "rps") { MetricVerdict::Better } else { MetricVerdict::Worse }
-        // What this metric alone would call a difference is not called none.
+        // A difference that this metric alone would show makes the verdict inconclusive, not "no difference".
         } else if self.is_clear(ALPHA) || smallest > WIDEST && name != "errors" {
             MetricVerdict::Inconclusive
         } else {

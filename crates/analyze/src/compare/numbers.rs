@@ -86,7 +86,7 @@ mod tests {
         let c = numbers(&[block(100.0, Some(5e3))], &[block(900.0, None)], false, &assumed_floor());
         assert_eq!(c.verdict, CompareVerdict::Inconclusive);
         assert!((c.metrics["rps"].ratio - 9.0).abs() < 1e-9 && c.metrics["rps"].verdict == MetricVerdict::Inconclusive);
-        // What one side does not say is not compared.
+        // A metric that one side lacks is not compared.
         assert!(!c.metrics.contains_key("p99_us") && c.because.contains("one number"), "{c:?}");
     }
 
