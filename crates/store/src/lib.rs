@@ -44,7 +44,7 @@ pub use crate::listing::{
 };
 pub use crate::run_owner::RunOwner;
 pub use crate::runs::HistoryEntry;
-use crate::timelines::{Looks, Seconds};
+use crate::timelines::{Seconds, StoredSamples};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -138,7 +138,7 @@ impl Store {
     /// Returns the samples of a run, read on demand.
     #[must_use]
     pub fn looks(&self, id: &str) -> Arc<dyn Archive<Sample>> {
-        Arc::new(Looks { store: self.clone(), run: id.into() })
+        Arc::new(StoredSamples { store: self.clone(), run: id.into() })
     }
 
     /// Checks that everything read from timelines so far was intact.

@@ -187,12 +187,12 @@ impl Archive<Second> for Seconds {
 
 /// The samples of a run.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(crate) struct StoredSamples {
     pub store: Store,
     pub run: String,
 }
 
-impl Archive<Sample> for Looks {
+impl Archive<Sample> for StoredSamples {
     fn page(&self, from: u64) -> Vec<Sample> {
         self.store.read(|connection| {
             let table = table_of(connection, &self.run, "looks", "looks_0_1")?;
