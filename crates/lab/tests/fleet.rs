@@ -315,7 +315,7 @@ fn what_comes_too_late_is_unsent_until_the_run_is_put_together_again() {
     assert!(put_together(&store, &first.id).expect("the store works").is_none(), "there is nothing more to it");
     // Something of it comes once more: less than all makes nothing of what is whole.
     let again = AgentRecord { agent: "a".into(), epoch: 3, seq: 0, what: RecordBody::Last(None) };
-    store.keep_word(&first.id, &again).expect("kept");
+    store.keep_agent_record(&first.id, &again).expect("kept");
     assert!(put_together(&store, &first.id).expect("the store works").is_none());
     assert_eq!(store.load(&first.id).expect("kept").phases[0].requests.answered, whole.phases[0].requests.answered);
 }

@@ -116,7 +116,7 @@ fn what_a_record_costs_whoever_puts_them_together() {
         for (i, member) in members.iter().enumerate() {
             let what = RecordBody::Record(records[0].clone());
             let word = AgentRecord { agent: member.name.clone(), epoch: 1, seq: i as u64, what };
-            store.keep_word(name, &word).expect("kept");
+            store.keep_agent_record(name, &word).expect("kept");
         }
         let keep_us = begun.elapsed().as_secs_f64() * 1e6 / agents as f64;
         println!(

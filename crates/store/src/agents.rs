@@ -66,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub fn keep_word(&self, run: &str, word: &AgentRecord) -> Result<(), StoreError> {
+    pub fn keep_agent_record(&self, run: &str, word: &AgentRecord) -> Result<(), StoreError> {
         let (record, last) = match &word.what {
             RecordBody::Record(bytes) => (Some(bytes), None),
             RecordBody::Last(why) => (None, why.as_ref()),
@@ -82,7 +82,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn words(&self, run: &str) -> Result<Vec<AgentRecord>, StoreError> {
+    pub fn agent_records(&self, run: &str) -> Result<Vec<AgentRecord>, StoreError> {
         let connection = self.connection();
         let mut all = connection.prepare(
             "SELECT agent, epoch, seq, record, last FROM agent_records WHERE run = ? ORDER BY agent, epoch, seq",
@@ -114,7 +114,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub fn forget_words(&self, run: &str) -> Result<(), StoreError> {
+    pub fn forget_agent_records(&self, run: &str) -> Result<(), StoreError> {
         self.connection().execute("DELETE FROM agent_records WHERE run = ?", [run])?;
         Ok(())
     }
@@ -134,12 +134,12 @@ mod tests {
         let last = word(2, RecordBody::Last(Some("killed".into())));
         let told = [word(0, RecordBody::Record(vec![1])), word(1, RecordBody::Record(vec![2])), last];
         for i in [1, 0, 1, 2, 2] {
-            store.keep_word("r", &told[i]).expect("written");
+            store.keep_agent_record("r", &told[i]).expect("written");
         }
-        store.keep_word("r", &word(0, RecordBody::Record(vec![9]))).expect("ignored");
-        assert_eq!(store.words("r").expect("read"), told);
-        assert!(store.words("another").expect("read").is_empty());
-        store.forget_words("r").expect("written");
-        assert!(store.words("r").expect("read").is_empty());
+        store.keep_agent_record("r", &word(0, RecordBody::Record(vec![9]))).expect("ignored");
+        assert_eq!(store.agent_records("r").expect("read"), told);
+        assert!(store.agent_records("another").expect("read").is_empty());
+        store.forget_agent_records("r").expect("written");
+        assert!(store.agent_records("r").expect("read").is_empty());
     }
 }

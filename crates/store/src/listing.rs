@@ -192,7 +192,7 @@ impl Store {
             Some(document) => {
                 serde_json::from_str(&document).map_or(RunState::Unfinished, |run| RunState::Ended(Box::new(run)))
             }
-            None => self.maker(id)?.map_or(RunState::Unfinished, RunState::UnderWay),
+            None => self.run_owner(id)?.map_or(RunState::Unfinished, RunState::UnderWay),
         })
     }
 

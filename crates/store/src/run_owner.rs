@@ -48,7 +48,7 @@ impl RunOwner {
 
 impl Store {
     /// Stores that this process makes a run.
-    pub(crate) fn keep_maker(&self, run: &str) -> Result<(), StoreError> {
+    pub(crate) fn keep_run_owner(&self, run: &str) -> Result<(), StoreError> {
         let Some(own) = RunOwner::own() else { return Ok(()) };
         self.connection().execute(
             "INSERT OR REPLACE INTO makers VALUES (?, ?, ?, ?, ?, 0)",
@@ -62,7 +62,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn maker(&self, run: &str) -> Result<Option<RunOwner>, StoreError> {
+    pub fn run_owner(&self, run: &str) -> Result<Option<RunOwner>, StoreError> {
         let sql = "SELECT boot, namespace, pid, start_ticks FROM makers JOIN runs ON runs.id = makers.run
              WHERE run = ?1 AND document IS NULL AND makers.rowid = (SELECT max(other.rowid) FROM makers AS other
              WHERE (other.boot, other.namespace, other.pid, other.start_ticks)
@@ -110,7 +110,7 @@ impl Store {
         let sql = "SELECT run FROM makers WHERE pid = ? ORDER BY rowid DESC LIMIT 1";
         let run: Option<String> = self.connection().query_row(sql, [pid], |r| r.get(0)).optional()?;
         Ok(match run {
-            Some(run) if self.maker(&run)?.is_some() => Some(run),
+            Some(run) if self.run_owner(&run)?.is_some() => Some(run),
             _ => None,
         })
     }
@@ -128,7 +128,7 @@ impl Store {
         };
         let mut alive = Vec::new();
         for run in runs {
-            if self.maker(&run)?.is_some() {
+            if self.run_owner(&run)?.is_some() {
                 alive.push(run);
             }
         }
@@ -147,11 +147,11 @@ mod tests {
         let store = Store::open(&dir.path().join("s")).expect("opens");
         let begin = |id: &str| store.begin(id, 1, "", &plan(), &serde_json::json!({})).expect("writes");
         begin("a");
-        assert_eq!(store.maker("a").expect("read"), RunOwner::own());
+        assert_eq!(store.run_owner("a").expect("read"), RunOwner::own());
         assert_eq!(store.run_of(std::process::id()).expect("read").as_deref(), Some("a"));
         // A process makes one run at a time, so an earlier run without an end has failed.
         begin("b");
-        assert_eq!(store.maker("a").expect("read"), None);
+        assert_eq!(store.run_owner("a").expect("read"), None);
         assert_eq!(store.under_way().expect("read"), ["b"]);
         assert!(store.ask_to_stop("b").expect("written") && !store.ask_to_stop("b").expect("written"));
         assert!(store.was_asked_to_stop("b").expect("read") && !store.was_asked_to_stop("a").expect("read"));
@@ -160,9 +160,9 @@ mod tests {
             begin(change);
             let sql = format!("UPDATE makers SET {change} WHERE run = ?");
             store.connection().execute(&sql, [change]).expect("changed");
-            assert_eq!(store.maker(change).expect("read"), None, "{change}");
+            assert_eq!(store.run_owner(change).expect("read"), None, "{change}");
         }
         store.finish(&store.load("b").expect("killed so far")).expect("written");
-        assert_eq!((store.maker("b").expect("read"), store.maker("none").expect("read")), (None, None));
+        assert_eq!((store.run_owner("b").expect("read"), store.run_owner("none").expect("read")), (None, None));
     }
 }

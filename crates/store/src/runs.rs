@@ -53,7 +53,7 @@ impl Store {
             ],
         )?;
         drop(connection);
-        self.keep_maker(id)
+        self.keep_run_owner(id)
     }
 
     /// Returns the id of the experiment that this store's runs belong to: the same for all clones of this

@@ -167,7 +167,7 @@ impl<'a> EventStream<'a> {
         let mut starts = PhaseStarts::default();
         loop {
             // Ask first, so that everything written before the end is still read below.
-            let is_over = store.maker(id).map_err(io::Error::other)?.is_none();
+            let is_over = store.run_owner(id).map_err(io::Error::other)?.is_none();
             let news = store.seconds_after(id, had.second).map_err(io::Error::other)?;
             for second in &news {
                 let start_s = starts.of(second.phase, || store.progress(id)).map_err(io::Error::other)?;

@@ -29,7 +29,7 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
             continue;
         }
         let id = |w: AgentRecord| RecordId { run: run.clone(), agent: w.agent, epoch: w.epoch, seq: w.seq };
-        let have: Vec<RecordId> = store.words(&run)?.into_iter().map(id).collect();
+        let have: Vec<RecordId> = store.agent_records(&run)?.into_iter().map(id).collect();
         // Of a run that is whole all was taken; that it was, never reached the broker.
         let again = have.is_empty() && store.load(&run)?.agents.iter().filter(|a| a.complete).count() == names.len();
         let mut flight = fleet.resume(&run, &names, &have, &StartOptions::default())?;
@@ -47,7 +47,10 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
             };
             quiet = 0;
             if !again {
-                store.keep_word(&run, &AgentRecord { agent: id.agent.clone(), epoch: id.epoch, seq: id.seq, what })?;
+                store.keep_agent_record(
+                    &run,
+                    &AgentRecord { agent: id.agent.clone(), epoch: id.epoch, seq: id.seq, what },
+                )?;
             }
             flight.commit(&id);
         }

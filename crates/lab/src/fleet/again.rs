@@ -21,7 +21,7 @@ use crate::lab::LabError;
 pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let failed = |e: lastdrop_store::StoreError| LabError::Other(e.to_string());
     let agents = store.agents(id).map_err(failed)?;
-    let words = store.words(id).map_err(failed)?;
+    let words = store.agent_records(id).map_err(failed)?;
     if agents.is_empty() || words.is_empty() {
         return Ok(None);
     }
@@ -92,7 +92,7 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let run = Run { phases, validity, objectives, end, agents: carried.agents, generator: carried.generator, ..before };
     store.finish(&run).map_err(failed)?;
     if whole {
-        store.forget_words(id).map_err(failed)?;
+        store.forget_agent_records(id).map_err(failed)?;
     }
     Ok(Some(run))
 }

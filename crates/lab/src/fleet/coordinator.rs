@@ -78,7 +78,7 @@ impl Book<'_> {
     /// May whoever carried it forget it? Where nobody keeps the run, it may.
     fn keep(&self, member: usize, epoch: u64, seq: u64, what: RecordBody) -> bool {
         let (Some(store), Some(m)) = (self.store, self.members.get(member)) else { return true };
-        let kept = store.keep_word(self.run, &AgentRecord { agent: m.name.clone(), epoch, seq, what }).is_ok();
+        let kept = store.keep_agent_record(self.run, &AgentRecord { agent: m.name.clone(), epoch, seq, what }).is_ok();
         self.is_short.set(self.is_short.get() || !kept);
         kept
     }
@@ -165,7 +165,7 @@ impl<L: Link> Carrier for Fleet<L> {
     fn is_kept(&mut self) {
         if let Some((store, run)) = self.whole.take() {
             // What stays is read once more, and makes the same run.
-            let _ = store.forget_words(&run);
+            let _ = store.forget_agent_records(&run);
         }
     }
 }
