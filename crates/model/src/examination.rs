@@ -419,22 +419,6 @@ impl Examination {
         self.made_main().is_some_and(|step| !step.is_whole())
     }
 
-    /// Returns why no limit is not the same as a server without a limit. None: the load that is asked about was put on
-    /// and answered.
-    #[must_use]
-    pub fn undecided(&self) -> Option<String> {
-        /// More of them without an answer is what a limit looks like, whether its cause was seen or not.
-        const MOST_UNANSWERED: f64 = 0.01;
-        if self.has_lost_main() {
-            return Some("an agent was lost while the load that is asked about was on".into());
-        }
-        let Some(main) = self.main() else { return Some("nothing was measured".into()) };
-        let (unanswered, all) = (main.unanswered(), main.unanswered() + main.answered);
-        (unanswered as f64 > MOST_UNANSWERED * all as f64).then(|| {
-            format!("{unanswered} of {all} requests were not answered, and nothing that was looked at shows why")
-        })
-    }
-
     /// Returns the step of this kind if it was made and is complete.
     #[must_use]
     pub fn step(&self, kind: StepKind) -> Option<&ExaminationStep> {

@@ -28,7 +28,7 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
         None if d.examination.main().is_none() && !d.examination.has_lost_main() => {
             out.push_str("NOTHING WAS MEASURED\n")
         }
-        None => match d.examination.undecided() {
+        None => match d.undecided() {
             Some(why) => drop(writeln!(out, "NOTHING IS CONCLUDED  {why}")),
             None => out.push_str("NO LIMIT  nothing holds the server back under this load\n"),
         },

@@ -39,6 +39,35 @@ pub struct DoctorDocument {
     pub examination: Examination,
 }
 
+impl DoctorDocument {
+    /// Returns why a server without a finding of a limit cannot be said to have none. None: a limit was found, or the load that is asked
+    /// about was put on and answered.
+    #[must_use]
+    pub fn undecided(&self) -> Option<String> {
+        /// A larger share of failures is what a limit looks like, whether its cause was seen or not.
+        const MOST_FAILED: f64 = 0.01;
+        if self.limit.is_some() {
+            return None;
+        }
+        if self.examination.has_lost_main() {
+            return Some("an agent was lost while the load that is asked about was on".into());
+        }
+        let Some(main) = self.examination.main() else { return Some("nothing was measured".into()) };
+        let (unanswered, all) = (main.unanswered(), main.unanswered() + main.answered);
+        if unanswered as f64 > MOST_FAILED * all as f64 {
+            return Some(format!(
+                "{unanswered} of {all} requests were not answered, and nothing that was looked at shows why"
+            ));
+        }
+        // A configured limit that turns clients away is no fault.
+        let rejects = self.findings.iter().any(|f| f.id == "rate-limited");
+        let errors = main.share_of_status(|s| s.starts_with('5') && !(rejects && s == "503"));
+        (errors > MOST_FAILED).then(|| {
+            format!("{:.0} % of the answers are errors (5xx), and nothing that was looked at shows why", errors * 100.0)
+        })
+    }
+}
+
 /// A server of the chain: the addresses that it listens on, those it connects to, and which server listens there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Link {

@@ -126,8 +126,7 @@ fn of_doctor(d: &DoctorDocument) -> Suite {
         (f.id.clone(), came)
     };
     let mut cases: Vec<(String, TestOutcome)> = d.findings.iter().map(case).collect();
-    let has_limit = d.findings.iter().any(|f| f.severity == Severity::Limit);
-    if let Some(why) = d.examination.undecided().filter(|_| !has_limit) {
+    if let Some(why) = d.undecided() {
         cases.push(("examination".into(), TestOutcome::Error(format!("nothing is concluded: {why}"))));
     } else if cases.is_empty() {
         cases.push(("nothing was found".into(), TestOutcome::Passed));

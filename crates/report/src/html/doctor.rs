@@ -43,7 +43,7 @@ pub(super) fn verdict(d: &DoctorDocument) -> Headline {
     let limit = d.findings.iter().find(|f| f.severity == Severity::Limit);
     let mut told = match limit {
         Some(limit) => Headline::new(Tone::Warning, format!("The limit: {}.", limit.title.trim_end_matches('.'))),
-        None => match d.examination.undecided() {
+        None => match d.undecided() {
             Some(why) => Headline::new(Tone::Bad, format!("Nothing is concluded: {why}.")),
             None => Headline::new(Tone::Good, "Nothing holds the server back under this load."),
         },
