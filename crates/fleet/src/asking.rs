@@ -80,7 +80,7 @@ fn because(last: &Option<String>) -> String {
 pub struct Conversation {
     driver: Arc<Driver>,
     agent: String,
-    talk: Arc<tokio::sync::Mutex<MessageSender>>,
+    sender: Arc<tokio::sync::Mutex<MessageSender>>,
     /// Locked for one question at a time.
     answers: Mutex<AnswerStream>,
     over: watch::Sender<bool>,
@@ -91,7 +91,7 @@ struct AnswerStream {
     incoming: Subscriber,
     /// Number of the last question.
     number: u64,
-    puzzle: Reassembly<()>,
+    reassembly: Reassembly<()>,
 }
 
 /// Sends the signed messages of a conversation to the agent.
@@ -148,7 +148,7 @@ impl Fleet {
         // Messages of one connection keep their order, so the subscription is active before the first
         // question.
         let incoming = self.driver.wait(client.subscribe(answers_of(&agent.name, &name))).map_err(|e| failed(&e))?;
-        let talk = MessageSender {
+        let sender = MessageSender {
             client,
             key: self.token.signing_key(),
             version: self.version.clone(),
@@ -158,18 +158,18 @@ impl Fleet {
             offset_us: agent.offset_us,
             sequence: 0,
         };
-        let talk = Arc::new(tokio::sync::Mutex::new(talk));
+        let sender = Arc::new(tokio::sync::Mutex::new(sender));
         let (over, mut is_over) = watch::channel(false);
-        let of = Arc::clone(&talk);
+        let of = Arc::clone(&sender);
         self.driver.spawn(async move {
             // Stops as soon as the conversation ends, even in the middle of a keep-alive message.
             let beats = async {
                 loop {
                     tokio::time::sleep(BEAT).await;
-                    let mut talk = of.lock().await;
+                    let mut sender = of.lock().await;
                     // The agent knows the conversation only after its first question.
-                    if talk.sequence > 0 {
-                        let _ = talk.say(&OrderKind::Still, &[]).await;
+                    if sender.sequence > 0 {
+                        let _ = sender.say(&OrderKind::Still, &[]).await;
                     }
                 }
             };
@@ -178,8 +178,8 @@ impl Fleet {
                 _ = is_over.wait_for(|over| *over) => {}
             }
         });
-        let answers = Mutex::new(AnswerStream { incoming, number: 0, puzzle: Reassembly::default() });
-        Ok(Conversation { driver: Arc::clone(&self.driver), agent: agent.name.clone(), talk, answers, over })
+        let answers = Mutex::new(AnswerStream { incoming, number: 0, reassembly: Reassembly::default() });
+        Ok(Conversation { driver: Arc::clone(&self.driver), agent: agent.name.clone(), sender, answers, over })
     }
 }
 
@@ -211,7 +211,7 @@ impl Conversation {
         let agent = || self.agent.clone();
         let (began, mut heard) = (Instant::now(), Instant::now());
         loop {
-            let said = self.talk.lock().await.say(&OrderKind::Ask { number: answers.number }, question).await;
+            let said = self.sender.lock().await.say(&OrderKind::Ask { number: answers.number }, question).await;
             let last = match said {
                 Ok(Reply::Taken) => {
                     heard = Instant::now();
@@ -253,9 +253,9 @@ impl AnswerStream {
             let Some(part) = PartId::read_answer(&message.subject).filter(|part| part.seq == self.number) else {
                 continue;
             };
-            if let Ok(Some(whole)) = self.puzzle.add(&part, message.payload, ()) {
+            if let Ok(Some(whole)) = self.reassembly.add(&part, message.payload, ()) {
                 // Leftover parts come from duplicates and belong to no further answer.
-                self.puzzle = Reassembly::default();
+                self.reassembly = Reassembly::default();
                 return Some((whole.kind, whole.content));
             }
         }
@@ -266,9 +266,9 @@ impl Drop for Conversation {
     fn drop(&mut self) {
         self.over.send_replace(true);
         let leave = async {
-            let mut talk = self.talk.lock().await;
-            if talk.sequence > 0 {
-                let _ = talk.say(&OrderKind::Leave, &[]).await;
+            let mut sender = self.sender.lock().await;
+            if sender.sequence > 0 {
+                let _ = sender.say(&OrderKind::Leave, &[]).await;
             }
         };
         let _ = self.driver.wait(async { tokio::time::timeout(FAREWELL, leave).await });

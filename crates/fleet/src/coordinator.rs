@@ -171,30 +171,30 @@ impl Fleet {
             return Err(FleetError::Nobody);
         }
         self.driver.wait(async {
-            let mut crew = Participants::new(self, run);
-            let ready = crew.prepare(&assignments, how).await;
+            let mut participants = Participants::new(self, run);
+            let ready = participants.prepare(&assignments, how).await;
             let epochs = match ready {
                 Ok(epochs) => epochs,
                 Err(e) => {
-                    crew.stop("another agent could not take part").await;
+                    participants.stop("another agent could not take part").await;
                     return Err(e);
                 }
             };
             let departed = async {
                 // Subscribe before any agent can publish.
                 let flight = RemoteRun::open(self, run, epochs, how, &[]).await?;
-                crew.measure().await;
+                participants.measure().await;
                 Ok::<_, FleetError>(flight)
             };
             let mut flight = match departed.await {
                 Ok(flight) => flight,
                 Err(e) => {
-                    crew.stop("the coordinator failed").await;
+                    participants.stop("the coordinator failed").await;
                     return Err(e);
                 }
             };
-            flight.started_us = crew.go(how.lead).await;
-            flight.crew = Some(crew);
+            flight.started_us = participants.go(how.lead).await;
+            flight.participants = Some(participants);
             Ok(flight)
         })
     }
@@ -221,13 +221,13 @@ impl Fleet {
                 (name.clone(), at_it.map(|a| a.epoch))
             });
             let mut flight = RemoteRun::open(self, run, epochs.collect(), how, have).await?;
-            let mut crew = Participants::new(self, run);
+            let mut participants = Participants::new(self, run);
             for agent in there.into_iter().filter(|a| agents.contains(&a.name)) {
-                crew.add(&agent);
+                participants.add(&agent);
             }
             // Orders expire by the agents' clocks.
-            crew.measure().await;
-            flight.crew = Some(crew);
+            participants.measure().await;
+            flight.participants = Some(participants);
             Ok(flight)
         })
     }

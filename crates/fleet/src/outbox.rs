@@ -38,7 +38,7 @@ struct State {
 /// A record to publish, and where its content is.
 #[derive(Debug)]
 struct QueuedRecord {
-    book: Arc<OutgoingJournal>,
+    journal: Arc<OutgoingJournal>,
     seq: u64,
     content: RecordContent,
 }
@@ -99,7 +99,7 @@ impl OutgoingJournal {
             Err(e) => (RecordContent::Memory(kind, record.to_vec()), Some(e)),
         };
         // Still under the lock, so that records are published in the order of their numbers.
-        outbox.push(QueuedRecord { book: Arc::clone(self), seq, content });
+        outbox.push(QueuedRecord { journal: Arc::clone(self), seq, content });
         (seq, error)
     }
 
@@ -143,16 +143,16 @@ impl Outbox {
         let whose = journal.whose().clone();
         let pages =
             State { journal: Some(journal), next: left.next, pending: left.pending.len() as u64, ended: left.ended };
-        let book = Arc::new(OutgoingJournal { whose, pages: Mutex::new(pages) });
+        let journal = Arc::new(OutgoingJournal { whose, pages: Mutex::new(pages) });
         if left.ended && left.pending.is_empty() {
-            book.discard();
+            journal.discard();
             return;
         }
         for (seq, place) in left.pending {
-            self.push(QueuedRecord { book: Arc::clone(&book), seq, content: RecordContent::Disk(place) });
+            self.push(QueuedRecord { journal: Arc::clone(&journal), seq, content: RecordContent::Disk(place) });
         }
         if !left.ended {
-            book.add(self, END, last_word);
+            journal.add(self, END, last_word);
         }
     }
 
@@ -188,7 +188,7 @@ impl Outbox {
             let sent = driver.wait(send(link, &read, self.twice));
             for ((item, ..), sent) in read.into_iter().zip(sent) {
                 match sent {
-                    Ok(()) => item.book.acknowledged(item.seq),
+                    Ok(()) => item.journal.acknowledged(item.seq),
                     Err(why) => {
                         trouble.get_or_insert(why);
                         failed.push(item);
@@ -229,7 +229,7 @@ impl Outbox {
     fn read(&self, item: QueuedRecord, trouble: &mut Option<String>) -> Option<(QueuedRecord, u8, Vec<u8>)> {
         let read = match &item.content {
             RecordContent::Memory(kind, record) => Ok((*kind, record.clone())),
-            RecordContent::Disk(place) => match &lock(&item.book.pages).journal {
+            RecordContent::Disk(place) => match &lock(&item.journal.pages).journal {
                 Some(journal) => journal.read(*place),
                 None => Err(std::io::Error::other("the journal is closed")),
             },
@@ -237,7 +237,8 @@ impl Outbox {
         match read {
             Ok((kind, record)) => Some((item, kind, record)),
             Err(e) => {
-                *trouble = Some(format!("record {} of run {} cannot be read back: {e}", item.seq, item.book.whose.run));
+                *trouble =
+                    Some(format!("record {} of run {} cannot be read back: {e}", item.seq, item.journal.whose.run));
                 None
             }
         }
@@ -252,7 +253,7 @@ async fn send(link: &Link, batch: &[(QueuedRecord, u8, Vec<u8>)], twice: bool) -
     }
     let mut acknowledgements = Vec::new();
     for (item, kind, record) in batch {
-        let JournalId { run, agent, epoch } = item.book.whose.clone();
+        let JournalId { run, agent, epoch } = item.journal.whose.clone();
         let parts = split(*kind, record, link.client.max_payload());
         let mut of = PartId { run, agent, epoch, seq: item.seq, part: 0, parts: parts.len() as u32 };
         let mut sent = Vec::new();

@@ -124,12 +124,12 @@ mod tests {
             let record: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
             let parts = split(b'r', &record, SPARE + 256);
             assert!(parts.iter().all(|p| p.len() <= 256));
-            let mut puzzle = Reassembly::default();
+            let mut reassembly = Reassembly::default();
             let count = parts.len() as u32;
             let mut whole = None;
             for (i, bytes) in parts.iter().enumerate().rev() {
                 assert!(whole.is_none());
-                whole = puzzle.add(&part(i as u32, count), bytes.clone(), i).expect("a part");
+                whole = reassembly.add(&part(i as u32, count), bytes.clone(), i).expect("a part");
             }
             let whole = whole.expect("all parts are there");
             assert_eq!(whole, CompleteMessage { kind: b'r', content: record, with: (0..parts.len()).collect() });
@@ -138,11 +138,11 @@ mod tests {
 
     #[test]
     fn a_part_twice_or_of_another_cut_does_not_mix() {
-        let mut puzzle = Reassembly::default();
-        assert!(puzzle.add(&part(0, 2), Bytes::from_static(b"rab"), 1).expect("a part").is_none());
-        assert!(puzzle.add(&part(0, 2), Bytes::from_static(b"rab"), 2).expect("a part").is_none());
-        assert!(puzzle.add(&part(1, 3), Bytes::from_static(b"xx"), 3).expect("a part").is_none());
-        let whole = puzzle.add(&part(1, 2), Bytes::from_static(b"cd"), 4).expect("a part");
+        let mut reassembly = Reassembly::default();
+        assert!(reassembly.add(&part(0, 2), Bytes::from_static(b"rab"), 1).expect("a part").is_none());
+        assert!(reassembly.add(&part(0, 2), Bytes::from_static(b"rab"), 2).expect("a part").is_none());
+        assert!(reassembly.add(&part(1, 3), Bytes::from_static(b"xx"), 3).expect("a part").is_none());
+        let whole = reassembly.add(&part(1, 2), Bytes::from_static(b"cd"), 4).expect("a part");
         assert_eq!(whole, Some(CompleteMessage { kind: b'r', content: b"abcd".to_vec(), with: vec![2, 4] }));
         let mut empty = Reassembly::default();
         assert_eq!(empty.add(&part(0, 2), Bytes::new(), 1), Ok(None));
@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn what_no_record_looks_like_is_given_back() {
-        let mut puzzle = Reassembly::default();
-        assert_eq!(puzzle.add(&part(0, 1), Bytes::new(), 7), Err(7));
-        assert_eq!(puzzle.add(&part(0, PARTS + 1), Bytes::from_static(b"r"), 8), Err(8));
+        let mut reassembly = Reassembly::default();
+        assert_eq!(reassembly.add(&part(0, 1), Bytes::new(), 7), Err(7));
+        assert_eq!(reassembly.add(&part(0, PARTS + 1), Bytes::from_static(b"r"), 8), Err(8));
     }
 
     #[test]

@@ -116,7 +116,7 @@ pub struct RemoteRun {
     deliveries: DeliveryMode,
     messages: Receiver<InboundMessage>,
     agents: BTreeMap<String, WatchedAgent>,
-    puzzle: Reassembly<Acker>,
+    reassembly: Reassembly<Acker>,
     /// The acknowledgements of each record that was handed over and not committed yet.
     receipts: HashMap<RecordId, Vec<Acker>>,
     pending: VecDeque<RemoteRunEvent>,
@@ -124,7 +124,7 @@ pub struct RemoteRun {
     acknowledged: u64,
     /// Time of the last connect; `None` while disconnected.
     up_since: Option<Instant>,
-    pub(crate) crew: Option<Participants>,
+    pub(crate) participants: Option<Participants>,
     pub(crate) started_us: i64,
     /// Dropping it ends the tasks on the connection's thread.
     _alive: watch::Sender<()>,
@@ -190,13 +190,13 @@ impl RemoteRun {
             deliveries: how.deliveries,
             messages,
             agents: agents.into_iter().map(|(name, epoch)| (name, watched(epoch))).collect(),
-            puzzle: Reassembly::default(),
+            reassembly: Reassembly::default(),
             receipts: HashMap::new(),
             pending: VecDeque::new(),
             refused: 0,
             acknowledged: 0,
             up_since: Some(now),
-            crew: None,
+            participants: None,
             started_us: 0,
             _alive: alive,
         };
@@ -271,8 +271,8 @@ impl RemoteRun {
 
     /// Asks all agents to stop in an orderly way. Their records continue to arrive.
     pub fn stop(&mut self, why: &str) {
-        if let Some(crew) = &mut self.crew {
-            self.driver.wait(crew.stop(why));
+        if let Some(participants) = &mut self.participants {
+            self.driver.wait(participants.stop(why));
         }
     }
 
@@ -370,7 +370,7 @@ impl RemoteRun {
             self.receipts.entry(id).or_default().push(receipt);
             return;
         }
-        match self.puzzle.add(&of, message.payload, receipt) {
+        match self.reassembly.add(&of, message.payload, receipt) {
             Ok(None) => {}
             Ok(Some(whole)) => self.whole(id, whole),
             Err(receipt) => self.refuse(receipt, format!("{} is a part of no record", message.subject)),

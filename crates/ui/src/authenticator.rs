@@ -185,7 +185,7 @@ mod tests {
 
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn door() -> Authenticator {
+    fn authenticator() -> Authenticator {
         let names = vec!["localhost".into()];
         Authenticator::new("127.0.0.1:8080".parse().expect("an address"), names, false).expect("random bytes")
     }
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn the_token_lets_in_by_the_names_of_the_server_alone() {
-        let door = door();
-        let path = format!("/?token={}", door.token.text());
+        let authenticator = authenticator();
+        let path = format!("/?token={}", authenticator.token.text());
         for (host, right) in [
             ("127.0.0.1:8080", true),
             ("LocalHost:8080", true),
@@ -218,12 +218,12 @@ mod tests {
             ("[127.0.0.1]:8080", false),
             ("", false),
         ] {
-            let entry = door.enter(&request("GET", &path, &[("Host", host)]), LOCAL);
+            let entry = authenticator.enter(&request("GET", &path, &[("Host", host)]), LOCAL);
             assert_eq!(matches!(entry, AccessDecision::Exchange(_)), right, "{host}");
         }
         let refused = |method, path: &str, fields: &[_]| {
             assert_eq!(
-                door.enter(&request(method, path, fields), LOCAL),
+                authenticator.enter(&request(method, path, fields), LOCAL),
                 AccessDecision::Refused,
                 "{method} {path} {fields:?}"
             );
@@ -241,14 +241,14 @@ mod tests {
 
     #[test]
     fn a_session_is_of_use_to_our_own_pages_alone() {
-        let door = door();
-        let cookie = door.cookie();
+        let authenticator = authenticator();
+        let cookie = authenticator.cookie();
         assert!(cookie.contains("HttpOnly; SameSite=Strict") && !cookie.contains("Secure"));
         let session = format!("a=b; {}", cookie.split(';').next().expect("a cookie"));
         let with = |method: &str, more: &[(&str, &str)], body: &str| {
             let fields = [&[HOST, ("Cookie", session.as_str())], more].concat();
             let request = Request { body: body.into(), ..request(method, "/", &fields) };
-            (door.enter(&request, LOCAL) == AccessDecision::In, door.may_follow(&request))
+            (authenticator.enter(&request, LOCAL) == AccessDecision::In, authenticator.may_follow(&request))
         };
         let (ours, same) = (("Origin", "http://127.0.0.1:8080"), ("Sec-Fetch-Site", "same-origin"));
         assert_eq!(with("GET", &[], ""), (true, false), "curl, and no news for it");
@@ -266,7 +266,7 @@ mod tests {
         ] {
             assert_eq!(with("GET", &[others], ""), (false, false), "{others:?}");
         }
-        let key = format!("key={}", door.key.text());
+        let key = format!("key={}", authenticator.key.text());
         assert!(with("POST", &[ours], &key).0);
         assert!(with("POST", &[ours, same], &key).0);
         assert!(with("POST", &[("Origin", "null"), same], &key).0, "a form without scripts");
@@ -288,8 +288,9 @@ mod tests {
     fn its_url_is_one_of_its_names() {
         let url = |address: &str, names: &[&str], tls| {
             let names = names.iter().map(ToString::to_string).collect();
-            let door = Authenticator::new(address.parse().expect("an address"), names, tls).expect("random bytes");
-            door.url().split("/?token=").next().unwrap_or_default().to_string()
+            let authenticator =
+                Authenticator::new(address.parse().expect("an address"), names, tls).expect("random bytes");
+            authenticator.url().split("/?token=").next().unwrap_or_default().to_string()
         };
         assert_eq!(url("127.0.0.1:8080", &["localhost"], false), "http://127.0.0.1:8080");
         assert_eq!(url("[::1]:80", &["localhost"], false), "http://[::1]");

@@ -85,13 +85,13 @@ fn moment(second: &LatestSecond, start_s: f64) -> LiveSecond {
 
 /// Returns the stored part of a run in progress.
 pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<LiveRun<'a>, StoreError> {
-    let mut had =
+    let mut position =
         StreamPosition { second: store.key_before_latest(id, SHOWN)?, look: store.look_key_before_latest(id, SHOWN)? };
     let (mut starts, mut moments) = (PhaseStarts::default(), Vec::<LiveSecond>::new());
     loop {
-        let news = store.seconds_after(id, had.second)?;
+        let news = store.seconds_after(id, position.second)?;
         let Some(last) = news.last() else { break };
-        had.second = last.key;
+        position.second = last.key;
         for second in &news {
             let moment = moment(second, starts.of(second.phase, || store.progress(id))?);
             // Answers that were in flight at the end of a phase fall into the same second as the next
@@ -103,12 +103,12 @@ pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Li
     }
     let mut sights = Vec::new();
     loop {
-        let news = store.looks_after(id, had.look)?;
+        let news = store.looks_after(id, position.look)?;
         let Some(last) = news.last() else { break };
-        had.look = last.key;
+        position.look = last.key;
         sights.extend(news.iter().map(|l| LiveSample::of(&l.look)));
     }
-    let (answered, failed) = store.ends_until(id, had.second)?;
+    let (answered, failed) = store.ends_until(id, position.second)?;
     Ok(LiveRun {
         id,
         label: &progress.label,
@@ -118,7 +118,7 @@ pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Li
         sights,
         answered,
         failed,
-        key: had.to_string(),
+        key: position.to_string(),
         address: format!("/run/{id}/events"),
     })
 }
@@ -163,23 +163,23 @@ impl<'a> EventStream<'a> {
     }
 
     /// Sends each second and sample that the client lacks, and the end of the run.
-    pub fn run(mut self, store: &Store, id: &str, mut had: StreamPosition) -> io::Result<()> {
+    pub fn run(mut self, store: &Store, id: &str, mut position: StreamPosition) -> io::Result<()> {
         let mut starts = PhaseStarts::default();
         loop {
             // Ask first, so that everything written before the end is still read below.
             let is_over = store.run_owner(id).map_err(io::Error::other)?.is_none();
-            let news = store.seconds_after(id, had.second).map_err(io::Error::other)?;
+            let news = store.seconds_after(id, position.second).map_err(io::Error::other)?;
             for second in &news {
                 let start_s = starts.of(second.phase, || store.progress(id)).map_err(io::Error::other)?;
-                had.second = second.key;
-                self.event("second", had, &serde_json::to_string(&moment(second, start_s))?)?;
+                position.second = second.key;
+                self.event("second", position, &serde_json::to_string(&moment(second, start_s))?)?;
             }
-            for seen in store.looks_after(id, had.look).map_err(io::Error::other)? {
-                had.look = seen.key;
-                self.event("look", had, &serde_json::to_string(&LiveSample::of(&seen.look))?)?;
+            for seen in store.looks_after(id, position.look).map_err(io::Error::other)? {
+                position.look = seen.key;
+                self.event("look", position, &serde_json::to_string(&LiveSample::of(&seen.look))?)?;
             }
             if is_over && news.is_empty() {
-                return self.event("ended", had, "");
+                return self.event("ended", position, "");
             }
             self.pause()?;
         }
@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn what_somebody_has_is_read_as_it_was_said() {
-        let had = StreamPosition { second: 12, look: 7 };
-        assert_eq!(had.to_string().parse(), Ok(had));
+        let position = StreamPosition { second: 12, look: 7 };
+        assert_eq!(position.to_string().parse(), Ok(position));
         for (text, is) in
             [("", (0, 0)), ("5", (5, 0)), ("x.y", (0, 0)), ("5.x", (5, 0)), ("99999999999999999999.1", (0, 1))]
         {

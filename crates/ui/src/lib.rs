@@ -124,10 +124,10 @@ impl Ui {
                 (Some(config), Some(fingerprint))
             }
         };
-        let door = Authenticator::new(address, names, tls.is_some()).map_err(UiError::Random)?;
-        let url = door.url();
+        let authenticator = Authenticator::new(address, names, tls.is_some()).map_err(UiError::Random)?;
+        let url = authenticator.url();
         let acceptor = Acceptor::default();
-        let site = Arc::new(Site::new(door, program, StartedRuns::default(), options.made, acceptor.clone()));
+        let site = Arc::new(Site::new(authenticator, program, StartedRuns::default(), options.made, acceptor.clone()));
         let serving = Arc::clone(&site);
         let serve = move |socket: TcpStream, slot: &Slot| {
             let Ok(local) = socket.local_addr() else { return };

@@ -253,31 +253,31 @@ pub fn above(actions: Option<Markup>) -> Markup {
     }
 }
 
-fn action(path: &str, word: &str, class: &str, door: &Authenticator) -> Markup {
+fn action(path: &str, word: &str, class: &str, authenticator: &Authenticator) -> Markup {
     html! {
         form method="post" action=(path) {
-            input type="hidden" name="key" value=(door.key.text());
+            input type="hidden" name="key" value=(authenticator.key.text());
             button.(class) type="submit" { (word) }
         }
     }
 }
 
 /// Actions on a run that has ended.
-pub fn actions(run: &Run, door: &Authenticator) -> Markup {
+pub fn actions(run: &Run, authenticator: &Authenticator) -> Markup {
     html! {
         a.button href=(ListQuery { first: Some(run.id.clone()), ..ListQuery::default() }.link()) { "Compare with another run" }
         @match run.plan.again() {
-            Ok(_) => (action(&format!("/run/{}/again", run.id), "Start it again", "primary", door)),
+            Ok(_) => (action(&format!("/run/{}/again", run.id), "Start it again", "primary", authenticator)),
             Err(why) => span.quiet { "It cannot be started again: " (why.to_string()) },
         }
     }
 }
 
 /// The action on a run in progress.
-pub fn stop(id: &str, asked: bool, door: &Authenticator) -> Markup {
+pub fn stop(id: &str, asked: bool, authenticator: &Authenticator) -> Markup {
     html! {
         @if asked { span.quiet role="status" { "It was asked to stop, and waits for what is in flight." } }
-        @else { (action(&format!("/run/{id}/stop"), "Stop it", "stop", door)) }
+        @else { (action(&format!("/run/{id}/stop"), "Stop it", "stop", authenticator)) }
     }
 }
 
@@ -287,12 +287,12 @@ pub fn swap(a: &str, b: &str) -> Markup {
 }
 
 /// A form to edit tags and note.
-pub fn remark(id: &str, remark: &Remark, door: &Authenticator) -> Markup {
+pub fn remark(id: &str, remark: &Remark, authenticator: &Authenticator) -> Markup {
     html! {
         section.remark aria-labelledby="remark" {
             h2.group #remark { "Tags and note" }
             form method="post" action=(format!("/run/{id}/remark")) {
-                input type="hidden" name="key" value=(door.key.text());
+                input type="hidden" name="key" value=(authenticator.key.text());
                 label for="tags" { "Tags, with spaces between them" }
                 input #tags type="text" name="tags" value=(remark.tags.join(" ")) maxlength=(MOST_TAGS * (MOST_TAG_CHARS + 1))
                     autocomplete="off";
@@ -326,8 +326,9 @@ mod tests {
         let asked = ListQuery { search: evil.into(), page: 1, first: Some(evil.into()) };
         let listing = Listing { entries: vec![one.clone()], all: 500 };
         let page = list(&asked, Some(&one), &listing, &HashMap::new()).into_string();
-        let door = Authenticator::new("127.0.0.1:1".parse().expect("an address"), vec![], false).expect("random bytes");
-        let form = remark("a1", &one.remark, &door).into_string();
+        let authenticator =
+            Authenticator::new("127.0.0.1:1".parse().expect("an address"), vec![], false).expect("random bytes");
+        let form = remark("a1", &one.remark, &authenticator).into_string();
         for text in [&page, &form, &failure(evil).into_string()] {
             assert!(!text.contains("<script") && !text.contains("'>"), "{text}");
         }

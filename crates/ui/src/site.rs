@@ -21,7 +21,7 @@ use crate::{Program, bounds, pages, stop};
 /// The state shared by all connections.
 #[derive(Debug)]
 pub struct Site {
-    door: Authenticator,
+    authenticator: Authenticator,
     program: Box<dyn Program>,
     pub started: StartedRuns,
     made: String,
@@ -84,13 +84,13 @@ impl Drop for StreamGuard<'_> {
 
 impl Site {
     pub fn new(
-        door: Authenticator,
+        authenticator: Authenticator,
         program: Box<dyn Program>,
         started: StartedRuns,
         made: String,
         acceptor: Acceptor,
     ) -> Site {
-        Site { door, program, started, made, acceptor, streams: AtomicUsize::new(0) }
+        Site { authenticator, program, started, made, acceptor, streams: AtomicUsize::new(0) }
     }
 
     /// Returns the number of open event streams.
@@ -114,7 +114,7 @@ impl Site {
                 }
             };
             let keep = request.keep_alive && !self.acceptor.is_over();
-            let entry = self.door.enter(&request, local);
+            let entry = self.authenticator.enter(&request, local);
             // A client without the token may be displaced by others, even while it gets its response.
             let _busy = (!matches!(entry, AccessDecision::Refused)).then(|| {
                 slot.trust();
@@ -154,7 +154,7 @@ impl Site {
         let streams = self.streams.fetch_add(1, Ordering::Relaxed);
         let _counted = StreamGuard(&self.streams);
         let refused = match place {
-            _ if !self.door.may_follow(request) => Some(403),
+            _ if !self.authenticator.may_follow(request) => Some(403),
             _ if streams >= bounds::STREAMS => Some(503),
             Route::Events(id) if store.progress(id).is_err() => Some(404),
             _ => None,
@@ -228,22 +228,22 @@ impl Site {
     fn shown(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
         if whole(id, store)? == StoredId::Document(id.to_string()) {
             let text = store.document(id)?;
-            let tail = pages::remark(id, &store.remark(id)?, &self.door);
+            let tail = pages::remark(id, &store.remark(id)?, &self.authenticator);
             return Ok(match ReportDocument::read(&text) {
                 Ok(shown) => self.page(id, pages::above(None), &Content::Documents(&shown), tail),
                 Err(why) => self.failure(500, &why),
             });
         }
         let state = store.state(id)?;
-        let remark = pages::remark(id, &store.remark(id)?, &self.door);
+        let remark = pages::remark(id, &store.remark(id)?, &self.authenticator);
         if let RunState::UnderWay(_) = state {
             let progress = store.progress(id)?;
             let live = follow::live(store, id, &progress)?;
-            let lead = pages::above(Some(pages::stop(id, store.was_asked_to_stop(id)?, &self.door)));
+            let lead = pages::above(Some(pages::stop(id, store.was_asked_to_stop(id)?, &self.authenticator)));
             return Ok(self.page(id, lead, &Content::Live(&live), remark));
         }
         let run = store.load(id)?;
-        let lead = pages::above(Some(pages::actions(&run, &self.door)));
+        let lead = pages::above(Some(pages::actions(&run, &self.authenticator)));
         let shown = [ReportDocument::Run(Box::new(run))];
         let answer = self.page(id, lead, &Content::Documents(&shown), remark);
         store.check_reads()?;

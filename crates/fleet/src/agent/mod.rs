@@ -127,13 +127,13 @@ pub fn run(
         std::thread::Builder::new().name("publish".into()).spawn(move || outbox.publish(&driver, &link))?
     };
     let (give, tasks) = channel();
-    let desk = OrderHandler::open(options, home, &driver, link, &outbox, give, respond, stop, &tell);
-    let agent = JobRunner { options, outbox: &outbox, desk: &desk, stop, tell: &tell };
+    let handler = OrderHandler::open(options, home, &driver, link, &outbox, give, respond, stop, &tell);
+    let agent = JobRunner { options, outbox: &outbox, handler: &handler, stop, tell: &tell };
     agent.work(engine, &tasks);
-    desk.end_conversations();
+    handler.end_conversations();
     tell(AgentStatus::Left(outbox.close(LAST_WORDS)));
     let _ = publisher.join();
-    desk.close();
+    handler.close();
     Ok(())
 }
 
@@ -189,7 +189,7 @@ fn enter(
 struct JobRunner<'a> {
     options: &'a AgentOptions,
     outbox: &'a Arc<Outbox>,
-    desk: &'a OrderHandler,
+    handler: &'a OrderHandler,
     stop: &'a Stop,
     tell: &'a StatusListener,
 }
@@ -212,10 +212,10 @@ impl JobRunner<'_> {
             Ok(()) => self.journal(&job).map_err(|e| Refusal::Declined(format!("the journal cannot be written: {e}"))),
             Err(e) => Err(Refusal::Declined(e.0)),
         };
-        let book = match prepared {
-            Ok(book) => book,
+        let journal = match prepared {
+            Ok(journal) => journal,
             Err(refusal) => {
-                self.desk.free();
+                self.handler.free();
                 let _ = ready.send(Reply::Refused(refusal));
                 return;
             }
@@ -224,23 +224,23 @@ impl JobRunner<'_> {
         let Some(start) = awaited(&go, &stop, expires) else {
             if stop.is_asked() {
                 // Nobody expects records of a job that was called off.
-                book.discard();
+                journal.discard();
             } else {
-                self.end(&job, &book, Some("it was prepared and never told to begin".into()));
+                self.end(&job, &journal, Some("it was prepared and never told to begin".into()));
             }
-            self.desk.free();
+            self.handler.free();
             return;
         };
         (self.tell)(AgentStatus::Began { run: job.run.clone() });
-        let sink = JournalSink { book: &book, outbox: self.outbox, desk: self.desk };
+        let sink = JournalSink { journal: &journal, outbox: self.outbox, handler: self.handler };
         let result = caught(|| engine.run(&job, start, &sink, &stop));
         let error = match (result, stop.why()) {
             (Err(e), _) => Some(e.0),
             (Ok(()), Some(why)) => Some(why),
             (Ok(()), None) => None,
         };
-        self.end(&job, &book, error);
-        self.desk.free();
+        self.end(&job, &journal, error);
+        self.handler.free();
     }
 
     fn journal(&self, job: &Job) -> std::io::Result<Arc<OutgoingJournal>> {
@@ -248,12 +248,12 @@ impl JobRunner<'_> {
         Journal::create(&self.options.folder.join("journal"), whose).map(OutgoingJournal::new)
     }
 
-    fn end(&self, job: &Job, book: &Arc<OutgoingJournal>, error: Option<String>) {
-        let records = book.next();
-        let word = FinalReport { records, error: error.clone(), trouble: self.desk.untold_trouble() };
+    fn end(&self, job: &Job, journal: &Arc<OutgoingJournal>, error: Option<String>) {
+        let records = journal.next();
+        let word = FinalReport { records, error: error.clone(), trouble: self.handler.untold_trouble() };
         let word = serde_json::to_vec(&word).expect("a number and a text are JSON");
-        if let (_, Some(e)) = book.add(self.outbox, END, &word) {
-            self.desk.journal_trouble(Some(e.to_string()));
+        if let (_, Some(e)) = journal.add(self.outbox, END, &word) {
+            self.handler.journal_trouble(Some(e.to_string()));
         }
         (self.tell)(AgentStatus::Ended { run: job.run.clone(), records, error });
     }
@@ -282,18 +282,18 @@ fn awaited(go: &Receiver<Start>, stop: &Stop, expires: Instant) -> Option<Start>
 
 /// Passes the engine's records to the journal.
 struct JournalSink<'a> {
-    book: &'a Arc<OutgoingJournal>,
+    journal: &'a Arc<OutgoingJournal>,
     outbox: &'a Outbox,
-    desk: &'a OrderHandler,
+    handler: &'a OrderHandler,
 }
 
 impl Sink for JournalSink<'_> {
     fn record(&self, record: &[u8]) -> Result<u64, SinkError> {
-        let (seq, error) = self.book.add(self.outbox, RECORD, record);
-        self.desk.journal_trouble(error.as_ref().map(ToString::to_string));
+        let (seq, error) = self.journal.add(self.outbox, RECORD, record);
+        self.handler.journal_trouble(error.as_ref().map(ToString::to_string));
         match error {
             None => Ok(seq),
-            Some(source) => Err(SinkError { seq, journal: self.book.path(), source }),
+            Some(source) => Err(SinkError { seq, journal: self.journal.path(), source }),
         }
     }
 }

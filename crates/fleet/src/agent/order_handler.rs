@@ -107,7 +107,7 @@ impl OrderHandler {
         let counted = Arc::clone(&state);
         let count = move |refusal: &Refusal| lock(&counted).refused.count(refusal);
         let conversations = Conversations::new(options, driver, &link, respond, stop, tell, Box::new(count));
-        let desk = OrderHandler {
+        let handler = OrderHandler {
             options: Arc::new(options.clone()),
             state,
             conversations,
@@ -118,13 +118,13 @@ impl OrderHandler {
             closed: Arc::new(watch::channel(false).0),
             tell: Arc::clone(tell),
         };
-        desk.spawn(desk.clone().answer_who());
-        desk.spawn(desk.clone().answer_pings());
-        desk.spawn(desk.clone().take_orders());
-        desk.spawn(desk.clone().take_questions());
-        desk.spawn(desk.clone().keep_time(stop.clone()));
-        desk.spawn(desk.clone().stay_in(entry));
-        desk
+        handler.spawn(handler.clone().answer_who());
+        handler.spawn(handler.clone().answer_pings());
+        handler.spawn(handler.clone().take_orders());
+        handler.spawn(handler.clone().take_questions());
+        handler.spawn(handler.clone().keep_time(stop.clone()));
+        handler.spawn(handler.clone().stay_in(entry));
+        handler
     }
 
     /// Runs a future until it is done or the handler is closed.
@@ -220,11 +220,11 @@ impl OrderHandler {
     async fn take_orders(self) {
         let Ok(mut given) = self.link.client.subscribe(order(&self.options.name)).await else { return };
         while let Some(message) = given.next().await {
-            let desk = self.clone();
+            let handler = self.clone();
             // Files may take a while to arrive, and a stop must not wait behind them.
             self.spawn(async move {
-                let reply = desk.take(&message.payload).await;
-                desk.reply(&message, reply).await;
+                let reply = handler.take(&message.payload).await;
+                handler.reply(&message, reply).await;
             });
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct Admission(Receiver<JoinRequest>);
 
 /// Starts to receive join requests.
 pub(super) fn open(fleet: &Fleet) -> Admission {
-    let (give, knocks) = channel();
+    let (give, requests) = channel();
     let client = fleet.link.client.clone();
     let listening = fleet.driver.wait(async {
         let asked = client.subscribe(JOIN).await;
@@ -47,7 +47,7 @@ pub(super) fn open(fleet: &Fleet) -> Admission {
             }
         });
     }
-    Admission(knocks)
+    Admission(requests)
 }
 
 impl Admission {

@@ -289,8 +289,8 @@ impl Supervisor {
             if child.age() > Duration::from_secs(10) {
                 pause = Duration::from_millis(50);
             }
-            if let Some(knock) = joins.next(Duration::from_millis(100)) {
-                self.answer(&fleet, &child, &mut agents, knock);
+            if let Some(request) = joins.next(Duration::from_millis(100)) {
+                self.answer(&fleet, &child, &mut agents, request);
             }
         }
         child.end();
@@ -324,18 +324,18 @@ impl Supervisor {
         fleet: &Fleet,
         child: &NatsServer,
         agents: &mut BTreeMap<String, String>,
-        knock: admission::JoinRequest,
+        request: admission::JoinRequest,
     ) {
-        let name = knock.join.name.clone();
+        let name = request.join.name.clone();
         let refused = match agents.get(&name) {
-            Some(password) if *password == knock.join.password => None,
+            Some(password) if *password == request.join.password => None,
             // The agent's folder was lost, or this is another machine. It may take the name only if no agent
             // of that name is connected.
             Some(_) if admission::is_there(fleet, &name) => {
                 Some("there is one of that name: give this one another --name".to_owned())
             }
             _ => {
-                let former = agents.insert(name.clone(), knock.join.password.clone());
+                let former = agents.insert(name.clone(), request.join.password.clone());
                 let changed = self.users.write(agents).map_err(|e| e.to_string()).and_then(|()| child.read_again());
                 if changed.is_err() {
                     match former {
@@ -350,7 +350,7 @@ impl Supervisor {
             None => BrokerEvent::Joined { agent: name },
             Some(why) => BrokerEvent::Refused { agent: name, why: why.clone() },
         });
-        knock.answer(fleet, refused);
+        request.answer(fleet, refused);
     }
 }
 
