@@ -224,8 +224,8 @@ pub fn settling(ages: &[(f64, f64)]) -> Option<GrowthTrend> {
     Some(if slows { GrowthTrend::Slowing } else { GrowthTrend::Growing })
 }
 
-/// Returns whether each of the last three growth rates is lower than the one before. Growth is then bounded,
-/// as unsharing is by the shared memory. Fewer than three prove nothing: the first steps may be higher than a
+/// Returns whether the last three growth rates fall one after the other. Growth is then bounded, as unsharing
+/// is by the shared memory. Fewer than three prove nothing: the first steps may be higher than a
 /// leak's while caches fill.
 #[must_use]
 pub fn is_falling(paces: &[f64]) -> bool {
