@@ -47,7 +47,7 @@ pub struct Kind {
     /// True if every worker is a process that serves one request at a time, whatever the configuration. If the
     /// configuration decides, the adapter knows.
     pub one_request_a_worker: bool,
-    /// The protocol, if it is a database: lastdrop queries its own views and never changes it.
+    /// The protocol, if it is a database: lastdrop queries the database's own views and never changes it.
     pub database: Option<DatabaseService>,
     /// True if it takes directives in its own language besides settings (`trace --with`, `size --variant`).
     pub directives: bool,
@@ -189,7 +189,7 @@ pub enum LeaveMethod {
     /// The same, but only for processes that serve one request at a time. For others, `otherwise` names the setting
     /// that bounds their age.
     IfOneRequest { signal: Signal, otherwise: &'static str },
-    /// It would cut requests off or is impossible to know, with the reason.
+    /// Not done, with the reason: it would cut requests off, or its effect cannot be known.
     Never(&'static str),
     /// It has not been investigated.
     Unknown,
@@ -220,7 +220,7 @@ impl Kind {
         self.adapter == Some(AdapterName::Host)
     }
 
-    /// True if it is a running program.
+    /// True if it is a program, and not the host.
     #[must_use]
     pub fn is_program(&self) -> bool {
         !self.is_host()

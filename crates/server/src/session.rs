@@ -313,8 +313,8 @@ impl Session {
         Ok(launch)
     }
 
-    /// Makes the next change restart the server, because a host setting has changed that applies when it begins to
-    /// listen: a reload keeps its listeners. A server of which it is unknown how it was started keeps them too.
+    /// Makes the next change restart the server. Called when a host setting has changed that applies when the server
+    /// begins to listen: a reload keeps its listeners. A server whose command line cannot be learned is not restarted.
     pub(crate) fn start_anew_next(&mut self) {
         self.anew = self.journal.birth.shown.is_none() || self.adapter.hands_over_by().is_some();
     }

@@ -29,10 +29,10 @@ use crate::restore::{RestoreReport, RestoredServer};
 use crate::server_ref::{ServerRef, check_called_apart};
 use crate::session::{Session, tell_on_the_way_out};
 
-mod part;
+mod member_kind;
 mod roles;
 
-use part::{MemberKind, refuse};
+use member_kind::{MemberKind, refuse};
 pub use roles::Server;
 
 struct Member {

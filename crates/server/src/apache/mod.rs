@@ -1,9 +1,9 @@
 //! Apache httpd 2.4: prefork, worker and event.
 
 mod config;
-mod found;
 mod instance;
 pub mod knobs;
+mod location;
 mod modules;
 mod proxy;
 
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Conditions, Scan};
-use found::{Configuration, ask, code, locate, not_found, started_on, status_url};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::SpareWorkers;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
+use location::{Configuration, ask, code, locate, not_found, started_on, status_url};
 pub use modules::unused_modules;
 use nix::sys::signal::Signal;
 

@@ -15,8 +15,8 @@ use lastdrop_probe::{ProbeError, memory, status};
 
 use super::Apache;
 use super::config::{DirectiveLine, Scan, split_words};
-use super::found::{Configuration, question};
 use super::instance::{Instance, InstanceTemplate, logical_lines};
+use super::location::{Configuration, question};
 use crate::adapter::Adapter;
 use crate::edits::Edits;
 use crate::execution::Reader;

@@ -1,6 +1,6 @@
 //! The adapter of a kind that is described by data alone: lastdrop knows only what the kind's file says.
 
-mod asked;
+mod command_output;
 mod options;
 mod template;
 
@@ -30,7 +30,7 @@ use crate::restart::Launch;
 use crate::wildcard::{HiddenFiles, WalkBudget};
 use crate::{ServerError, ServerRef, restart};
 
-use asked::{CommandOutput, ask};
+use command_output::{CommandOutput, ask};
 
 /// How long a reloaded server may take to start the requested number of workers.
 const IN_FORCE: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@
 
 mod bounded;
 mod environment;
-mod likeness;
+mod process_attributes;
 mod rights;
 mod trust;
 
@@ -25,8 +25,8 @@ pub use lastdrop_probe::reader::Reader;
 use lastdrop_probe::tool;
 
 pub use bounded::ProgramOutput;
-use likeness::ProcessAttributes;
-pub use likeness::cgroup_file;
+use process_attributes::ProcessAttributes;
+pub use process_attributes::cgroup_file;
 pub use rights::Rights;
 use trust::Checker;
 pub use trust::{trust_user, trusted_users};

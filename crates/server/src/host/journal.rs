@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kept::KeptFile;
 use super::limits::LimitBefore;
-use super::place::Process;
+use super::namespace_access::Process;
 use crate::ServerError;
 use crate::journal::{JournalFault, Stage, StateFiles, parse_as, read_bytes};
 use crate::private::{remove_if_there, unfinished, write_durably};

@@ -10,7 +10,7 @@ use lastdrop_model::Settings;
 use serde::{Deserialize, Serialize};
 
 use super::knobs;
-use super::place::in_words;
+use super::namespace_access::in_words;
 use crate::ServerError;
 use crate::private::{Readers, remove_if_there, unfinished, write_durably_for};
 use crate::undo_step::{StepKind, UndoStep, action_of};

@@ -10,7 +10,7 @@ use lastdrop_files::step;
 use lastdrop_probe::process;
 use serde::{Deserialize, Serialize};
 
-use super::place::{Process, denied};
+use super::namespace_access::{Process, denied};
 use crate::ServerError;
 
 /// A process and its former soft limit.

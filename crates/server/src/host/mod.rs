@@ -8,7 +8,7 @@ mod journal;
 mod kept;
 pub mod knobs;
 mod limits;
-mod place;
+mod namespace_access;
 mod session;
 mod undo;
 
@@ -20,7 +20,7 @@ use lastdrop_probe::{listeners, process};
 pub use journal::{HostJournal, is_of_a_host};
 pub(crate) use knobs::SOMAXCONN;
 use knobs::{HostKnob, KNOBS, Scope};
-use place::{NamespaceAccess, Process};
+use namespace_access::{NamespaceAccess, Process};
 pub use session::HostSession;
 pub use undo::restore;
 

@@ -13,7 +13,7 @@ use super::journal::{HostJournal, SCHEMA, ValueBefore, files_of, is_of_a_host, l
 use super::kept::{KeptFile, named_folder};
 use super::knobs::{self, HostKnob, NOFILE, Scope};
 use super::limits::{self, LimitBefore};
-use super::place::{denied, in_words};
+use super::namespace_access::{denied, in_words};
 use super::undo::{boot, undo};
 use crate::adapter::EffectiveSettings;
 use crate::change::Change;

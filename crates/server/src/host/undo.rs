@@ -8,7 +8,7 @@ use super::journal::{HostJournal, ValueBefore, files_of, lock_of_the_machine};
 use super::kept::KeptFile;
 use super::knobs::{self, Scope};
 use super::limits;
-use super::place::NamespaceAccess;
+use super::namespace_access::NamespaceAccess;
 use crate::ServerError;
 use crate::journal::{Lock, Stage};
 use crate::private::keep_to_ourselves;
