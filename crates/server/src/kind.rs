@@ -1,6 +1,6 @@
 //! All knowledge of a kind of server. The rest of the program does not distinguish kinds. A kind says how servers are
-//! named on a command line, found and told apart; where the status page is; how one worker is asked to leave; and what
-//! help and errors say about all this.
+//! named on a command line, found and told apart. It says where the status page is and how one worker is asked to
+//! leave. It also has the texts that help and errors print about it.
 //!
 //! `kinds` contains all kinds, each read from a file. A kind whose settings can be changed also has an adapter: its
 //! file names it, and `adapters` contains it.

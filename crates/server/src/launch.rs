@@ -2,8 +2,10 @@
 //!
 //! At a reload, its master executes itself with the words and environment that it got at first. From then until it
 //! writes its title again, the kernel shows both. So lastdrop reloads it, as it would for any change, and watches it
-//! meanwhile. The result counts only if it is complete: the command line is the same before and after reading the
-//! environment, and the environment contains the variable with which the master passes its sockets to itself.
+//! meanwhile.
+//!
+//! The result counts only if it is complete. The command line must be the same before and after reading the
+//! environment. The environment must contain the variable with which the master passes its sockets to itself.
 
 use std::fs;
 use std::sync::Arc;

@@ -6,9 +6,9 @@
 //!
 //! The following are not visitors: lastdrop's own requests, which carry a mark; earlier connections; earlier requests
 //! that are counted only now; and Apache's connections to itself. While a pool shrinks, the prefork master connects to
-//! a listener once per second and sends `OPTIONS *`, so that an idle worker wakes up and leaves (`dummy_connection` in
-//! httpd's mpm_unix.c). Such a connection ends with a reset, so it is in the table for a moment and never in TIME_WAIT.
-//! Its request is in the scoreboard like any other.
+//! a listener once per second and sends `OPTIONS *` (`dummy_connection` in httpd's mpm_unix.c). That wakes an idle
+//! worker, which then leaves. Such a connection ends with a reset, so it is in the table for a moment and never in
+//! TIME_WAIT. Its request is in the scoreboard like any other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

@@ -29,8 +29,8 @@ pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<Proc
     group
 }
 
-/// Removes processes that inherited all their listening sockets from an older master: a child that a server started and
-/// that has left it, still running the server's own program. It holds the sockets but serves no requests.
+/// Removes processes that inherited all their listening sockets from an older master. Such a process was started by a
+/// server, has left it, and still runs the server's own program. It holds the sockets but serves no requests.
 fn leave_out_heirs(masters: &mut Vec<ProcessInfo>) {
     if masters.len() < 2 {
         return;
@@ -129,8 +129,8 @@ pub(crate) fn why_not_asked(why: ServerError, info: &ProcessInfo, server: &Serve
     (!is_gone && may_be_meant(info, server)).then_some(why)
 }
 
-/// True if a master that cannot be asked may be the one that is meant: neither does its command line name another file,
-/// nor does it listen on other ports.
+/// True if a master that cannot be asked may be the one that is meant. It is not if its command line names another
+/// file, or if it listens on other ports.
 fn may_be_meant(info: &ProcessInfo, server: &ServerRef) -> bool {
     if let Some(wanted) = &server.config {
         let words: Vec<&str> = info.argv.iter().flat_map(|word| word.split(' ')).collect();

@@ -1,7 +1,7 @@
 //! Restores a server from its journal, in the same process or long after lastdrop was killed.
 //!
-//! It handles all that may have happened in between: the server may run as lastdrop left it, may be down, may have been
-//! restarted by someone else with another command line, or another server may have its address.
+//! It handles all that may have happened in between. The server may run as lastdrop left it or may be down. Someone
+//! else may have restarted it with another command line. Another server may have its address.
 
 use std::cmp::Reverse;
 use std::path::Path;

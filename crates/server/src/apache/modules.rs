@@ -1,9 +1,11 @@
 //! Modules that a server has loaded and does not need.
 //!
-//! A module is a candidate if no directive, section, handler, filter or provider name in the configuration occurs among
-//! the strings of the module's file, and no `<IfModule>` asks for it. The .htaccess files that the configuration allows
-//! count too. Modules that act without being named are judged by behaviour: a second instance must give the same answer
-//! for the URL with and without the candidates.
+//! A module is a candidate if no `<IfModule>` asks for it, and if the configuration does not refer to it. A reference
+//! is the name of a directive, section, handler, filter or provider that occurs among the strings of the module's file.
+//! The .htaccess files that the configuration allows count too.
+//!
+//! Modules that act without being named are judged by behaviour: a second instance must give the same answer for the
+//! URL with and without the candidates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Checks who could have written a file. Root executes nothing, and reads no configuration that could execute
-//! something, unless the file and every folder above it belong to root and nobody else may write to them. The
-//! administrator can trust further users by name.
+//! Checks who could have written a file. Root executes nothing that other users could have written, and reads no such
+//! configuration if it could execute something. The file and every folder above it must belong to root, and nobody else
+//! may write to them. The administrator can trust further users by name.
 //!
 //! Paths are followed component by component, including symbolic links, because a user who can replace one of them
 //! chooses the file. A folder above may have the sticky bit, as /tmp does: nobody else can replace root's files in it.

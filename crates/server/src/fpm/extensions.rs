@@ -1,9 +1,10 @@
 //! Finds extensions that a PHP-FPM loads and does not need.
 //!
-//! An extension is a candidate if an ini file loads it, no other setting gives it work, and none of its names occurs in
-//! the site's files and settings ([`super::references`]). Extensions that act without being named are judged by
-//! behaviour: a second instance must give the same answer for the URL with and without the candidates, and load all
-//! others without a complaint.
+//! An extension is a candidate if an ini file loads it and no other setting gives it work. In addition, none of its
+//! names may occur in the site's files and settings ([`super::references`]).
+//!
+//! Extensions that act without being named are judged by behaviour. A second instance must give the same answer for the
+//! URL with and without the candidates. It must load all others without a complaint.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -46,8 +46,8 @@ pub struct IniCopy {
     pub scanned: PathBuf,
 }
 
-/// Files that decide which code a PHP loads, from its information without any ini file: its ini files, their folders,
-/// the folder of extensions, and the extensions they name.
+/// Files that decide which code a PHP loads, from its information without any ini file. They are its ini files, their
+/// folders, the folder of extensions, and the extensions that the ini files name.
 pub fn files_that_load(information: &str) -> Vec<PathBuf> {
     let value = |name: &str| information.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" => "));
     let Some(folder) = value("Configuration File (php.ini) Path").map(|path| PathBuf::from(path.trim())) else {

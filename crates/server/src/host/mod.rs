@@ -1,7 +1,7 @@
 //! The host as a server: settings of a server's network namespace, of the whole machine, and of the server's processes.
 //!
-//! The host has no process of its own, no configuration file and no restart: the kernel applies a value at once, and
-//! /proc is all there is to read. So it has its own session type ([`HostSession`]), with what every session has: a
+//! The host has no process of its own, no configuration file and no restart. The kernel applies a value at once, and
+//! /proc is all there is to read. So it has its own session type ([`HostSession`]). It has what every session has: a
 //! lock, a journal on disk before the first change, and a restore that needs only the journal.
 
 mod journal;
