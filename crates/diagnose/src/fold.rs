@@ -1,5 +1,5 @@
-//! Looks at a server folded into what was seen of it during a step: means weighted by the time that each covers, sums of
-//! counters, the most of what comes and goes.
+//! Folds samples of a server into one step of an examination: means weighted by the time that each sample covers, sums
+//! of counters, maxima of gauges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use lastdrop_model::examination::{
 use lastdrop_model::plan::Load;
 use lastdrop_model::{Kind, PhaseReport, Run};
 
-/// A mean over looks, each weighted by the time that it covers.
+/// Returns the mean over samples, each weighted by the time that it covers.
 fn mean(looks: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
     let (mut sum, mut time) = (0.0, 0.0);
     for look in looks {
@@ -22,7 +22,7 @@ fn mean(looks: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
     (time > 0.0).then_some(sum / time)
 }
 
-/// What happened to the machine, into a step.
+/// Writes the machine's samples into a step.
 pub fn machine(looks: &[Sample], step: &mut ExaminationStep) {
     let processors = looks.iter().map(|l| l.host.cores.len()).max().unwrap_or(0);
     step.cores = (0..processors).map(|i| mean(looks, |l| l.host.cores.get(i).copied()).unwrap_or(0.0)).collect();
@@ -39,7 +39,7 @@ pub fn machine(looks: &[Sample], step: &mut ExaminationStep) {
     step.kernel_log = looks.iter().flat_map(|l| l.log.iter().cloned()).take(10).collect();
 }
 
-/// What was seen of a server.
+/// Folds the samples of one server.
 #[must_use]
 pub fn server(called: &str, looks: &[Sample]) -> ServerMeasurements {
     let most = |of: fn(&Sample) -> Option<u64>| looks.iter().filter_map(of).max();
@@ -75,7 +75,8 @@ pub fn server(called: &str, looks: &[Sample]) -> ServerMeasurements {
         {
             (seen.ports_held, seen.ports_held_to) = (Some(held.time_wait), held.to.clone());
         }
-        // What waits in a group waits in those above it, too, and not the other way round.
+        // A task that stalls in a group also counts in the groups above it, but not the reverse. So the smallest share
+        // is the server's own.
         let stalled = look.cgroups.iter().filter_map(|group| group.pressure.get("memory_some").copied());
         seen.memory_stalled += stalled.reduce(f64::min).unwrap_or(0.0) / looks.len() as f64;
         for group in &look.cgroups {
@@ -99,7 +100,7 @@ pub fn server(called: &str, looks: &[Sample]) -> ServerMeasurements {
     seen
 }
 
-/// The listener with the longest queue on average, in parts of its limit.
+/// Records the listener with the longest mean queue, its maximum and its limit.
 fn queue(looks: &[Sample], seen: &mut ServerMeasurements) {
     let mut all: BTreeMap<&str, (f64, f64, u64, u64)> = BTreeMap::new();
     for look in looks {
@@ -129,7 +130,7 @@ fn scoreboard(looks: &[Sample], seen: &mut ServerMeasurements) {
     }
 }
 
-/// What a run has to show of what its server was looked at. None without looks.
+/// Makes an examination from a run whose server was sampled. Returns None without samples, or without a measured phase.
 #[must_use]
 pub fn run(run: &Run) -> Option<Examination> {
     let (observed, phase) = (run.server.as_ref()?, run.measured()?);
@@ -159,7 +160,7 @@ pub fn run(run: &Run) -> Option<Examination> {
     })
 }
 
-/// One look alone, as `watch` has it.
+/// Makes an examination from a single sample, as `watch` takes it.
 #[must_use]
 pub fn look(name: &str, look: &Sample) -> Examination {
     let mut step = ExaminationStep { kind: StepKind::Observed, duration_s: look.span_s, ..ExaminationStep::default() };
@@ -181,7 +182,7 @@ pub fn look(name: &str, look: &Sample) -> Examination {
     }
 }
 
-/// What the load got, into a step.
+/// Writes the results of the load into a step.
 pub fn phase(phase: &PhaseReport, step: &mut ExaminationStep) {
     let r = &phase.requests;
     step.rate_rps = phase.rate.due_rps;

@@ -1,8 +1,8 @@
-//! What a run has to show and the rules that say what it is worth; what an examination of a server has to show and the rules
-//! that say what limits it. Pure: the same from what is stored.
+//! Judges whether a run is valid, and finds what limits an examined server. All functions are pure: the same stored
+//! evidence gives the same result.
 //!
-//! A new rule of validity is one constant in a file under `rules`, and one line in the list there; one that names a limit, a
-//! function under `findings`, with a line in the list of its file and one in `about`.
+//! To add a validity rule, write one constant in a file under `rules`, and list it in `VALIDITY`. To add a finding,
+//! write a function under `findings`, list it in the table of its file, and describe it in `findings::kinds`.
 
 pub mod findings;
 pub mod fold;
@@ -11,27 +11,27 @@ mod rules;
 
 use lastdrop_model::{Reason, Validity};
 
-pub use rule::Evidence;
-pub use rules::{others_worth_a_word, saturated};
+pub use rule::RunEvidence;
+pub use rules::{others_threshold_cores, saturated};
 
 use rule::OTHERS_BUSY;
 
-/// What disturbed the machine during a run.
+/// Returns the reason that shows a disturbed machine during a run, if there is one.
 #[must_use]
 pub fn disturbance(validity: &Validity) -> Option<&Reason> {
     let disturbs = |reason: &&Reason| rules::VALIDITY.iter().any(|rule| rule.disturbs && rule.name == reason.rule);
     validity.reasons.iter().find(disturbs)
 }
 
-/// What other programs took from a run, where it was too much.
+/// Returns the reason about other programs' CPU use, if it exceeded the threshold.
 #[must_use]
 pub fn others_busy(validity: &Validity) -> Option<&Reason> {
     validity.reasons.iter().find(|r| r.rule == OTHERS_BUSY)
 }
 
-/// Applies every rule.
+/// Applies every validity rule.
 #[must_use]
-pub fn judge(evidence: &Evidence<'_>) -> Validity {
+pub fn judge(evidence: &RunEvidence<'_>) -> Validity {
     Validity::of(
         rules::VALIDITY
             .iter()
@@ -43,7 +43,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Validity {
     )
 }
 
-/// Is it a rule about a machine that puts load on, not about what the server answered?
+/// True if the rule judges a load-generating machine, and not the server's answers.
 #[must_use]
 pub fn is_of_generator(rule: &str) -> bool {
     rules::VALIDITY.iter().any(|r| r.of_generator && r.name == rule)

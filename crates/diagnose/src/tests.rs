@@ -14,7 +14,7 @@ fn judge_counts(counts: Counts, generator: &Generator, open: bool) -> Validity {
     s.counts = counts;
     b.add(&s);
     let reports = b.into_reports();
-    judge(&Evidence { plan: &plan, phase: reports.first(), generator, pool: None })
+    judge(&RunEvidence { plan: &plan, phase: reports.first(), generator, pool: None })
 }
 
 fn counts(due: u64, answered: u64) -> Counts {
@@ -30,7 +30,7 @@ fn other_programs_count_from_a_share_of_the_processors_on() {
         let g = Generator { processors, others_cores: Some(cores), others, ..Generator::default() };
         judge_counts(counts(10_000, 10_000), &g, false)
     };
-    // Two processors: a tenth of one; many: half of one.
+    // With two processors the threshold is a tenth of a core; with many it is half a core.
     for (cores, processors, fires) in [(0.09, 2, false), (0.11, 2, true), (0.45, 64, false), (1.0, 64, true)] {
         let v = with(cores, processors);
         assert_eq!(rules(&v) == ["others-busy"], fires, "{cores} of {processors}: {v:?}");
@@ -39,7 +39,7 @@ fn other_programs_count_from_a_share_of_the_processors_on() {
     let v = with(1.0, 2);
     assert!(v.verdict == Verdict::Doubtful && v.reasons[0].what.contains("hog 1.00 (process 7)"), "{v:?}");
     assert_eq!(disturbance(&v), others_busy(&v));
-    // Old runs do not know.
+    // Old runs did not record other programs.
     assert_eq!(rules(&judge_counts(counts(10_000, 10_000), &Generator::default(), false)), [""; 0]);
 }
 
@@ -75,7 +75,7 @@ fn each_rule_fires_on_its_case_alone() {
     for (generator, rule) in [(&few, "descriptors"), (&used_up, "ports")] {
         let (plan, b) = many();
         let reports = b.into_reports();
-        assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator, pool: None })), [rule]);
+        assert_eq!(rules(&judge(&RunEvidence { plan: &plan, phase: reports.first(), generator, pool: None })), [rule]);
     }
     assert_eq!(rules(&judge_counts(counts(5000, 5000), &held, false)), ["throttled"]);
     let late = || {
@@ -93,7 +93,7 @@ fn each_rule_fires_on_its_case_alone() {
     let (plan, b) = late();
     let reports = b.into_reports();
     assert_eq!(
-        rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator: &calm, pool: None })),
+        rules(&judge(&RunEvidence { plan: &plan, phase: reports.first(), generator: &calm, pool: None })),
         ["late"]
     );
     assert_eq!(rules(&judge_counts(counts(0, 0), &calm, false)), ["nothing-answered"]);
@@ -104,7 +104,7 @@ fn each_rule_fires_on_its_case_alone() {
     assert_eq!(rules(&judge_counts(counts(5000, 4000), &calm, false)), ["unanswered"]);
 }
 
-/// A phase of which second `t` has the median response and number of answers that `of` says.
+/// Makes a phase in which second `t` has the median response and the number of answers that `of(t)` returns.
 fn seconds(plan: &Plan, n: u32, of: impl Fn(u32) -> (u64, u64)) -> PhaseReport {
     let mut b = RunBuilder::new(plan);
     for t in 0..n {
@@ -112,7 +112,7 @@ fn seconds(plan: &Plan, n: u32, of: impl Fn(u32) -> (u64, u64)) -> PhaseReport {
         let mut s = Slice::new(0, t);
         s.counts = Counts { answered_in_time: answered, ..counts(answered, answered) };
         s.status[200] = answered;
-        // Some scatter, as every second has.
+        // Real seconds scatter, too.
         let scatter = u64::from((t * 7919) % 13);
         for _ in 0..answered {
             s.record(Kind::Response, us + scatter * us / 1000);
@@ -130,14 +130,14 @@ fn closed(users: u32) -> Plan {
 }
 
 fn fired(plan: &Plan, phase: &PhaseReport, generator: &Generator, pool: Option<&Pool>) -> Vec<String> {
-    let v = judge(&Evidence { plan, phase: Some(phase), generator, pool });
+    let v = judge(&RunEvidence { plan, phase: Some(phase), generator, pool });
     v.reasons.iter().map(|r| format!("{}: {}", r.rule, r.advice)).collect()
 }
 
 #[test]
 fn rules_about_the_course_of_a_run() {
     let (plan, calm) = (closed(10), Generator::default());
-    // 10 users at 10 ms are 1000 answers a second.
+    // 10 users at 10 ms give 1000 answers per second.
     let steady = seconds(&plan, 20, |_| (10_000, 1000));
     assert_eq!(fired(&plan, &steady, &calm, None), [""; 0]);
     let warming = seconds(&plan, 20, |t| if t < 6 { (20_000, 500) } else { (10_000, 1000) });
@@ -149,11 +149,11 @@ fn rules_about_the_course_of_a_run() {
     let changed = seconds(&plan, 20, |t| if t < 14 { (10_000, 1000) } else { (14_000, 714) });
     let reasons = fired(&plan, &changed, &calm, None);
     assert!(reasons.len() == 1 && reasons[0].starts_with("unsteady"), "{reasons:?}");
-    // A ramp is to change.
+    // A ramp is supposed to change.
     let mut ramp = plan.clone();
     ramp.phases[0].load = Load::Closed { users: 10, to_users: Some(20), connections: None };
     assert_eq!(fired(&ramp, &warming, &calm, None), [""; 0]);
-    // 400 answers a second at 10 ms are four users and not ten.
+    // 400 answers per second at 10 ms keep four users busy, not ten.
     let idle = seconds(&plan, 20, |_| (10_000, 400));
     let reasons = fired(&plan, &idle, &calm, None);
     assert!(reasons.len() == 1 && reasons[0].starts_with("littles-law"), "{reasons:?}");
@@ -178,7 +178,7 @@ fn rules_about_server_and_clock() {
         Generator { clock_step_s: -2.0, ..Generator::default() },
         Generator { suspended_s: 30.0, ..Generator::default() },
     ] {
-        let v = judge(&Evidence { plan: &plan, phase: Some(&steady), generator: &broken, pool: None });
+        let v = judge(&RunEvidence { plan: &plan, phase: Some(&steady), generator: &broken, pool: None });
         assert_eq!((v.verdict, rules(&v)), (Verdict::Invalid, vec!["clock"]));
     }
     let mut failing = steady.clone();

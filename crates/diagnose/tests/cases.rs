@@ -1,12 +1,12 @@
-//! Examinations of real servers with one known fault each, as `./x lab doctor` and labs of others stored them, and healthy ones: what the rules
-//! say of each. A rule has a case that fires it; all others are cases in which it must not, those that look like it among
-//! them.
+//! Tests the rules on stored examinations of real servers with one known fault each, from `./x lab doctor` and other
+//! labs, and on healthy ones. Each rule has a case that fires it, and must not fire in any other case, look-alikes
+//! included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lastdrop_diagnose::findings::{all_about, diagnose};
+use lastdrop_diagnose::findings::{diagnose, finding_kinds};
 use lastdrop_model::SessionState;
 use lastdrop_model::documents::{Severity, WorkersCeiling};
 use lastdrop_model::examination::{
@@ -15,7 +15,7 @@ use lastdrop_model::examination::{
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Case {
+struct StoredCase {
     limit: Option<String>,
     found: BTreeSet<String>,
     examination: Examination,
@@ -25,13 +25,13 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
 }
 
-fn case(name: &str) -> Case {
+fn case(name: &str) -> StoredCase {
     let text = fs::read_to_string(folder().join(format!("{name}.json"))).unwrap_or_else(|e| panic!("{name}: {e}"));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-fn cases() -> Vec<(String, Case)> {
-    let mut all: Vec<(String, Case)> = fs::read_dir(folder())
+fn cases() -> Vec<(String, StoredCase)> {
+    let mut all: Vec<(String, StoredCase)> = fs::read_dir(folder())
         .expect("cases")
         .map(|entry| {
             let path = entry.expect("an entry").path();
@@ -58,7 +58,7 @@ fn each_stored_examination_shows_what_was_planted_and_nothing_else() {
             assert!(finding.severity != Severity::Limit || numbers >= 3, "{name}: {finding:?}");
             assert!(!finding.evidence.is_empty() && !finding.title.is_empty(), "{name}: {finding:?}");
             assert!((0.0..=1.0).contains(&finding.confidence), "{name}: {finding:?}");
-            // An administrator sorts by what it brings.
+            // Administrators sort findings by the expected gain.
             assert!(finding.severity != Severity::Waste || finding.expect.is_some(), "{name}: {finding:?}");
         }
     }
@@ -91,7 +91,7 @@ fn redirects_that_nobody_follows_are_told() {
             (told, tried) = (told + u32::from(is_told), tried + u32::from(redirects));
         }
     }
-    // Of several machines each is examined by itself.
+    // With several machines, each is examined by itself.
     assert!(tried > 0 && told * 2 > tried, "{told} of {tried}");
 }
 
@@ -100,12 +100,12 @@ fn every_finding_has_a_stored_case() {
     let all = cases();
     let shown: BTreeSet<&str> =
         all.iter().flat_map(|(_, c)| c.found.iter().chain(&c.limit)).map(String::as_str).collect();
-    let without: Vec<&str> = all_about().iter().map(|a| a.id).filter(|id| !shown.contains(id)).collect();
+    let without: Vec<&str> = finding_kinds().iter().map(|a| a.id).filter(|id| !shown.contains(id)).collect();
     assert!(without.is_empty(), "{without:?}");
     assert!(all.iter().filter(|(name, c)| name.starts_with("healthy") && c.limit.is_none()).count() >= 3);
 }
 
-/// An ordinary user sees the threads of others run or sleep, and not what they wait for.
+/// An ordinary user can see whether other users' threads run or sleep, but not what they wait for.
 #[test]
 fn threads_that_may_not_be_seen_are_not_taken_for_busy_ones_and_are_told() {
     let all = cases();
@@ -129,7 +129,7 @@ fn threads_that_may_not_be_seen_are_not_taken_for_busy_ones_and_are_told() {
     }
 }
 
-/// Whoever is turned away at once asks again at once, and has a core of its own to do so on a quiet machine.
+/// Users who are rejected at once ask again at once; on a quiet machine the generator has a core of its own for it.
 #[test]
 fn a_load_that_is_busy_with_being_turned_away_is_not_the_limit() {
     let all = cases();
@@ -139,13 +139,13 @@ fn a_load_that_is_busy_with_being_turned_away_is_not_the_limit() {
     assert!(main.unanswered() > main.answered);
     (main.generator.saturated, main.generator.cores) = (true, 0.98);
     assert_eq!(diagnose(&examination).limit.as_deref(), Some("nginx-connections-exhausted"));
-    // One that is busy with answers is.
+    // A generator that is busy with answers is the limit.
     let main = examination.steps.iter_mut().find(|step| step.kind == StepKind::Main).expect("the load");
     main.answered += main.unanswered() + 1;
     assert_eq!(diagnose(&examination).limit.as_deref(), Some("generator-saturated"));
 }
 
-/// What the rules say of a stored examination of which something is another machine's.
+/// Returns the limit of a stored examination after `change`.
 fn limit_of(name: &str, change: impl Fn(&mut Examination)) -> Option<String> {
     let mut examination = case(name).examination;
     change(&mut examination);
@@ -156,7 +156,7 @@ fn main_of(all: &mut Examination) -> &mut ExaminationStep {
     all.steps.iter_mut().find(|step| step.kind == StepKind::Main).expect("the load")
 }
 
-/// A virtual machine whose share of the processor is used up looks idle by its own counters.
+/// A virtual machine that has used up its share of the processor looks idle by its own counters.
 #[test]
 fn time_that_the_hypervisor_has_taken_is_not_idle() {
     let stolen = |all: &mut Examination| {
@@ -177,7 +177,7 @@ fn time_that_the_hypervisor_has_taken_is_not_idle() {
     assert_eq!(limit_of("cpu-saturated.modphp", idle).as_deref(), Some("workers-exhausted"));
 }
 
-/// What happens to others on the same machine is not the server's limit.
+/// Memory shortage of others on the same machine is not the server's limit.
 #[test]
 fn what_neighbours_lack_is_not_the_servers_limit() {
     let swaps = |available: u64| {
@@ -188,7 +188,7 @@ fn what_neighbours_lack_is_not_the_servers_limit() {
     };
     assert_eq!(limit_of("workers-exhausted", swaps(20_000_000_000)).as_deref(), Some("workers-exhausted"));
     assert_eq!(limit_of("workers-exhausted", swaps(100_000_000)).as_deref(), Some("memory-pressure"));
-    // A control group that has reached its limit lacks memory only where what it gave up is wanted again.
+    // A control group at its limit lacks memory only if the pages that it gave up are read again.
     let full = |again: u64, stalled: f64| {
         move |all: &mut Examination| {
             let server = &mut main_of(all).servers[0];
@@ -201,7 +201,7 @@ fn what_neighbours_lack_is_not_the_servers_limit() {
     assert_eq!(limit_of("workers-exhausted", full(500_000, 0.4)).as_deref(), Some("memory-pressure"));
 }
 
-/// Of other people's load it is not known how much there was: a few births of workers, or one packet that was sent again, are then few.
+/// The amount of other clients' load is unknown: a few started workers, or one retransmitted packet, are then few.
 #[test]
 fn what_is_seen_of_other_peoples_load_is_no_number_a_request() {
     let watched = |all: &mut Examination| {
@@ -223,7 +223,8 @@ fn what_is_seen_of_other_peoples_load_is_no_number_a_request() {
     assert_eq!(limit_of("workers-exhausted", with_births).as_deref(), Some("workers-exhausted"));
 }
 
-/// A loop that has no time leaves connections in its queue, however long that is; several are full while a large machine is not.
+/// A loop without time leaves connections in its queue, however long that is. On a large machine several loops may be
+/// full while the machine is not.
 #[test]
 fn loops_without_time_on_a_large_machine() {
     let large = |all: &mut Examination| {
@@ -251,7 +252,7 @@ fn loops_without_time_on_a_large_machine() {
         (all.servers[0].kind, all.servers[0].cpus) = ("nginx".into(), Vec::new());
         for step in &mut all.steps {
             step.servers.truncate(1);
-            // None of many thousands a second waits for a millisecond.
+            // Among many thousands per second no request waits for a millisecond.
             (step.response.mean, step.service.mean) = (60.0, 60.0);
         }
         let main = main_of(all);
@@ -274,7 +275,7 @@ fn loops_without_time_on_a_large_machine() {
     assert_eq!(limit_of("slow-upstream.nginx", by_four).as_deref(), Some("single-worker-cpu"));
 }
 
-/// An application that does something of its own as well waits for a full peer less than half of the time, and all that it takes longer.
+/// An application that also works itself waits for a full peer less than half of the time, but all of its extra time.
 #[test]
 fn what_a_request_takes_longer_is_what_limits_it() {
     let less = |slower: f64| {
@@ -304,7 +305,7 @@ fn waits<const N: usize>(all: [(&str, f64); N]) -> BTreeMap<String, f64> {
     all.into_iter().map(|(what, n)| (what.to_string(), n)).collect()
 }
 
-/// A pool that grew until it was full had fewer workers on average than it has then.
+/// A pool that grew until it was full had fewer workers on average than at the end.
 #[test]
 fn a_pool_that_has_grown_to_its_limit_is_full() {
     let grows_to_12_of = |most: u64| {
@@ -320,7 +321,7 @@ fn a_pool_that_has_grown_to_its_limit_is_full() {
     assert_ne!(limit.as_deref(), Some("fpm-children-exhausted"), "it is not there yet");
 }
 
-/// Health checks that are refused take a server out: then nobody is asked, and nobody waits.
+/// Refused health checks take a server out: then no request reaches it, and none waits.
 #[test]
 fn a_front_that_asks_nobody_any_more_has_somebody_down() {
     let down = |refused: u64, queued: u64| {
@@ -340,7 +341,7 @@ fn a_front_that_asks_nobody_any_more_has_somebody_down() {
     assert_ne!(limit_of("upstream-refused", down(6, 9)).as_deref(), Some("upstream-refused"), "it waits for somebody");
 }
 
-/// However fast: whoever is turned away by order waits for nothing.
+/// A request that a configured limit rejects waits for nothing, however fast the rejection is.
 #[test]
 fn what_a_limit_turns_away_is_not_limited() {
     let turned_away = |code: &'static str, share: f64, logged: u64| {
@@ -357,7 +358,7 @@ fn what_a_limit_turns_away_is_not_limited() {
     assert!(limit_of("cpu-saturated.modphp", turned_away("503", 0.9, 0)).is_some(), "nobody has ordered it");
 }
 
-/// A program that is a pool of workers itself, and has some free, is waited for as any other.
+/// A server may wait for a program that is a pool of workers itself and has some free.
 #[test]
 fn who_waits_for_a_pool_with_room_waits_for_it() {
     let is_pool = |busy: f64| {
@@ -380,7 +381,7 @@ fn who_waits_for_a_pool_with_room_waits_for_it() {
     assert_ne!(limit_of("slow-upstream.few-children", is_pool(24.0)).as_deref(), Some("slow-upstream"));
 }
 
-/// What a queue's limit lets through is that limit, by what one request alone takes.
+/// HAProxy's maxconn is the limit only if about that many requests are served at once, each as long as one alone.
 #[test]
 fn a_limit_of_a_proxy_binds_only_where_so_many_are_served() {
     let with = |queued: Option<u64>, answered_rps: f64| {
@@ -406,7 +407,7 @@ fn a_limit_of_a_proxy_binds_only_where_so_many_are_served() {
     );
 }
 
-/// A database that rests would answer more statements, whatever they take.
+/// An idle database would answer more statements, whatever each takes.
 #[test]
 fn few_connections_to_a_database_that_rests_are_the_limit_though_statements_take_long() {
     let sleeps = |open: f64, cores: f64| {
@@ -430,7 +431,7 @@ fn few_connections_to_a_database_that_rests_are_the_limit_though_statements_take
     assert_eq!(limit_of("db-pool-exhausted.node", sleeps(2.0, 0.9)).as_deref(), Some("db-slow"), "it works for them");
 }
 
-/// Workers that end after some requests, beside others of which all serve as many as they can, are not in the way.
+/// Workers that end after some requests do no harm if the others serve as many as they can.
 #[test]
 fn workers_that_are_replaced_are_the_limit_only_where_they_are_missing() {
     let recycled = |all: &mut Examination| {
@@ -440,7 +441,7 @@ fn workers_that_are_replaced_are_the_limit_only_where_they_are_missing() {
     assert_eq!(limit_of("db-slow.sleep", recycled).as_deref(), Some("db-slow"));
 }
 
-/// Sync workers of gunicorn close each connection after its answer, whatever the proxy before them does.
+/// Gunicorn's sync workers close each connection after its answer, whatever the proxy before them does.
 #[test]
 fn a_connection_is_not_to_be_kept_to_who_closes_it() {
     let advice = |class: &str| {
@@ -463,7 +464,7 @@ fn a_connection_is_not_to_be_kept_to_who_closes_it() {
     assert!(threads.contains("http-reuse") && !threads.contains("close each connection"), "{threads}");
 }
 
-/// More workers than a ceiling allows are not advised, nor is a number that the cores do not need.
+/// The advice is neither more workers than a ceiling allows, nor more than the cores need.
 #[test]
 fn as_many_workers_are_advised_as_are_needed_and_as_ceilings_allow() {
     let advised = |ceilings: &[(&str, u64)], cpu_s: f64| {
@@ -487,7 +488,7 @@ fn as_many_workers_are_advised_as_are_needed_and_as_ceilings_allow() {
         (limit.id, to, advice, limit.advice, users)
     };
     let alone = case("sync-workers-waiting").examination.step(StepKind::Alone).expect("one user").service.mean / 1e6;
-    // A request that computes for half of its time: two cores have enough with 4 at work, and 2 for the moments in between.
+    // A request that computes for half of its time: two cores need 4 workers, and 2 more for fluctuations.
     let (id, to, advice, _, _) = advised(&[("memory", 500)], alone / 2.0);
     assert_eq!(id, "sync-workers-waiting");
     assert_eq!(
@@ -498,14 +499,14 @@ fn as_many_workers_are_advised_as_are_needed_and_as_ceilings_allow() {
     let cores = case("sync-workers-waiting").examination.main().expect("a load").cores.len() as f64;
     let at_work = 2.0 * cores;
     assert_eq!(advice.number, (at_work + at_work.sqrt()).ceil() as u64, "{advice:?}");
-    // The database allows fewer than it has: more are not advised at all, and why is said.
+    // The database allows fewer workers than there are: no more are advised, and the advice says why.
     let (_, to, advice, words, _) = advised(&[("memory", 500), ("database", 1)], alone / 2.0);
     assert_eq!((to, advice.number, advice.too_few), (None, 1, true), "{advice:?}");
     assert!(words.contains("more workers would not help") && words.contains("database allows 1"), "{words}");
 }
 
-/// Ten visitors on keep-alive connections hold ten of twelve workers. A few users of ours need not wait, and visitors who share an address
-/// are no greedy client.
+/// Ten visitors on keep-alive connections hold ten of twelve workers. A few users of ours need not wait, and visitors
+/// who share an address are not a greedy client.
 #[test]
 fn workers_that_idle_connections_hold_are_named_beside_visitors_too() {
     let beside = |kept: f64, told: bool| {
@@ -537,11 +538,11 @@ fn workers_that_idle_connections_hold_are_named_beside_visitors_too() {
     assert_eq!(found.limit.as_deref(), Some("keepalive-hogging"), "{:#?}", found.findings);
     assert!(found.findings.iter().all(|f| f.id != "greedy-client"), "{:#?}", found.findings);
     let limit = &found.findings[0];
-    // A scoreboard that could not be asked is no evidence.
+    // A scoreboard that could not be read is not evidence.
     assert!(limit.evidence.iter().all(|e| e.source != "scoreboard"), "{limit:#?}");
     let advice = found.workers_advice.as_ref();
     assert!(advice.is_none_or(|a| a.need.is_none_or(|need| need >= 10)), "{advice:?}");
-    // Two of twelve are no limit; those that send requests are a greedy client's.
+    // Two of twelve are not a limit. Connections that send requests belong to a greedy client.
     assert_eq!(said(2.0, true).limit, None);
     let found = said(10.0, false);
     assert!(found.findings.iter().any(|f| f.id == "greedy-client"), "{:#?}", found.findings);
@@ -567,7 +568,7 @@ fn an_event_mpm_is_advised_only_where_the_application_bears_it() {
     }
 }
 
-/// What a waste costs decides its place, and each says by how much it would be better.
+/// Wastes are sorted by their cost, and each says what removing it should bring.
 #[test]
 fn wastes_are_told_by_what_they_would_bring() {
     let mut all = case("cpu-saturated.modphp").examination;
@@ -601,7 +602,7 @@ fn wastes_are_told_by_what_they_would_bring() {
     assert!(json["expected"]["ratio"].as_f64().is_some_and(|r| r > 5.0), "{json}");
 }
 
-/// A request costs what the servers and all behind them use, whatever else the machine does meanwhile.
+/// The cost of a request is the processor time of the servers and all behind them, whatever else the machine does.
 #[test]
 fn what_a_request_costs_is_the_servers_processor_time_alone() {
     let said = |others: f64| {

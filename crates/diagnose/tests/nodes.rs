@@ -1,4 +1,4 @@
-//! The same servers on several machines: what each of them shows, told together.
+//! The same servers on several machines, diagnosed together.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use lastdrop_model::documents::Severity;
 use lastdrop_model::examination::Examination;
 use serde_json::json;
 
-/// A stored examination as that of an agent's machine.
+/// Loads a stored examination as that of an agent's machine.
 fn node(case: &str, agent: &str) -> Examination {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(case);
     let stored: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).expect("readable")).expect("JSON");
@@ -21,7 +21,7 @@ fn node(case: &str, agent: &str) -> Examination {
     Examination { machine: agent.into(), ..all }
 }
 
-/// As a site has them: what is told of the whole is put together, and each is there by itself.
+/// A site of these machines: the servers of all together, and each machine by itself.
 fn site(nodes: Vec<Examination>) -> Examination {
     let servers = nodes.iter().flat_map(|n| n.servers.clone()).collect();
     Examination { servers, nodes, ..Examination::default() }
@@ -41,7 +41,7 @@ fn what_all_nodes_have_is_told_once_with_their_names_and_the_changes_of_each() {
     assert!(limit.evidence.iter().any(|e| e.name.starts_with("b/apache: ")), "{:?}", limit.evidence);
     assert_eq!(limit.expect, alone.findings[0].expect);
     assert!(said.differs.is_empty(), "{:?}", said.differs);
-    // What an experiment has refuted is refuted of each.
+    // A refuted limit is refuted for each machine.
     let again = diagnose_without(&pair("workers-exhausted.json"), &["workers-exhausted"]);
     assert_ne!(again.limit.as_deref(), Some("workers-exhausted"));
 }
@@ -58,11 +58,11 @@ fn one_node_that_holds_the_site_back_is_named_and_what_differs_is_told() {
     assert_eq!(said.limit.as_deref(), Some("workers-exhausted"));
     let limit = &said.findings[0];
     assert!(limit.title.ends_with("(a/apache)") && limit.server == "a/apache", "{}", limit.title);
-    // What one of two brings to the whole is not known.
+    // The gain for the whole site is unknown if only one of two machines has the finding.
     assert_eq!(limit.expect, None);
     let pool = said.differs.iter().find(|d| d.name == "MaxRequestWorkers").expect("it differs");
     assert_eq!((pool.server.as_str(), &pool.value, &pool.others), ("a/apache", &json!(8), &json!(400)));
-    // Nothing is concluded from nothing.
+    // Empty examinations have no findings.
     let none = diagnose(&site(vec![Examination::default(), Examination::default()]));
     assert!(none.limit.is_none() && none.findings.is_empty(), "{none:?}");
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
-use lastdrop_diagnose::Evidence;
+use lastdrop_diagnose::RunEvidence;
 use lastdrop_load::{Finished, FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{ExperimentDecision, RepeatScope};
 use lastdrop_model::plan::ServerTimeFrom;
@@ -443,7 +443,7 @@ impl Lab<'_> {
             None => (of_this_machine(), Vec::new(), None),
         };
         let measured = phases.iter().find(|p| p.measured);
-        let evidence = Evidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
+        let evidence = RunEvidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
         let mut validity = lastdrop_diagnose::judge(&evidence);
         if let Some(of_machines) = reasons {
             validity = crate::fleet::of_fleet(of_machines, validity);

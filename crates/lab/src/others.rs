@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use lastdrop_diagnose::others_worth_a_word;
+use lastdrop_diagnose::others_threshold_cores;
 use lastdrop_model::{Plan, Url};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host;
@@ -73,7 +73,7 @@ pub(crate) fn lock(chain: &Mutex<Chain>) -> MutexGuard<'_, Chain> {
 }
 
 fn is_worth_a_look(others: &Others) -> bool {
-    others.cores >= others_worth_a_word(host::processors())
+    others.cores >= others_threshold_cores(host::processors())
 }
 
 impl OthersWatch {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_diagnose::findings::{about, all_about, diagnose, diagnose_without};
+use lastdrop_diagnose::findings::{diagnose, diagnose_without, finding_kind, finding_kinds};
 use lastdrop_doctor::{Manner, Order, Trying, confirm, examine};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::DoctorDocument;
@@ -100,19 +100,19 @@ const NEAR: f64 = 0.8;
 
 pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     if args.list {
-        stdio::out(doctor_list(all_about().iter().map(|a| (a.id, a.severity, a.what))));
+        stdio::out(doctor_list(finding_kinds().iter().map(|a| (a.id, a.severity, a.what))));
         return Ok(Exit::Done);
     }
     if let Some(id) = &args.explain {
-        let Some(found) = about(id) else {
+        let Some(found) = finding_kind(id) else {
             let likeness = |a: &&str| strsim::jaro_winkler(a, id);
-            let near = all_about().iter().map(|a| a.id).max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+            let near = finding_kinds().iter().map(|a| a.id).max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
             let near = near.filter(|n| likeness(n) > NEAR).map_or(".".into(), |n| format!("; did you mean {n}?"));
             return Err(
                 UsageError(format!("there is no finding '{id}'{near} All of them: lastdrop doctor --list")).into()
             );
         };
-        stdio::out(explain_text(found.id, found.severity, found.what, found.decides, found.unlike));
+        stdio::out(explain_text(found.id, found.severity, found.what, found.criterion, found.look_alikes));
         return Ok(Exit::Done);
     }
     if let Some(file) = &args.from {

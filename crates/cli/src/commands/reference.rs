@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Arg, Args, CommandFactory, ValueEnum};
 use clap_complete::Shell;
-use lastdrop_diagnose::findings::{About, all_about};
+use lastdrop_diagnose::findings::{FindingKind, finding_kinds};
 use lastdrop_model::documents::Severity;
 use lastdrop_server::{KnobTable, knob_tables};
 
@@ -79,7 +79,7 @@ pub fn man(args: &ManArgs) -> Result<Exit> {
 
 pub fn chapter(args: &ChapterArgs) -> Result<Exit> {
     match args.chapter {
-        Chapter::Findings => stdio::out(findings_page(all_about(), &knob_tables())),
+        Chapter::Findings => stdio::out(findings_page(finding_kinds(), &knob_tables())),
         Chapter::Knobs => stdio::out(knobs_page(&knob_tables())),
         Chapter::Commands => write_options(args.folder.as_deref().context("there is a folder")?)?,
     }
@@ -168,7 +168,7 @@ fn meaning(arg: &Arg) -> String {
 }
 
 /// Markdown: a section for each finding, limits first.
-fn findings_page(all: &[About], tables: &[KnobTable]) -> String {
+fn findings_page(all: &[FindingKind], tables: &[KnobTable]) -> String {
     let mut page = String::from(
         "# Findings\n\nWhat `lastdrop doctor` can name. Made of the program's own table (`lastdrop chapter findings`), which `--list` and\n\
          `--explain ID` show, too. A *limit* bounds throughput now; a *waste* costs without being the bound; a *risk* will bite.\n",
@@ -182,8 +182,8 @@ fn findings_page(all: &[About], tables: &[KnobTable]) -> String {
                 "\n### {}\n\n{}.\n\n* decided by: {}\n* looks like it: {}\n",
                 about.id,
                 capital(about.what),
-                plain(about.decides),
-                plain(about.unlike)
+                plain(about.criterion),
+                plain(about.look_alikes)
             );
             let worth = worth_trying(about.id, tables);
             if !worth.is_empty() {

@@ -1,22 +1,22 @@
-//! Advice that cannot help here is not given: each finding's changes are checked against what the rest of the chain can do and what the
-//! application needs, whatever rule proposed them.
+//! Drops advice that cannot help: checks each finding's changes against what the rest of the chain can do and what the
+//! application needs, whichever rule proposed them.
 
 use lastdrop_model::documents::{Finding, Fix, WorkersCeiling};
 use serde_json::json;
 
-use super::case::{Case, View};
+use super::evidence::{LoadEvidence, ServerEvidence};
 
-/// What becomes of a proposed change.
+/// Effect of a proposed change.
 #[derive(Debug, Clone, PartialEq)]
-enum Verdict {
+enum FixEffect {
     Helps,
-    /// Another value does as much as can be done, and why no more.
+    /// Another value does as much as possible; with the reason why no more is.
     Instead(i64, String),
     Useless(String),
 }
 
-/// The finding with those of its changes that can help, and a word about the others.
-pub(super) fn checked(case: &Case<'_>, mut finding: Finding) -> Finding {
+/// Returns the finding with the changes that can help, and the reasons against the others.
+pub(super) fn checked(case: &LoadEvidence<'_>, mut finding: Finding) -> Finding {
     let mut reasons: Vec<String> = Vec::new();
     let mut kept: Vec<Fix> = Vec::new();
     for fix in std::mem::take(&mut finding.fix) {
@@ -25,19 +25,19 @@ pub(super) fn checked(case: &Case<'_>, mut finding: Finding) -> Finding {
             kept.push(fix);
             continue;
         };
-        // A pool that does not fit is to have fewer.
+        // A pool that does not fit into memory needs fewer workers.
         let is_less = finding.id == "memory-overcommit";
-        match verdict(case, view, &fix, is_less) {
-            Verdict::Helps => kept.push(fix),
-            Verdict::Instead(to, why) => {
+        match effect_of(case, view, &fix, is_less) {
+            FixEffect::Helps => kept.push(fix),
+            FixEffect::Instead(to, why) => {
                 kept.push(Fix { to: json!(to), ..fix });
                 reasons.push(why);
             }
-            Verdict::Useless(why) => reasons.push(why),
+            FixEffect::Useless(why) => reasons.push(why),
         }
     }
     finding.fix = kept;
-    // A number that nothing is left to be set to promises nothing.
+    // If no change is left, the finding promises no gain.
     if finding.fix.is_empty() && !reasons.is_empty() {
         finding.expect = None;
     }
@@ -49,7 +49,7 @@ pub(super) fn checked(case: &Case<'_>, mut finding: Finding) -> Finding {
     finding
 }
 
-fn verdict(case: &Case<'_>, v: &View<'_>, fix: &Fix, is_less: bool) -> Verdict {
+fn effect_of(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>, fix: &Fix, is_less: bool) -> FixEffect {
     let to = fix.to.as_i64();
     let is_pool = v.about.pool.as_ref() == Some(&fix.knob);
     if let Some(to) = to.filter(|_| is_pool) {
@@ -57,37 +57,38 @@ fn verdict(case: &Case<'_>, v: &View<'_>, fix: &Fix, is_less: bool) -> Verdict {
     }
     let keeps = ["http-reuse", "keepalive", "keepalive_requests"].contains(&fix.knob.as_str());
     if let Some(why) = keeps.then(|| behind_closes(case, v)).flatten() {
-        return Verdict::Useless(why);
+        return FixEffect::Useless(why);
     }
-    Verdict::Helps
+    FixEffect::Helps
 }
 
-/// More workers than a ceiling allows do not help, nor do as many as there are.
-fn workers(v: &View<'_>, to: i64, is_less: bool) -> Verdict {
+/// Judges a new number of workers: more than a ceiling allows does not help, nor does the present number.
+fn workers(v: &ServerEvidence<'_>, to: i64, is_less: bool) -> FixEffect {
     let now = v.size() as i64;
     let lowest = v.about.ceilings.iter().min_by_key(|c| c.number);
     let why = |c: &WorkersCeiling| format!("no more than {} workers: {}", c.number, c.because);
     match lowest {
         Some(ceiling) if !is_less && ceiling.number as i64 <= now.min(to) => {
-            Verdict::Useless(format!("more workers would not help, {}", why(ceiling)))
+            FixEffect::Useless(format!("more workers would not help, {}", why(ceiling)))
         }
-        Some(ceiling) if (ceiling.number as i64) < to => Verdict::Instead(ceiling.number.max(1) as i64, why(ceiling)),
-        // The cores are busy with as many as there are.
-        _ if !is_less && to <= now => {
-            Verdict::Useless(format!("more workers would not help: {to} keep the processors busy, and there are {now}"))
-        }
-        _ => Verdict::Helps,
+        Some(ceiling) if (ceiling.number as i64) < to => FixEffect::Instead(ceiling.number.max(1) as i64, why(ceiling)),
+        // The present number of workers already keeps the cores busy.
+        _ if !is_less && to <= now => FixEffect::Useless(format!(
+            "more workers would not help: {to} keep the processors busy, and there are {now}"
+        )),
+        _ => FixEffect::Helps,
     }
 }
 
-/// Does the server behind close each connection after its answer, whatever the one before it does? Then why.
-pub(super) fn behind_closes(case: &Case<'_>, v: &View<'_>) -> Option<String> {
+/// Returns why the server behind closes each connection after its answer, whatever the one before it does. None if it
+/// does not.
+pub(super) fn behind_closes(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>) -> Option<String> {
     let all = case.servers();
     let behind = all.iter().filter(|b| b.place > v.place && v.about.to.contains(&b.about.server));
     behind.into_iter().find_map(closes)
 }
 
-fn closes(b: &View<'_>) -> Option<String> {
+fn closes(b: &ServerEvidence<'_>) -> Option<String> {
     let class = b.setting("worker_class").unwrap_or_default().to_lowercase();
     let threads = b.count("threads").unwrap_or(1.0);
     let is_sync = b.is(&["gunicorn"]) && !b.is_async() && class != "gthread" && threads <= 1.0;
@@ -101,8 +102,8 @@ fn closes(b: &View<'_>) -> Option<String> {
         .then(|| format!("{name} closes each connection after its answer, unless it is told http-keepalive"))
 }
 
-/// What holds clients' idle connections without a worker for each, of what this application allows.
-pub(super) fn holders_of_clients(v: &View<'_>) -> &'static str {
+/// Names what can hold clients' idle connections without a worker for each, as far as the application allows.
+pub(super) fn holders_of_clients(v: &ServerEvidence<'_>) -> &'static str {
     if v.needs_prefork() || !v.is(&["apache"]) {
         "a proxy in front that holds the clients (nginx)"
     } else {

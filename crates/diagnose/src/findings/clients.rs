@@ -1,4 +1,4 @@
-//! What clients do to a server: hold its workers, read slowly, or are told to come back later.
+//! Rules about clients: they hold workers, read slowly, or are rejected by a configured limit.
 
 use lastdrop_model::documents::Finding;
 use lastdrop_model::examination::{LoadShape, StepKind};
@@ -6,39 +6,40 @@ use serde_json::json;
 
 use super::Rule;
 use super::advice::holders_of_clients;
-use super::case::{Case, Says, View, finding};
+use super::evidence::{FindingBuilder, LoadEvidence, ServerEvidence, finding};
 
 pub(super) const HOLDING: &[Rule] =
     &[Rule { id: "keepalive-hogging", look: keepalive }, Rule { id: "slow-clients", look: slow }];
 
-/// Workers that idle connections hold, as a share of the pool, from which on they are a limit to whoever comes next, though nobody waits now.
+/// Share of a pool that idle connections hold, from which on they limit the next client, though no client waits now.
 const HELD: f64 = 0.7;
 
-/// Do connections of visitors hold most of a pool, beside whom a few users of ours need not wait?
-pub(super) fn visitors_hold_workers(case: &Case<'_>) -> bool {
+/// True if visitors' connections hold most of a pool. A few users of ours need not wait then.
+pub(super) fn visitors_hold_workers(case: &LoadEvidence<'_>) -> bool {
     case.servers().iter().any(|v| held_by_visitors(case, v))
 }
 
-fn held_by_visitors(case: &Case<'_>, v: &View<'_>) -> bool {
+fn held_by_visitors(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>) -> bool {
     let beside = case.all.load == LoadShape::Foreign || case.main.kind == StepKind::Few;
     let are_there = v.seen.other_clients >= 2.0;
     beside && are_there && v.has_pool() && case.cpu_idle() && v.size() >= 2.0 && v.held_by_idle() >= HELD * v.size()
 }
 
-fn keepalive(case: &Case<'_>) -> Option<Finding> {
+fn keepalive(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let places: f64 = v.seen.scoreboard.iter().filter(|(l, _)| *l != ".").map(|(_, n)| n).sum();
         let kept = v.seen.scoreboard.get("K").copied().unwrap_or(0.0);
         let by_board = places >= 1.0 && kept >= 0.5 * places;
-        // Where it is known whether they wait for a request or for the next one, that decides.
+        // If thread states show whether a worker waits for a request or for the next one, they decide.
         let told = v.seen.waiting("client kept") + v.seen.waiting("client request") > 0.0;
         let in_poll = v.seen.waiting(if told { "client kept" } else { "client" });
         let workers = if v.one_thread_each() { v.seen.workers_most.max(1) as f64 } else { v.size().max(1.0) };
         let by_threads = (told || v.one_thread_each()) && v.has_pool() && in_poll >= 0.55 * workers;
-        // Without keep-alive the same workers serve more.
+        // Without keep-alive the same workers serve more requests.
         let other = case.all.step(StepKind::OtherKeepalive).filter(|o| !o.keepalive && case.main.keepalive);
         let gain = other.map_or(1.0, |o| o.answered_rps / case.main.answered_rps.max(1e-9));
-        // The status page is asked beside others: what the threads of a process each wait for says more than its letters.
+        // The status page is requested while others run. The state of single-threaded processes says more than its
+        // letters.
         let by_board = by_board
             && !(v.one_thread_each()
                 && v.has_pool()
@@ -47,7 +48,7 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
         let is_on = v.setting("KeepAlive").is_none_or(|s| !s.eq_ignore_ascii_case("off"));
         let by_visitors = held_by_visitors(case, &v);
         let waits = v.queue() >= 0.7 || case.main.timed_out > 0 || by_visitors;
-        // Where fewer were served without it, it is not what they wait for.
+        // If throughput did not rise without keep-alive, it is not the limit.
         if other.is_some() && gain < 1.05 {
             return None;
         }
@@ -60,19 +61,19 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
                     "workers wait for the next request of clients who keep their connection",
                 )
                 .of(&v)
-                .seen("scoreboard", "places with K", v.letters("K"), 0.5 * places)
-                .seen(
+                .evidence("scoreboard", "places with K", v.letters("K"), 0.5 * places)
+                .evidence(
                     "/proc/PID/syscall",
                     "workers that wait for the next request of a client",
                     in_poll,
                     0.55 * workers,
                 )
-                .seen("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
-                .seen("sock_diag", "connections of visitors, on average", v.seen.other_clients, 0)
-                .seen("listen queue", "connections that wait", v.seen.queue_mean, 0.7)
-                .seen("load", "throughput without keep-alive, against with it", gain, 1.3)
-                .unless("a server that holds no worker for an idle connection; workers that send")
-                .do_this(
+                .evidence("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
+                .evidence("sock_diag", "connections of visitors, on average", v.seen.other_clients, 0)
+                .evidence("listen queue", "connections that wait", v.seen.queue_mean, 0.7)
+                .evidence("load", "throughput without keep-alive, against with it", gain, 1.3)
+                .ruled_out("a server that holds no worker for an idle connection; workers that send")
+                .fix(
                     if knob == "KeepAlive" {
                         vec![v.fix("KeepAlive", json!("Off"))]
                     } else {
@@ -80,12 +81,12 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
                     },
                     format!("either the shortest time, or none, or {}", holders_of_clients(&v)),
                 )
-                .check_by("places with K in the scoreboard, connections that wait")
+                .verify("places with K in the scoreboard, connections that wait")
             })
     })
 }
 
-fn slow(case: &Case<'_>) -> Option<Finding> {
+fn slow(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let at_client = v.seen.waiting("client") - v.seen.waiting("client kept") + v.seen.waiting("client-write");
         let share = at_client / v.busy().max(0.5);
@@ -95,40 +96,46 @@ fn slow(case: &Case<'_>) -> Option<Finding> {
         ((share >= 0.55 || reading) && v.is_full() && case.cpu_idle() && v.has_pool()).then(|| {
             finding(0.85, "workers wait for slow clients")
                 .of(&v)
-                .seen("/proc/PID/syscall", "share of the busy workers that read from or write to a client", share, 0.55)
-                .seen("scoreboard", "places with R", v.letters("R"), 0.5 * places)
-                .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
-                .unless("workers that compute or wait for others")
-                .do_this(
+                .evidence(
+                    "/proc/PID/syscall",
+                    "share of the busy workers that read from or write to a client",
+                    share,
+                    0.55,
+                )
+                .evidence("scoreboard", "places with R", v.letters("R"), 0.5 * places)
+                .evidence("/proc/stat", "cores busy", case.busy_cores(), 0)
+                .ruled_out("workers that compute or wait for others")
+                .fix(
                     Vec::new(),
                     format!("RequestReadTimeout (mod_reqtimeout), {}, or more workers", holders_of_clients(&v)),
                 )
-                .check_by("places with R in the scoreboard")
+                .verify("places with R in the scoreboard")
         })
     })
 }
 
-/// Answers of a limit that somebody has set: no fault of the server's, and neither the throughput of what it does serve.
+/// A configured limit rejects clients. It is not a fault of the server, nor does it bound what the server does serve.
 pub(super) const TURNED_AWAY: Rule = Rule { id: "rate-limited", look: rate_limited };
 
-/// Share of the answers that are those of such a limit.
-fn turned_away(case: &Case<'_>) -> f64 {
-    // Modules of Apache say 403 or 500, nginx 503 unless told otherwise: what else says so, too, does not say it in the log.
+/// Share of the answers that are rejections by such a limit.
+fn turned_away(case: &LoadEvidence<'_>) -> f64 {
+    // Apache's modules answer 403 or 500, nginx 503 by default. Other causes answer the same, but do not log such a
+    // line.
     let is_logged = case.says_that_it_limits();
     case.main.share_of_status(|s| s == "429" || is_logged && ["503", "403", "500"].contains(&s))
 }
 
-/// Does it turn most of them away?
-pub(super) fn turns_most_away(case: &Case<'_>) -> bool {
+/// True if a configured limit rejects most requests.
+pub(super) fn turns_most_away(case: &LoadEvidence<'_>) -> bool {
     turned_away(case) >= 0.5
 }
 
-fn rate_limited(case: &Case<'_>) -> Option<Finding> {
+fn rate_limited(case: &LoadEvidence<'_>) -> Option<Finding> {
     let servers = case.servers();
     let logged = servers.iter().find(|v| v.log("rate-limited") > 0);
     let told = turned_away(case);
-    let v: &View<'_> = logged.or(servers.first())?;
-    // What others are answered only the log tells.
+    let v: &ServerEvidence<'_> = logged.or(servers.first())?;
+    // Only the log shows how other clients are answered.
     let share = match case.all.load {
         LoadShape::Foreign => "some".to_string(),
         _ => format!("{:.0} %", told * 100.0),
@@ -136,20 +143,20 @@ fn rate_limited(case: &Case<'_>) -> Option<Finding> {
     (told > 0.01 || case.all.load == LoadShape::Foreign && v.log("rate-limited") >= 5).then(|| {
         finding(0.9, format!("{share} of the answers are those of a limit that is configured: it does what it was told to"))
             .of(v)
-            .seen("load", "answers that turn away (429, 503, 403, 500), share", told, 0.01)
-            .seen("error log", v.line("rate-limited"), v.log("rate-limited"), 0)
-            .unless("errors of a server that is down or full: 502, 504, and lines that say so")
-            .do_this(
+            .evidence("load", "answers that turn away (429, 503, 403, 500), share", told, 0.01)
+            .evidence("error log", v.line("rate-limited"), v.log("rate-limited"), 0)
+            .ruled_out("errors of a server that is down or full: 502, 504, and lines that say so")
+            .fix(
                 Vec::new(),
                 "nothing, where these are the clients that it is meant for; else limit_req, limit_conn (nginx), mod_qos, mod_evasive, \
                  mod_ratelimit (Apache), stick-table (HAProxy), or the application's own. Behind a proxy it has to count clients, not the proxy",
             )
-            .check_by("the same load from several addresses")
+            .verify("the same load from several addresses")
     })
 }
 
-/// What is no fault and worth a word.
-pub(super) fn notes(case: &Case<'_>) -> Vec<String> {
+/// Returns notes about what is not a fault, but worth mentioning.
+pub(super) fn notes(case: &LoadEvidence<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     let others = case.main.generator.others_cores;
     if others > 0.3 {

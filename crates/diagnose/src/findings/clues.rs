@@ -1,32 +1,34 @@
-//! Clues: what a look points to, for a search that tries settings itself.
+//! Clues: findings that the evidence points to, for a search that tries settings itself.
 //!
-//! A finding excludes what looks like it, which takes half a minute of experiments. A search needs less: a reason to try a setting. A
-//! wrong clue costs it some trials, a missing one costs the gain. So thresholds here are lower than those of the rules, and one sign
-//! points to all findings that it may be part of. Which settings are worth trying for a finding stands in the tables of knobs.
+//! A finding must exclude what looks like it, which takes half a minute of experiments. A search needs only a reason to
+//! try a setting. A wrong clue costs it some trials; a missing one costs the gain. So thresholds are lower here than in
+//! the rules, and one sign points to all findings that it may belong to. The tables of knobs say which settings are
+//! worth trying for a finding.
 
 use lastdrop_model::documents::Clue;
 use lastdrop_model::examination::{Examination, ServerMeasurements};
 
-use super::case::{Case, View};
+use super::evidence::{LoadEvidence, ServerEvidence};
 use super::{LIMITS, RISKS, WASTES};
 
-/// A thread or process that uses this much of a processor may soon use all of it. With the load on the same processors it never does.
+/// A thread or process that uses this much of a core may soon use all of it. If the load runs on the same processors,
+/// it never does.
 const NEARLY_ONE_CORE: f64 = 0.6;
-/// Share of what its server uses from which on one thread does most of the work.
+/// Share of its server's CPU use from which on one thread does most of the work.
 const MOST_OF_THE_WORK: f64 = 0.5;
-/// From here on processors may be what lacks.
+/// Processor use from which on processors may be lacking.
 const NEARLY_FULL: f64 = 0.75;
 /// Share of the processor time of all servers from which on one of them is worth a trial.
 const TAKES_PART: f64 = 0.2;
-/// Share of a pool at work from which on it may be too small.
+/// Share of busy workers from which on a pool may be too small.
 const MOST_OF_A_POOL: f64 = 0.7;
 /// Share of a limit (queue, files, ports) from which on it may be reached.
 const NEAR_A_LIMIT: f64 = 0.7;
-/// Workers born for each request, connections opened for each request, from which on they may matter.
+/// Workers started per request, and connections opened per request, from which on they may matter.
 const BIRTHS: f64 = 0.002;
 const CONNECTS: f64 = 0.5;
 
-/// What one sign may be part of.
+/// Findings that one sign may belong to.
 const ONE_CORE: &[&str] =
     &["single-worker-cpu", "single-process", "interpreter-lock", "event-loop-blocked", "cpu-saturated"];
 const PROCESSORS: &[&str] = &["cpu-saturated", "compression-bound"];
@@ -34,11 +36,12 @@ const POOL: &[&str] =
     &["workers-exhausted", "fpm-children-exhausted", "sync-workers-waiting", "perl-interpreters-exhausted"];
 const QUEUE: &[&str] = &["accept-queue-overflow", "upstream-backlog-overflow", "uwsgi-queue-full"];
 
-/// What the load that is asked about points to, in the order in which it explains the others. Each pair of finding and server once.
+/// Returns the clues under the load that was asked about, those that explain others first. Each pair of finding and
+/// server occurs once.
 #[must_use]
 pub fn clues(examination: &Examination) -> Vec<Clue> {
     let mut all: Vec<Clue> = Vec::new();
-    let Some(case) = Case::of(examination) else { return all };
+    let Some(case) = LoadEvidence::of(examination) else { return all };
     let mut add = |server: &str, findings: &[&str], because: &str| {
         for finding in findings {
             if !all.iter().any(|c| c.finding == *finding && c.server == server) {
@@ -62,8 +65,8 @@ pub fn clues(examination: &Examination) -> Vec<Clue> {
     all
 }
 
-/// What is seen of one server.
-fn signs(case: &Case<'_>, v: &View<'_>, all_cores: f64) -> Vec<(&'static [&'static str], String)> {
+/// Returns the signs of one server: the findings that each may belong to, and a description.
+fn signs(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>, all_cores: f64) -> Vec<(&'static [&'static str], String)> {
     let mut all: Vec<(&'static [&'static str], String)> = Vec::new();
     let (seen, main) = (v.seen, case.main);
     let cores = seen.cpu_cores.unwrap_or(0.0);
@@ -130,9 +133,9 @@ fn signs(case: &Case<'_>, v: &View<'_>, all_cores: f64) -> Vec<(&'static [&'stat
     all
 }
 
-/// A thread or process that nearly fills a processor, or would if others did not have it: in words, and whether one alone does most of its
-/// server's work. Beside programs that use the processors none fills one, however much it has to do; what it waits for one tells. Of a
-/// pool that computes on few processors each worker waits so, and none of them alone.
+/// Describes a thread or process that nearly fills a core, or would without other programs; true if it alone does most
+/// of its server's work. Beside programs that use the processors no thread fills a core, so its wait for one counts. In
+/// a pool that computes on few processors each worker waits like that.
 fn never_idle(seen: &ServerMeasurements, cores: f64) -> Option<(bool, String)> {
     let hottest = seen.hottest_thread_cores.max(seen.hottest_process_cores);
     if hottest >= NEARLY_ONE_CORE {
@@ -222,10 +225,10 @@ mod tests {
             let clue = all.iter().find(|c| c.finding == id).unwrap_or_else(|| panic!("{id} in {all:?}"));
             assert!(clue.because.contains("0.40 of a processor, and waits for one 0.50 of the time"), "{clue:?}");
         }
-        // One of many that take turns: the processors lack, not a second worker.
+        // One of many threads that take turns: processors are lacking, not a second worker.
         let all = looked(0.1, 0.8, 1.6);
         assert!(ids(&all).contains(&"cpu-saturated") && !ids(&all).contains(&"single-worker-cpu"), "{all:?}");
-        // It has what it wants.
+        // This thread gets the time that it needs.
         assert_eq!(looked(0.4, 0.1, 0.4), []);
     }
 

@@ -1,10 +1,10 @@
-//! What the kernel refuses, takes away or ends, and our own limits.
+//! Rules about what the kernel refuses, takes away or kills, and about the generator's own limits.
 
 use lastdrop_model::documents::{Finding, Fix};
 use lastdrop_model::examination::LoadShape;
 
 use super::Rule;
-use super::case::{Case, ONE_CORE, RETRANSMISSION_US, SENT_AGAIN, Says, finding, longer_queue};
+use super::evidence::{FindingBuilder, LoadEvidence, ONE_CORE, RETRANSMISSION_US, SENT_AGAIN, finding, longer_queue};
 
 pub(super) const OURSELVES: &[Rule] = &[
     Rule { id: "port-exhaustion", look: port_exhaustion },
@@ -24,19 +24,19 @@ pub(super) const DEATHS: &[Rule] = &[
 ];
 pub(super) const TAKEN_AWAY: &[Rule] =
     &[Rule { id: "memory-pressure", look: memory_pressure }, Rule { id: "cpu-throttled", look: cpu_throttled }];
-/// Most answers are fast, and some wait for a segment that was lost: the clients are not slow.
+/// Most answers are fast, and some wait for a lost segment: the clients are not slow.
 pub(super) const LOST: &[Rule] = &[Rule { id: "retransmits", look: |c| retransmits(c).filter(|_| c.few_wait_long()) }];
-/// Whoever waits for packets looks like a pool that is full.
+/// Workers that wait for packets look like a full pool.
 pub(super) const PACKETS: &[Rule] = &[Rule { id: "softirq-one-core", look: softirq }];
 pub(super) const NETWORK: &[Rule] = &[Rule { id: "retransmits", look: retransmits }];
 
-/// Pages a second that a control group gives up and soon wants again.
+/// Pages per second that a control group gives up and soon reads again.
 const REFAULTS: f64 = 500.0;
 
-/// A generator that may not run for this share of the time is what it measures.
+/// Throttled share of the time from which on the generator measures its own limit.
 const HELD_BACK: f64 = 0.2;
 
-/// Counters of these minutes that need nothing else to be believed.
+/// Rules whose counters need no other evidence.
 pub(super) const CERTAIN: &[Rule] = &[
     Rule { id: "conntrack-full", look: conntrack_full },
     Rule { id: "tasks-limit", look: tasks_limit },
@@ -45,44 +45,44 @@ pub(super) const CERTAIN: &[Rule] = &[
     Rule { id: "cpu-throttled", look: cpu_throttled },
 ];
 
-fn generator_saturated(case: &Case<'_>) -> Option<Finding> {
+fn generator_saturated(case: &LoadEvidence<'_>) -> Option<Finding> {
     let g = &case.main.generator;
     let throttled = g.throttled_s.unwrap_or(0.0) / case.main.duration_s.max(1e-3);
-    // Whoever is turned away at once asks again at once: that keeps us busy, and is the server's doing.
+    // Users who are rejected at once ask again at once. That keeps the generator busy, but the server causes it.
     let is_turned_away = case.main.unanswered() > case.main.answered;
     let by_cpu = (g.saturated || throttled >= HELD_BACK)
         && !is_turned_away
         && !case.servers().iter().any(|v| v.is_full() && v.has_pool())
         && !case.cpu_full()
-        // What a processor does for packets counts for whoever runs on it.
+        // Time spent on packets is charged to whatever runs on that processor.
         && packets_on_one_core(case).is_none();
     (by_cpu || g.no_descriptors > 0).then(|| {
         finding(0.9, "the load generator itself is the limit, not the server")
-            .seen("generator", "cores used by it", g.cores, if throttled >= HELD_BACK { 0.0 } else { 1.0 })
-            .seen("cpu.stat", "share of the time for which its control group was throttled", throttled, HELD_BACK)
-            .seen("generator", "requests without a descriptor", g.no_descriptors, 1)
-            .unless("the server's processors have time left")
-            .do_this(
+            .evidence("generator", "cores used by it", g.cores, if throttled >= HELD_BACK { 0.0 } else { 1.0 })
+            .evidence("cpu.stat", "share of the time for which its control group was throttled", throttled, HELD_BACK)
+            .evidence("generator", "requests without a descriptor", g.no_descriptors, 1)
+            .ruled_out("the server's processors have time left")
+            .fix(
                 Vec::new(),
                 "more threads (-t), fewer users, another machine for the load; more of a processor for its control group (cpu.max, cpu.cfs_quota_us); \
                  ulimit -n where descriptors lack",
             )
-            .check_by("run again: the report's validity says whether the generator was at its limit")
+            .verify("run again: the report's validity says whether the generator was at its limit")
     })
 }
 
-fn port_exhaustion(case: &Case<'_>) -> Option<Finding> {
+fn port_exhaustion(case: &LoadEvidence<'_>) -> Option<Finding> {
     let own = case.main.generator.no_ports;
     if own > 0 {
         return Some(
             finding(0.95, "no local port is free for new connections on the side of the load")
-                .seen("connect()", "EADDRNOTAVAIL", own, 1)
-                .do_this(
+                .evidence("connect()", "EADDRNOTAVAIL", own, 1)
+                .fix(
                     Vec::new(),
                     "keep connections (--keepalive on), or load from several addresses; real clients have ports of their own: \
                      this is no limit of the server",
                 )
-                .check_by("run again with --keepalive on"),
+                .verify("run again with --keepalive on"),
         );
     }
     case.servers().into_iter().find_map(|v| {
@@ -95,26 +95,26 @@ fn port_exhaustion(case: &Case<'_>) -> Option<Finding> {
                 format!("{} has no local port left for connections to {}", v.about.server, v.seen.ports_held_to),
             )
             .of(&v)
-            .seen("error log", "Cannot assign requested address", refused, 1)
-            .seen(
+            .evidence("error log", "Cannot assign requested address", refused, 1)
+            .evidence(
                 "sock_diag",
                 "closed connections that hold a port (TIME_WAIT) to one address",
                 held,
                 (0.9 * all as f64) as u64,
             )
-            .seen("ip_local_port_range", "ports", all, 0)
-            .unless("few ports in TIME_WAIT to that address")
-            .do_this(
+            .evidence("ip_local_port_range", "ports", all, 0)
+            .ruled_out("few ports in TIME_WAIT to that address")
+            .fix(
                 Vec::new(),
                 "keep connections to what is behind (upstream keepalive); a wider net.ipv4.ip_local_port_range or \
                      net.ipv4.tcp_tw_reuse=1 only put it off",
             )
-            .check_by("connections in TIME_WAIT fall, no more 'Cannot assign requested address'")
+            .verify("connections in TIME_WAIT fall, no more 'Cannot assign requested address'")
         })
     })
 }
 
-fn conntrack_full(case: &Case<'_>) -> Option<Finding> {
+fn conntrack_full(case: &LoadEvidence<'_>) -> Option<Finding> {
     let told = case.main.kernel_log.iter().find(|l| l.contains("conntrack") && l.contains("table full")).cloned();
     case.servers().into_iter().find_map(|v| {
         let (n, limit) = (v.seen.conntrack?, v.seen.conntrack_limit.filter(|l| *l > 0)?);
@@ -123,38 +123,38 @@ fn conntrack_full(case: &Case<'_>) -> Option<Finding> {
         (n as f64 >= 0.98 * limit as f64 && (dropped > 0 || told.is_some())).then(|| {
             finding(0.95, "the kernel's connection table is full: packets of new connections are dropped")
                 .of(&v)
-                .seen("nf_conntrack_count", "entries", n, limit)
-                .seen("nf_conntrack", "dropped", dropped, 1)
-                .seen("kernel log", "line", told.clone().unwrap_or_default(), "nf_conntrack: table full")
-                .unless("entries well below the limit")
-                .do_this(Vec::new(), "raise net.netfilter.nf_conntrack_max (and hashsize), shorten its timeouts, or leave web traffic out of tracking (notrack)")
-                .check_by("no more drops in `conntrack -S`")
+                .evidence("nf_conntrack_count", "entries", n, limit)
+                .evidence("nf_conntrack", "dropped", dropped, 1)
+                .evidence("kernel log", "line", told.clone().unwrap_or_default(), "nf_conntrack: table full")
+                .ruled_out("entries well below the limit")
+                .fix(Vec::new(), "raise net.netfilter.nf_conntrack_max (and hashsize), shorten its timeouts, or leave web traffic out of tracking (notrack)")
+                .verify("no more drops in `conntrack -S`")
         })
     })
 }
 
-fn nginx_connections(case: &Case<'_>) -> Option<Finding> {
+fn nginx_connections(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("worker-connections");
         (lines > 0).then(|| {
             let now = v.count("worker_connections").unwrap_or(512.0);
             finding(0.97, "nginx closes connections: worker_connections are used up")
                 .of(&v)
-                .seen("error log", "worker_connections are not enough", lines, 1)
-                .seen("configuration", "worker_connections", now, 0)
-                .seen("load", "requests without an answer", case.main.unanswered(), 1)
-                .unless("no such line while the load was on; accepts equal handled")
-                .do_this(
+                .evidence("error log", "worker_connections are not enough", lines, 1)
+                .evidence("configuration", "worker_connections", now, 0)
+                .evidence("load", "requests without an answer", case.main.unanswered(), 1)
+                .ruled_out("no such line while the load was on; accepts equal handled")
+                .fix(
                     vec![v.fix("worker_connections", (now as u64 * 8).max(1024).into())],
                     "a proxied request takes two connections; worker_rlimit_nofile has to allow them",
                 )
-                .brings(case.bound(None))
-                .check_by("no more of these lines; accepts = handled in stub_status")
+                .expected(case.bound(None))
+                .verify("no more of these lines; accepts = handled in stub_status")
         })
     })
 }
 
-fn fd_limit(case: &Case<'_>) -> Option<Finding> {
+fn fd_limit(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("descriptors");
         let (fds, limit) = (v.seen.fds.unwrap_or(0), v.seen.fds_limit.unwrap_or(u64::MAX));
@@ -164,54 +164,54 @@ fn fd_limit(case: &Case<'_>) -> Option<Finding> {
         (lines > 0 || at_limit).then(|| {
             finding(if lines > 0 { 0.97 } else { 0.8 }, format!("{} has no descriptors left", v.about.server))
                 .of(&v)
-                .seen("error log", "Too many open files", lines, 1)
-                .seen("/proc/PID/fd", "open files of the worker closest to its limit", fds, limit)
-                .unless("open files far below the limit")
-                .do_this(
+                .evidence("error log", "Too many open files", lines, 1)
+                .evidence("/proc/PID/fd", "open files of the worker closest to its limit", fds, limit)
+                .ruled_out("open files far below the limit")
+                .fix(
                     if v.is(&["nginx"]) { vec![v.fix("worker_rlimit_nofile", more.into())] } else { Vec::new() },
                     "raise the soft limit where the server is started: LimitNOFILE= of its unit (limits.conf does not count for \
                      services), worker_rlimit_nofile in nginx, rlimit_files in PHP-FPM",
                 )
-                .brings(case.bound(None))
-                .check_by("`Max open files` of a worker in /proc/PID/limits; no more errno 24")
+                .expected(case.bound(None))
+                .verify("`Max open files` of a worker in /proc/PID/limits; no more errno 24")
         })
     })
 }
 
-fn tasks_limit(case: &Case<'_>) -> Option<Finding> {
+fn tasks_limit(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let (refused, lines) = (v.seen.pids_refused, v.log("fork-failed"));
         (refused > 0 || lines > 0).then(|| {
             finding(0.95, "no more processes or threads may be made")
                 .of(&v)
-                .seen("pids.events", "times that one was refused", refused, 1)
-                .seen("error log", "fork failed", lines, 1)
-                .unless("pids.events has not moved")
-                .do_this(
+                .evidence("pids.events", "times that one was refused", refused, 1)
+                .evidence("error log", "fork failed", lines, 1)
+                .ruled_out("pids.events has not moved")
+                .fix(
                     Vec::new(),
                     "raise TasksMax= of the unit (pids.max of its control group), LimitNPROC=, or kernel.pid_max",
                 )
-                .check_by("pids.events stands still under the same load")
+                .verify("pids.events stands still under the same load")
         })
     })
 }
 
-fn accept_queue(case: &Case<'_>) -> Option<Finding> {
+fn accept_queue(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
     let overflows = v.moved("ListenOverflows");
     if overflows < 5 || case.per_second(overflows) < 0.5 {
         return None;
     }
-    // Another one's of the same network: its own never had anybody in it.
+    // The overflows are another server's in the same network namespace if this one's queue never filled.
     let is_its =
         case.servers().iter().skip(1).all(|b| b.seen.queue_most.unwrap_or(0) < b.seen.queue_limit.unwrap_or(u64::MAX))
             || v.queue() >= 0.5;
     if !is_its {
         return None;
     }
-    // A pool that is full fills every queue, however long.
+    // A full pool fills every queue, however long.
     let workers_busy = v.has_pool() && v.busy() >= 0.8 * v.size();
-    // So does a loop that has no time to accept.
+    // So does an event loop that has no time to accept.
     let no_time = v.seen.hottest_thread_cores >= ONE_CORE || v.one_computes();
     if workers_busy || no_time || case.cpu_full() {
         return None;
@@ -237,47 +237,47 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
     Some(
         finding(0.9, "connections are dropped: the listen queue is too short for how they come")
             .of(&v)
-            .seen("TcpExt", "ListenOverflows", overflows, 5)
-            .seen("sock_diag", "limit of the listen queue", limit, 0)
-            .seen("load", "longest connect, ms (1, 3, 7 s are tries again)", connect.max / 1e3, 1000)
-            .seen("workers", "share at work", v.busy() / v.size().max(1.0), 0.8)
-            .unless("all workers at work: then the queue is full because of them")
-            .do_this(
+            .evidence("TcpExt", "ListenOverflows", overflows, 5)
+            .evidence("sock_diag", "limit of the listen queue", limit, 0)
+            .evidence("load", "longest connect, ms (1, 3, 7 s are tries again)", connect.max / 1e3, 1000)
+            .evidence("workers", "share at work", v.busy() / v.size().max(1.0), 0.8)
+            .ruled_out("all workers at work: then the queue is full because of them")
+            .fix(
                 fix,
                 "the smaller of the server's backlog and net.core.somaxconn counts: raise both; the server has to listen anew",
             )
-            .brings(case.bound(None))
-            .check_by("ListenOverflows stands still (nstat -az TcpExtListenOverflows)"),
+            .expected(case.bound(None))
+            .verify("ListenOverflows stands still (nstat -az TcpExtListenOverflows)"),
     )
 }
 
-fn oom_kill(case: &Case<'_>) -> Option<Finding> {
+fn oom_kill(case: &LoadEvidence<'_>) -> Option<Finding> {
     let host = case.main.oom_kills;
     case.servers().into_iter().find_map(|v| {
         let (group, lines) = (v.seen.group_oom_kills, v.log("killed"));
-        // The counter is the whole machine's: somebody else's process may have been killed.
+        // The counter covers the whole machine: another program's process may have been killed.
         (group > 0 || (host > 0 && lines > 0)).then(|| {
             finding(0.95, "the kernel kills workers for lack of memory")
                 .of(&v)
-                .seen("memory.events, vmstat", "oom_kill", group.max(host), 1)
-                .seen("error log", v.line("killed"), lines, 1)
-                .unless("oom_kill has not moved: then somebody else sent the signal")
-                .do_this(
+                .evidence("memory.events, vmstat", "oom_kill", group.max(host), 1)
+                .evidence("error log", v.line("killed"), lines, 1)
+                .ruled_out("oom_kill has not moved: then somebody else sent the signal")
+                .fix(
                     Vec::new(),
                     format!(
                         "fewer workers ({}), or more memory for the group; lastdrop size says how many fit",
                         v.about.pool.clone().unwrap_or_default()
                     ),
                 )
-                .check_by("oom_kill stands still under the same load")
+                .verify("oom_kill stands still under the same load")
         })
     })
 }
 
-fn worker_timeout(case: &Case<'_>) -> Option<Finding> {
+fn worker_timeout(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("worker-timeout");
-        // One request of thousands that took too long limits nobody; mostly it waits for what does.
+        // One request among thousands that took too long limits no user; mostly it waits for the real limit.
         let goes_without = match case.all.load {
             LoadShape::Foreign => lines as f64 >= 0.1 * v.size().max(1.0),
             _ => case.errors() || case.main.unanswered() * 200 > case.main.due.max(1),
@@ -285,26 +285,26 @@ fn worker_timeout(case: &Case<'_>) -> Option<Finding> {
         (lines > 0 && goes_without).then(|| {
             finding(0.9, "the master ends workers whose request takes too long")
                 .of(&v)
-                .seen("error log", v.line("worker-timeout"), lines, 1)
-                .seen("load", "answers of one user alone, ms", case.alone.map_or(0.0, |s| s.response.mean / 1e3), 0)
-                .unless("no such line; oom_kill has not moved")
-                .do_this(Vec::new(), "find out why the request takes so long (lastdrop trace); only then raise the limit (timeout, request_terminate_timeout, harakiri)")
-                .check_by("no more of these lines")
+                .evidence("error log", v.line("worker-timeout"), lines, 1)
+                .evidence("load", "answers of one user alone, ms", case.alone.map_or(0.0, |s| s.response.mean / 1e3), 0)
+                .ruled_out("no such line; oom_kill has not moved")
+                .fix(Vec::new(), "find out why the request takes so long (lastdrop trace); only then raise the limit (timeout, request_terminate_timeout, harakiri)")
+                .verify("no more of these lines")
         })
     })
 }
 
-/// What the kernel says of a process that it ends for what it did.
+/// Kernel log messages about a process that is killed for a fault.
 const FAULTS: &[&str] = &["segfault at", "general protection fault", "trap invalid opcode", "trap divide error"];
 
-fn worker_crash(case: &Case<'_>) -> Option<Finding> {
+fn worker_crash(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        // Where a log goes to nobody knows the kernel tells, by the first letters of the process's name.
+        // If it is unknown where the log goes, the kernel log names the process by its first letters.
         let programs = if v.is(&["apache"]) { vec!["apache", "httpd"] } else { vec![v.kind()] };
         let is_its = |line: &&String| programs.iter().any(|p| line.starts_with(p)) && FAULTS.iter().any(|f| line.contains(f));
         let faults: Vec<&String> = case.main.kernel_log.iter().filter(is_its).collect();
         let lines = v.log("crash");
-        // A server that writes nothing about it: others take the places of workers whose requests have no answer, and nothing recycles them.
+        // A server that logs nothing: workers are replaced whose requests were cut off, and no recycling explains it.
         let broken = ["closed", "reset"].iter().filter_map(|what| case.main.failed.get(*what)).sum::<u64>();
         let recycles = v.recycling().is_some_and(|(_, most)| most > 0.0);
         let killed = v.seen.group_oom_kills + case.main.oom_kills > 0 || v.log("killed") + v.log("worker-timeout") > 0;
@@ -313,31 +313,31 @@ fn worker_crash(case: &Case<'_>) -> Option<Finding> {
         (lines > 0 || (!faults.is_empty() && v.seen.born > 0) || replaced).then(|| {
             finding(0.92, "workers die by a signal")
                 .of(&v)
-                .seen("error log", v.line("crash"), lines, 1)
-                .seen("kernel log", faults.first().map_or("faults of its processes", |line| line), faults.len() as u64, 1)
-                .seen("processes", "workers born", v.seen.born, 1)
-                .seen("load", "requests whose connection was closed or reset", broken, 1)
-                .unless("no exit by a signal in the log, no fault in the kernel's; oom_kill has not moved")
-                .do_this(Vec::new(), "a core dump says where (CoreDumpDirectory, ulimit -c, coredumpctl); an extension or module is the usual suspect")
-                .check_by("no more exit signals in the log")
+                .evidence("error log", v.line("crash"), lines, 1)
+                .evidence("kernel log", faults.first().map_or("faults of its processes", |line| line), faults.len() as u64, 1)
+                .evidence("processes", "workers born", v.seen.born, 1)
+                .evidence("load", "requests whose connection was closed or reset", broken, 1)
+                .ruled_out("no exit by a signal in the log, no fault in the kernel's; oom_kill has not moved")
+                .fix(Vec::new(), "a core dump says where (CoreDumpDirectory, ulimit -c, coredumpctl); an extension or module is the usual suspect")
+                .verify("no more exit signals in the log")
         })
     })
 }
 
-fn memory_pressure(case: &Case<'_>) -> Option<Finding> {
+fn memory_pressure(case: &LoadEvidence<'_>) -> Option<Finding> {
     let swapped = case.per_second(case.main.swapped_pages);
-    // Another control group of the machine may be short of memory, and nobody else.
+    // Another control group of the machine may be short of memory, and not this one.
     let enough = (0.1 * case.all.memory_bytes as f64).max(512e6);
     let plenty = case.main.memory_available_bytes.is_some_and(|bytes| bytes as f64 >= enough);
     let pressure = |of: &str| case.main.pressure.get(of).copied().unwrap_or(0.0);
     let stalled = if plenty { 0.0 } else { pressure("memory_full") };
     case.servers().into_iter().find_map(|v| {
-        // A group at its limit gives up pages whatever they are; only where they are wanted again, and waited for, it lacks them. Version 1
-        // of control groups does not tell who in it waits: then it is the machine's tasks.
+        // A group at its limit gives up any pages. It lacks memory only if they are read again and tasks wait for them.
+        // Version 1 of control groups does not report which tasks wait: then the machine's count.
         let again = case.per_second(v.seen.refaulted_pages);
         let waits = if v.seen.memory_stalled > 0.0 { v.seen.memory_stalled } else { pressure("memory_some") };
         let is_tight = v.seen.memory_max > 10 && again > REFAULTS && waits > 0.1;
-        // Another group may swap its own.
+        // Another group may be the one that swaps.
         let swaps = swapped > 100.0 && (!plenty || v.seen.memory_max > 10 && waits > 0.1);
         (swaps || stalled > 0.1 || v.seen.memory_high > 10 || is_tight).then(|| {
             let limit = v.seen.memory_limit_bytes.filter(|_| is_tight).map(|bytes| bytes as f64 / 1e6);
@@ -345,18 +345,18 @@ fn memory_pressure(case: &Case<'_>) -> Option<Finding> {
                 Some(limit) => format!("memory is short: {limit:.0} MB are its control group's, pages that it gave up are read again while requests wait"),
                 None => "memory is short: pages are swapped or reclaimed while requests wait".into(),
             };
-            // A number whose sign is not there as a whole speaks for nothing.
+            // A number is evidence only if its whole sign is present.
             let with = |sign: bool, value: f64| if sign { value } else { 0.0 };
             finding(0.9, said)
                 .of(&v)
-                .seen("/proc/vmstat", "pages swapped a second", with(swaps, swapped), 100)
-                .seen("pressure", "share of the time in which all wait for memory", stalled, 0.1)
-                .seen("memory.events", "high", v.seen.memory_high, 10)
-                .seen("memory.stat", "pages given up and soon wanted again, a second", with(is_tight, again), REFAULTS)
-                .seen("memory.events", "times at the limit", with(is_tight, v.seen.memory_max as f64), 10)
-                .seen("pressure", "share of the time in which some wait for memory", with(is_tight, waits), 0.1)
-                .unless("no swap traffic (swap that is only used is no fault), and no page that was given up is wanted again")
-                .do_this(
+                .evidence("/proc/vmstat", "pages swapped a second", with(swaps, swapped), 100)
+                .evidence("pressure", "share of the time in which all wait for memory", stalled, 0.1)
+                .evidence("memory.events", "high", v.seen.memory_high, 10)
+                .evidence("memory.stat", "pages given up and soon wanted again, a second", with(is_tight, again), REFAULTS)
+                .evidence("memory.events", "times at the limit", with(is_tight, v.seen.memory_max as f64), 10)
+                .evidence("pressure", "share of the time in which some wait for memory", with(is_tight, waits), 0.1)
+                .ruled_out("no swap traffic (swap that is only used is no fault), and no page that was given up is wanted again")
+                .fix(
                     Vec::new(),
                     if is_tight {
                         "a higher limit of its control group (MemoryMax= of the unit, memory.max, the container's --memory), or fewer workers: what is left caches files"
@@ -364,68 +364,68 @@ fn memory_pressure(case: &Case<'_>) -> Option<Finding> {
                         "fewer workers (lastdrop size says how many fit), or more memory"
                     },
                 )
-                .check_by("pswpin and pswpout, and workingset_refault of the group, stand still")
+                .verify("pswpin and pswpout, and workingset_refault of the group, stand still")
         })
     })
 }
 
-fn cpu_throttled(case: &Case<'_>) -> Option<Finding> {
+fn cpu_throttled(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        // A period is 100 ms unless somebody has said otherwise.
+        // A period is 100 ms by default.
         let share = v.seen.throttled_periods as f64 / (case.main.duration_s * 10.0).max(1.0);
         (share > 0.25 && v.seen.throttled_us > 0).then(|| {
             let used = v.seen.cpu_cores.unwrap_or(0.0);
             finding(0.95, "the quota of its control group takes the processor away")
                 .of(&v)
-                .seen("cpu.stat", "share of the periods in which it was throttled", share, 0.25)
-                .seen("cpu.stat", "seconds throttled", v.seen.throttled_us as f64 / 1e6, 0)
-                .seen("cpu.max", "cores allowed", v.seen.cpu_limit_cores, 0)
-                .seen("/proc/PID/stat", "cores used", used, v.seen.cpu_limit_cores)
-                .unless("nr_throttled has not moved in the server's group nor in any above it")
-                .do_this(Vec::new(), "raise CPUQuota= of the unit (cpu.max, the container's limit); fewer threads make the steps smaller, not the limit larger")
-                .check_by("nr_throttled stands still")
+                .evidence("cpu.stat", "share of the periods in which it was throttled", share, 0.25)
+                .evidence("cpu.stat", "seconds throttled", v.seen.throttled_us as f64 / 1e6, 0)
+                .evidence("cpu.max", "cores allowed", v.seen.cpu_limit_cores, 0)
+                .evidence("/proc/PID/stat", "cores used", used, v.seen.cpu_limit_cores)
+                .ruled_out("nr_throttled has not moved in the server's group nor in any above it")
+                .fix(Vec::new(), "raise CPUQuota= of the unit (cpu.max, the container's limit); fewer threads make the steps smaller, not the limit larger")
+                .verify("nr_throttled stands still")
         })
     })
 }
 
-/// The share of its time for which one processor is in softirq, where that is all it does, and of the others.
-fn packets_on_one_core(case: &Case<'_>) -> Option<(f64, f64)> {
+/// Returns the softirq share of a processor that does hardly anything else, and the mean share of the others.
+fn packets_on_one_core(case: &LoadEvidence<'_>) -> Option<(f64, f64)> {
     let all = &case.main.softirq;
     let most = all.iter().copied().fold(0.0, f64::max);
     let rest = (all.iter().sum::<f64>() - most) / (all.len().max(2) - 1) as f64;
     (all.len() > 1 && most > 0.9 && rest < 0.4).then_some((most, rest))
 }
 
-fn softirq(case: &Case<'_>) -> Option<Finding> {
+fn softirq(case: &LoadEvidence<'_>) -> Option<Finding> {
     packets_on_one_core(case).map(|(most, rest)| {
         finding(0.85, "one processor does all the packets")
-            .seen("/proc/stat", "share of the busiest processor in softirq", most, 0.9)
-            .seen("/proc/stat", "share of the others", rest, 0.4)
-            .do_this(
+            .evidence("/proc/stat", "share of the busiest processor in softirq", most, 0.9)
+            .evidence("/proc/stat", "share of the others", rest, 0.4)
+            .fix(
                 Vec::new(),
                 "spread the packets (queues of the card: ethtool -L, irqbalance; RPS: /sys/class/net/*/queues/rx-*/rps_cpus), or have each cost less (sets and maps in \
                  place of long chains: nft list ruleset, iptables-save)",
             )
-            .check_by("softirq is spread over processors (mpstat -P ALL)")
+            .verify("softirq is spread over processors (mpstat -P ALL)")
     })
 }
 
-fn retransmits(case: &Case<'_>) -> Option<Finding> {
+fn retransmits(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
     let again = case.sent_again();
     let slow = case.main.response.p99 >= RETRANSMISSION_US
         && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99)
         || case.few_wait_long();
-    // Workers that wait for something else than the next request have no time for it; of those that cannot send clients are slow.
-    // Where only a few answers are late, what cannot be sent waits for a lost segment, too.
+    // A worker blocked on anything but the next request cannot serve. Workers blocked in send mean slow clients; if
+    // only a few answers are late, they wait for a lost segment, too.
     let unsent = if case.few_wait_long() { v.seen.waiting("client-write") } else { 0.0 };
     let is_elsewhere = v.has_pool() && v.is_full() && v.seen.waiting("client") + unsent < 0.5 * v.busy();
     (again > SENT_AGAIN && slow && case.cpu_idle() && !is_elsewhere).then(|| {
         finding(0.75, "packets are lost on the way: answers wait for retransmissions")
-            .seen("Tcp", "segments sent again, a request", again, SENT_AGAIN)
-            .seen("load", "p99, ms (200 ms and its doubles are retransmissions)", case.main.response.p99 / 1e3, 190)
-            .unless("no segment is sent again")
-            .do_this(Vec::new(), "look for drops: ethtool -S, tc -s qdisc, the switch; a policer or a bad cable")
-            .check_by("RetransSegs stands still")
+            .evidence("Tcp", "segments sent again, a request", again, SENT_AGAIN)
+            .evidence("load", "p99, ms (200 ms and its doubles are retransmissions)", case.main.response.p99 / 1e3, 190)
+            .ruled_out("no segment is sent again")
+            .fix(Vec::new(), "look for drops: ethtool -S, tc -s qdisc, the switch; a policer or a bad cable")
+            .verify("RetransSegs stands still")
     })
 }

@@ -1,17 +1,18 @@
-//! What limits a server, what is wasted, what will bite: one table of rules over an [`Examination`].
+//! Limits, wastes and risks of a server: one table of rules over an [`Examination`].
 //!
-//! A rule fires only on evidence of these minutes, and only where what looks alike is excluded. Limits stand in the order in
-//! which they explain each other: whoever is refused by the kernel never reaches a worker, a full processor makes every pool
-//! look full, a pool that waits for the one behind it is not the limit, and lost packets make workers wait for clients. The first
-//! that fires is the limit; those after it on the same evidence are not told.
+//! A rule fires only on evidence from the examined minutes, and only if everything that looks alike is excluded. Limits
+//! stand in the order in which they explain each other. A request that the kernel refuses never reaches a worker. Full
+//! processors make every pool look full. A pool that waits for its upstream is not the limit. Lost packets make workers
+//! wait for clients. The first rule that fires names the limit; later ones rest on the same evidence and are not
+//! reported.
 
-mod about;
 mod advice;
-mod case;
 mod clients;
 mod clues;
 mod databases;
+mod evidence;
 mod kernel;
+mod kinds;
 mod locks;
 mod nodes;
 mod peers;
@@ -30,18 +31,18 @@ use lastdrop_model::event::{Suspect, Suspicion};
 use lastdrop_model::examination::{Examination, ServerMeasurements, StepKind};
 use serde_json::Value;
 
-pub use about::{About, about, all_about};
 pub use clues::clues;
+pub use kinds::{FindingKind, finding_kind, finding_kinds};
 
-use case::{Case, View};
+use evidence::{LoadEvidence, ServerEvidence};
 
-/// A rule: the id of its finding, and a look at the evidence.
+/// A rule: the id of its finding, and a function that examines the evidence.
 pub(crate) struct Rule {
     pub id: &'static str,
-    pub look: fn(&Case<'_>) -> Option<Finding>,
+    pub look: fn(&LoadEvidence<'_>) -> Option<Finding>,
 }
 
-/// What bounds throughput, in the order in which causes hide each other.
+/// Limits of throughput, in the order in which causes hide each other.
 const LIMITS: &[&[Rule]] = &[
     kernel::OURSELVES,
     proxies::QUEUES,
@@ -61,23 +62,23 @@ const LIMITS: &[&[Rule]] = &[
     peers::BY_EXCLUSION,
     processors::TAKEN_BY_OTHERS,
 ];
-/// What one user alone waits for as long as many do: nobody waits for another, and it is all the same what throughput ends at.
+/// Waits that are as long for one user as for many. Users do not wait for each other, whatever throughput they reach.
 const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
-/// Beside visitors a few users of ours need not wait for workers that nobody else could have.
+/// Limits of visitors. A few users of ours need not wait for the workers that the visitors' connections hold.
 const HELD: &[&[Rule]] = &[clients::HOLDING];
 const WASTES: &[&[Rule]] = &[wastes::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
-/// What counters alone prove: a limit that needs no experiment, nor a look at what workers wait for. What `run` and `watch` say
-/// in a line.
+/// Returns a limit that counters alone prove, without an experiment or thread states. `run` and `watch` print it in a
+/// line.
 #[must_use]
 pub fn certain(examination: &Examination) -> Option<Finding> {
-    let case = Case::of(examination)?;
+    let case = LoadEvidence::of(examination)?;
     let fired = kernel::CERTAIN.iter().filter_map(|rule| Some(Finding { id: rule.id.into(), ..(rule.look)(&case)? }));
     fired.into_iter().find(|f| f.confidence >= 0.9)
 }
 
-/// Threads of which it may not be seen what they wait for, in words.
+/// Describes the threads whose waits lastdrop may not read.
 fn unseen_threads(examination: &Examination) -> Vec<String> {
     let seen = examination.main().map_or(&[][..], |step| &step.servers);
     let of = |s: &ServerMeasurements| {
@@ -90,11 +91,11 @@ fn unseen_threads(examination: &Examination) -> Vec<String> {
     seen.iter().filter_map(of).collect()
 }
 
-/// Where a diagnosis stands before all experiments are made: limits for which there is evidence, in the order in which they
-/// explain each other, and those for which there is none now that the load that is asked about was on. None before that.
+/// Returns the interim state of a diagnosis: limits with evidence, in the order in which they explain each other, and
+/// limits without. None before the load that was asked about has run.
 #[must_use]
 pub fn suspicion(examination: &Examination) -> Option<Suspicion<'static>> {
-    let case = Case::of(examination)?;
+    let case = LoadEvidence::of(examination)?;
     let mut suspects = Vec::<Suspect>::new();
     for rule in tables_for(&case).iter().flat_map(|table| table.iter()) {
         // Some limits have several rules.
@@ -111,12 +112,12 @@ pub fn suspicion(examination: &Examination) -> Option<Suspicion<'static>> {
     Some(Suspicion { suspects: suspects.into(), excluded: excluded.into() })
 }
 
-/// Experiments that would tell what the others have left open.
+/// Returns the experiments that would answer what the others left open.
 #[must_use]
 pub fn open_questions(examination: &Examination) -> Vec<StepKind> {
-    let Some(case) = Case::of(examination).filter(Case::somebody_waits) else { return Vec::new() };
+    let Some(case) = LoadEvidence::of(examination).filter(LoadEvidence::somebody_waits) else { return Vec::new() };
     let mut all = Vec::new();
-    // A program without names for its functions may be at anything; those that have them have said it.
+    // A program without function names may be doing anything; function names would have shown it already.
     if processors::may_compress(&case) {
         all.push(StepKind::Uncompressed);
     }
@@ -126,16 +127,16 @@ pub fn open_questions(examination: &Examination) -> Vec<StepKind> {
     all
 }
 
-/// Would it tell anything where processors' time goes? Not where nobody waits for them.
+/// True if a CPU profile would help: not if no request waits.
 #[must_use]
 pub fn wants_profile(examination: &Examination) -> bool {
-    Case::of(examination).is_none_or(|case| case.somebody_waits())
+    LoadEvidence::of(examination).is_none_or(|case| case.somebody_waits())
 }
 
-/// The rules about what bounds throughput, as far as something does.
-fn tables_for(case: &Case<'_>) -> &'static [&'static [Rule]] {
+/// Returns the limit rules that apply, if anything limits throughput.
+fn tables_for(case: &LoadEvidence<'_>) -> &'static [&'static [Rule]] {
     match () {
-        // What most are told at once is no answer that could be given faster.
+        // If most requests are rejected at once, no limit could make those answers faster.
         () if clients::turns_most_away(case) => &[],
         () if case.somebody_waits() => LIMITS,
         () if case.each_waits_long() => SIDE_BY_SIDE,
@@ -151,13 +152,13 @@ fn suspect(id: &str, finding: &Finding) -> Suspect {
     Suspect { id: id.into(), title: finding.title.clone(), because, confidence }
 }
 
-/// What the evidence shows.
+/// Diagnoses an examination.
 #[must_use]
 pub fn diagnose(examination: &Examination) -> DoctorDocument {
     diagnose_without(examination, &[])
 }
 
-/// The same, of all but some limits: those that an experiment has refuted.
+/// Diagnoses an examination without the limits that an experiment has refuted.
 #[must_use]
 pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDocument {
     let mut document = DoctorDocument {
@@ -189,7 +190,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
         nodes::conclude(&mut document, examination, refuted);
         return document;
     }
-    let Some(case) = Case::of(examination) else { return document };
+    let Some(case) = LoadEvidence::of(examination) else { return document };
     document.notes.extend(clients::notes(&case));
     let fire = |tables: &[&[Rule]], severity: Severity| -> Vec<Finding> {
         let rules = tables.iter().flat_map(|table| table.iter());
@@ -204,7 +205,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     }
     let mut rest = fire(WASTES, Severity::Waste);
     rest.extend(fire(RISKS, Severity::Risk));
-    // What bounds throughput now is no waste or risk beside.
+    // The limit is not reported again as a waste or risk.
     rest.retain(|f| document.limit.as_ref() != Some(&f.id));
     document.workers_advice = workers_of(&case).pop();
     rest.sort_by(by_weight);
@@ -212,17 +213,18 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     document
 }
 
-/// How many workers each pool of the chain should have, by what was seen of it; the front first.
+/// Recommended number of workers for each pool of the chain, the front first.
 #[must_use]
 pub fn workers_advice(examination: &Examination) -> Vec<WorkersAdvice> {
-    Case::of(examination).map_or_else(Vec::new, |case| workers_of(&case))
+    LoadEvidence::of(examination).map_or_else(Vec::new, |case| workers_of(&case))
 }
 
-fn workers_of(case: &Case<'_>) -> Vec<WorkersAdvice> {
-    case.servers().iter().filter_map(View::workers_advice).collect()
+fn workers_of(case: &LoadEvidence<'_>) -> Vec<WorkersAdvice> {
+    case.servers().iter().filter_map(ServerEvidence::workers_advice).collect()
 }
 
-/// The limit first, then wastes and risks; of each those that should bring most first, then the surest.
+/// Orders the limit first, then wastes, then risks; of each, the largest expected gain first, then the highest
+/// confidence.
 fn by_weight(a: &Finding, b: &Finding) -> std::cmp::Ordering {
     let brings = |f: &Finding| f.expect.as_ref().map_or(1.0, |e| e.ratio);
     a.severity.cmp(&b.severity).then(brings(b).total_cmp(&brings(a))).then(b.confidence.total_cmp(&a.confidence))

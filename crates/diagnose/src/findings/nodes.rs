@@ -1,4 +1,5 @@
-//! What a site's machines show together: of each it is concluded by itself, and what several of them have is told once, with their names.
+//! Combines the diagnoses of a site's machines. Each machine is diagnosed by itself; a finding that several share is
+//! reported once, with their names.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +9,15 @@ use lastdrop_model::examination::{Examination, ExaminedServer};
 
 use super::{by_weight, diagnose_without};
 
-/// A finding, and the places of the machines that have it.
-struct Of<'a> {
+/// A finding, and the indexes of the machines that have it.
+struct SharedFinding<'a> {
     finding: Finding,
-    /// Kind of the server that it is about, if it is about one: an Apache and a PHP-FPM may have the same.
+    /// Kind of the affected server, if there is one: an Apache and a PHP-FPM may have the same finding.
     kind: Option<&'a str>,
     nodes: Vec<usize>,
 }
 
-/// Adds to a document what the machines show.
+/// Adds the combined findings of the machines to a document.
 pub(super) fn conclude(document: &mut DoctorDocument, site: &Examination, refuted: &[&str]) {
     let each: Vec<DoctorDocument> = site.nodes.iter().map(|node| diagnose_without(node, refuted)).collect();
     document.differs = differs(site);
@@ -26,30 +27,30 @@ pub(super) fn conclude(document: &mut DoctorDocument, site: &Examination, refute
             document.notes.push(if everywhere { note } else { format!("{}: {note}", site.nodes[place].machine) });
         }
     }
-    // That of the machine about which it is surest, the first of these.
+    // The limit with the highest confidence; of equals, the first.
     let limits = each.iter().enumerate().filter_map(|(place, node)| Some((place, limit(node)?)));
     let surest = limits.reduce(|best, other| if other.1.confidence > best.1.confidence { other } else { best });
     if let Some((place, finding)) = surest {
         document.limit = Some(finding.id.clone());
         document.cannot_tell.clone_from(&each[place].cannot_tell);
     }
-    let mut all: Vec<Of<'_>> = Vec::new();
+    let mut all: Vec<SharedFinding<'_>> = Vec::new();
     for (place, node) in each.iter().enumerate() {
         for finding in &node.findings {
             if finding.severity == Severity::Limit && document.limit.as_ref() != Some(&finding.id) {
-                // What else holds one of them back is worth a word; the site has one limit.
+                // A different limit of another machine becomes a note: the site has one limit.
                 let what = name_of(site, place, finding);
                 document.notes.push(format!("{what}, too, is held back: {} ({})", finding.title, finding.id));
                 continue;
             }
             let own = site.nodes[place].servers.iter().find(|server| server.server == finding.server);
             let kind = own.map(|server| server.kind.as_str());
-            let known = |of: &&mut Of<'_>| {
+            let known = |of: &&mut SharedFinding<'_>| {
                 (&of.finding.id, of.finding.severity, of.kind) == (&finding.id, finding.severity, kind)
             };
             match all.iter_mut().find(known) {
                 Some(of) => of.add(site, place, finding),
-                None => all.push(Of { finding: finding.clone(), kind, nodes: vec![place] }),
+                None => all.push(SharedFinding { finding: finding.clone(), kind, nodes: vec![place] }),
             }
         }
     }
@@ -61,13 +62,13 @@ fn limit(document: &DoctorDocument) -> Option<&Finding> {
     document.findings.iter().find(|f| f.severity == Severity::Limit)
 }
 
-/// What a finding of a machine is about: a server, or the machine.
+/// Returns the name of what a machine's finding is about: a server, or the machine.
 fn name_of(site: &Examination, place: usize, finding: &Finding) -> String {
     if finding.server.is_empty() { site.nodes[place].machine.clone() } else { finding.server.clone() }
 }
 
-impl Of<'_> {
-    /// The same of another machine.
+impl SharedFinding<'_> {
+    /// Merges the same finding of another machine.
     fn add(&mut self, site: &Examination, place: usize, other: &Finding) {
         let name = name_of(site, place, other);
         self.nodes.push(place);
@@ -77,9 +78,9 @@ impl Of<'_> {
         self.finding.evidence.extend(other.evidence.iter().map(of_it));
     }
 
-    /// With the names of those that have it.
+    /// Returns the finding with the names of the machines or servers that have it.
     fn named(self, site: &Examination) -> Finding {
-        let Of { mut finding, nodes, .. } = self;
+        let SharedFinding { mut finding, nodes, .. } = self;
         let everywhere = nodes.len() == site.nodes.len();
         let own = site.nodes.iter().flat_map(|node| &node.servers).find(|server| server.server == finding.server);
         let of = |place: &usize| match own {
@@ -91,11 +92,11 @@ impl Of<'_> {
             None => site.nodes[*place].machine.clone(),
         };
         let names: Vec<String> = nodes.iter().map(of).collect();
-        // What is about no machine, such as the load, is the same on all.
+        // A finding about no machine, such as the load, is the same on all.
         if !(everywhere && own.is_none()) && (names.len() > 1 || !finding.title.contains(&names[0])) {
             finding.title = format!("{} ({})", finding.title, names.join(", "));
         }
-        // What one of several brings to the whole is not known.
+        // The gain for the whole site is unknown if only some machines have the finding.
         if !everywhere {
             finding.expect = None;
         }
@@ -103,13 +104,13 @@ impl Of<'_> {
     }
 }
 
-/// `a/apache` and `b/apache`.
+/// True for the same server on two machines: `a/apache` and `b/apache`.
 fn is_same(one: &ExaminedServer, other: &ExaminedServer) -> bool {
     let name = |server: &ExaminedServer| server.server.split_once('/').map(|(_, name)| name.to_string());
     one.kind == other.kind && name(one) == name(other)
 }
 
-/// In what the machines' servers differ, by settings, memory and errors. How the load is shared nobody here can tell.
+/// Returns how the machines' servers differ in settings, memory and errors. How they share the load is not known here.
 fn differs(site: &Examination) -> Vec<NodeDifference> {
     let node = |examination: &Examination, server: &ExaminedServer| {
         let step = examination.main();

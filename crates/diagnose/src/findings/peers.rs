@@ -1,12 +1,12 @@
-//! Those behind a server that it waits for, in the order in which they explain each other: other servers (`upstreams`), databases
-//! (`databases`), each other (`locks`), name servers and logs.
+//! Rules about what a server waits for, in the order in which they explain each other: other servers (`upstreams`),
+//! databases (`databases`), each other (`locks`), name servers and logs.
 
 use lastdrop_model::documents::Finding;
 use serde_json::json;
 
 use super::Rule;
-use super::case::{Case, Says, View, finding};
 use super::databases::{database, database_refuses, own_pool, pooler};
+use super::evidence::{FindingBuilder, LoadEvidence, ServerEvidence, finding};
 use super::locks::{no_more_than_one, perl_interpreters, serialized, session_lock, sessions_apart};
 use super::upstreams::{
     connect_retries, few_connections, few_to_idle_database, slow_upstream, upstream_full, upstream_refused,
@@ -36,7 +36,7 @@ pub(super) const WAITING: &[Rule] = &[
     Rule { id: "slow-upstream", look: slow_upstream },
 ];
 
-/// Those that take as long for one user as for many.
+/// Waits that take as long for one user as for many.
 pub(super) const LONG: &[Rule] = &[
     Rule { id: "dns-lookup", look: |c| names(c, true) },
     Rule { id: "resolver-slow", look: |c| names(c, false) },
@@ -44,30 +44,31 @@ pub(super) const LONG: &[Rule] = &[
     Rule { id: "slow-upstream", look: slow_upstream },
 ];
 
-/// Told by what is left, where no thread shows what requests wait for: a program with a loop, or with threads of its own making.
+/// Rules that conclude by exclusion, where no thread shows what requests wait for: a program with an event loop, or
+/// with threads of its own making.
 pub(super) const BY_EXCLUSION: &[Rule] = &[
     Rule { id: "db-pool-exhausted", look: |c| few_connections(c, true) },
     Rule { id: "slow-upstream", look: |c| few_connections(c, false) },
     Rule { id: "serialized", look: no_more_than_one },
 ];
 
-/// Workers at work that have to be at the same thing.
+/// Share of the busy workers that must be in the same state.
 pub(super) const MOST: f64 = 0.5;
 
-/// The server furthest behind whose workers are mostly at something, with its share.
-pub(super) fn waiting<'a>(case: &'a Case<'a>, what: &[&str]) -> Option<(View<'a>, f64)> {
-    let share = |v: &View<'_>| what.iter().map(|w| v.share(w)).sum::<f64>();
+/// Returns the server furthest back whose workers are mostly in these states, with their share.
+pub(super) fn waiting<'a>(case: &'a LoadEvidence<'a>, what: &[&str]) -> Option<(ServerEvidence<'a>, f64)> {
+    let share = |v: &ServerEvidence<'_>| what.iter().map(|w| v.share(w)).sum::<f64>();
     let all = case.servers().into_iter().rev();
     all.map(|v| (v, share(&v))).find(|(v, share)| *share >= MOST && v.busy() >= 0.8 && v.has_pool())
 }
 
-fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
+fn names(case: &LoadEvidence<'_>, reverse: bool) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let asked = v.calls("dns");
         let share = v.names_asked() / v.busy().max(0.5);
         let letters = v.seen.scoreboard.get("D").copied().unwrap_or(0.0);
         let board: f64 = v.seen.scoreboard.values().sum();
-        // Each is followed by one about the name that was told, where that is to be believed.
+        // A reverse lookup is followed by a lookup of the returned name, if the name has to be verified.
         let reversed = v.calls("dns-reverse");
         let asks_for_names = reversed >= 0.3 && reversed >= 0.15 * asked;
         let is_reverse = asks_for_names
@@ -75,7 +76,7 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
                 && (letters >= 0.3 * board.max(1.0)
                     || v.setting("HostnameLookups").is_some_and(|s| s != "Off")
                     || v.about.directives.get("HostnameLookups").is_some_and(|s| !s.eq_ignore_ascii_case("off")));
-        // An event loop waits for everybody in one call: what came next was the name server's, more often than anybody else's.
+        // An event loop waits for all peers in one call; the wait is counted for the peer that answers next.
         let (mut all_peers, mut waited) = (0.0, 0.0);
         for (what, seconds) in case.inside(&v.about.server).map(|i| &i.waits_s).into_iter().flatten() {
             all_peers += if what.starts_with("peer ") { *seconds } else { 0.0 };
@@ -86,12 +87,12 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
             return Some(
                 finding(0.8, format!("{} asks a name server for each request, and waits for it", v.about.server))
                     .of(&v)
-                    .seen("trace", "questions to it for each write to a client", asked / v.calls("client-write").max(1e-3), 0.3)
-                    .seen("trace", "share of it in what is waited for", waited / all_peers, MOST)
-                    .seen("load", "answers of one user alone, ms", case.alone_s().map(|s| s * 1e3), 20)
-                    .unless("no traffic to port 53")
-                    .do_this(Vec::new(), "resolver … valid=60s (nginx), a name in an upstream block instead of a variable, a caching resolver on this machine")
-                    .check_by("no questions to port 53 in lastdrop trace"),
+                    .evidence("trace", "questions to it for each write to a client", asked / v.calls("client-write").max(1e-3), 0.3)
+                    .evidence("trace", "share of it in what is waited for", waited / all_peers, MOST)
+                    .evidence("load", "answers of one user alone, ms", case.alone_s().map(|s| s * 1e3), 20)
+                    .ruled_out("no traffic to port 53")
+                    .fix(Vec::new(), "resolver … valid=60s (nginx), a name in an upstream block instead of a variable, a caching resolver on this machine")
+                    .verify("no questions to port 53 in lastdrop trace"),
             );
         }
         let fires = (share >= 0.4 || letters >= 0.3 * board.max(1.0)) && v.busy() >= 0.5 && reverse == is_reverse;
@@ -105,45 +106,45 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
                 },
             )
             .of(&v)
-            .seen("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
-            .seen("trace", "questions to it a request", asked, 0.5)
-            .seen("trace", "of them for the name of an address", reversed, 0.3)
-            .seen("scoreboard", "places with D", v.letters("D"), 0.3 * board.max(1.0))
-            .unless("no traffic to port 53");
+            .evidence("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
+            .evidence("trace", "questions to it a request", asked, 0.5)
+            .evidence("trace", "of them for the name of an address", reversed, 0.3)
+            .evidence("scoreboard", "places with D", v.letters("D"), 0.3 * board.max(1.0))
+            .ruled_out("no traffic to port 53");
             if reverse {
                 found
-                    .do_this(
+                    .fix(
                         v.is(&["apache"]).then(|| v.fix("HostnameLookups", json!("Off"))).into_iter().collect(),
                         "addresses in logs become names later, with logresolve; Require ip instead of Require host; no gethostbyaddr in scripts",
                     )
-                    .check_by("no D in the scoreboard")
+                    .verify("no D in the scoreboard")
             } else {
                 found
-                    .do_this(
+                    .fix(
                         Vec::new(),
                         "a caching resolver on this machine, addresses instead of names, connections that are kept",
                     )
-                    .check_by("no questions to port 53 in lastdrop trace")
+                    .verify("no questions to port 53 in lastdrop trace")
             }
         })
     })
 }
 
-/// The peer that most of the busy workers wait for, and the share of them.
-pub(super) fn peer<'a>(v: &View<'a>) -> Option<(&'a str, f64)> {
+/// Returns the peer that most of the busy workers wait for, and their share.
+pub(super) fn peer<'a>(v: &ServerEvidence<'a>) -> Option<(&'a str, f64)> {
     let (peer, n) = v.seen.most_of("peer")?;
     Some((peer, n / v.busy().max(0.5)))
 }
 
-/// A view of the server that listens there, where it is known.
-pub(super) fn behind<'a>(case: &'a Case<'a>, v: &View<'_>, peer: &str) -> Option<View<'a>> {
+/// Returns the server that listens there, if it is known.
+pub(super) fn behind<'a>(case: &'a LoadEvidence<'a>, v: &ServerEvidence<'_>, peer: &str) -> Option<ServerEvidence<'a>> {
     let by_link = v.about.connects.iter().position(|c| c == peer).and_then(|i| v.about.to.get(i));
     let all = case.servers();
     all.into_iter()
         .find(|b| by_link.is_some_and(|to| *to == b.about.server) || b.about.listens.iter().any(|l| l == peer))
 }
 
-fn slow_log(case: &Case<'_>) -> Option<Finding> {
+fn slow_log(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let letters = v.seen.scoreboard.get("L").copied().unwrap_or(0.0);
         let board: f64 = v.seen.scoreboard.values().filter(|n| **n > 0.0).sum::<f64>() - v.seen.scoreboard.get(".").copied().unwrap_or(0.0);
@@ -153,18 +154,18 @@ fn slow_log(case: &Case<'_>) -> Option<Finding> {
             let to = v.seen.most_of("write").map_or("a pipe", |(file, _)| file).to_string();
             finding(0.87, format!("workers wait until their log takes a line: {to}"))
                 .of(&v)
-                .seen("/proc/PID/syscall", "share of the busy workers that wait to write", share, 0.4)
-                .seen("scoreboard", "places with L", v.letters("L"), 0.4 * board.max(1.0))
-                .unless("workers that write to clients")
-                .do_this(Vec::new(), "a program behind the pipe that keeps up, buffered logs (BufferedLogs On, buffer= in nginx), a faster disk")
-                .check_by("no L in the scoreboard")
+                .evidence("/proc/PID/syscall", "share of the busy workers that wait to write", share, 0.4)
+                .evidence("scoreboard", "places with L", v.letters("L"), 0.4 * board.max(1.0))
+                .ruled_out("workers that write to clients")
+                .fix(Vec::new(), "a program behind the pipe that keeps up, buffered logs (BufferedLogs On, buffer= in nginx), a faster disk")
+                .verify("no L in the scoreboard")
         })
     })
 }
 
-/// A log that has to be on the disk before the answer goes out.
-fn slow_fsync(case: &Case<'_>) -> Option<Finding> {
-    case.servers().into_iter().rev().filter(View::has_pool).find_map(|v| {
+/// Finds a log that must be on the disk before the answer goes out.
+fn slow_fsync(case: &LoadEvidence<'_>) -> Option<Finding> {
+    case.servers().into_iter().rev().filter(ServerEvidence::has_pool).find_map(|v| {
         let share = v.seen.waiting("disk") / v.busy().max(0.5);
         let inside = case.inside(&v.about.server)?;
         let (file, calls) = (inside.objects.get("fsync")?, inside.calls.get("fsync")?);
@@ -172,12 +173,12 @@ fn slow_fsync(case: &Case<'_>) -> Option<Finding> {
             let waited: f64 = inside.waits_s.iter().filter(|(what, _)| what.starts_with("file ")).map(|(_, s)| s).sum();
             finding(0.85, format!("workers wait until a disk has what they write to {file}"))
                 .of(&v)
-                .seen("/proc/PID/syscall", "share of the busy workers that wait for a disk", share, MOST)
-                .seen("trace", "seconds that one worker waited for files", waited, 0)
-                .seen("trace", "calls of fsync meanwhile", calls * inside.requests.max(1.0), 1)
-                .unless("workers that read, or wait for a peer")
-                .do_this(Vec::new(), "write without waiting for the disk (no fsync; a buffer; a log server or a queue), or a faster disk; more workers only wait there, too")
-                .check_by("no worker in fsync (lastdrop trace)")
+                .evidence("/proc/PID/syscall", "share of the busy workers that wait for a disk", share, MOST)
+                .evidence("trace", "seconds that one worker waited for files", waited, 0)
+                .evidence("trace", "calls of fsync meanwhile", calls * inside.requests.max(1.0), 1)
+                .ruled_out("workers that read, or wait for a peer")
+                .fix(Vec::new(), "write without waiting for the disk (no fsync; a buffer; a log server or a queue), or a faster disk; more workers only wait there, too")
+                .verify("no worker in fsync (lastdrop trace)")
         })
     })
 }

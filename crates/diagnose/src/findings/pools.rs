@@ -1,9 +1,9 @@
-//! Pools of which everybody is at work while somebody waits and processors idle.
+//! Rules about pools: every worker is busy while requests wait and processors are idle.
 
 use lastdrop_model::documents::Finding;
 
 use super::Rule;
-use super::case::{Case, Says, View, finding};
+use super::evidence::{FindingBuilder, LoadEvidence, ServerEvidence, finding};
 
 pub(super) const EXHAUSTED: &[Rule] = &[
     Rule { id: "server-limit-clamp", look: clamp },
@@ -20,9 +20,9 @@ pub(super) const EXHAUSTED: &[Rule] = &[
     Rule { id: "workers-exhausted", look: |c| exhausted(c, &[], "every worker is at work while connections wait") },
 ];
 
-/// The pool furthest behind that is full.
-fn full<'a>(case: &'a Case<'a>, kinds: &[&str]) -> Option<View<'a>> {
-    let mine = |v: &View<'_>| {
+/// Returns the full pool that is furthest back in the chain, if it is of one of these kinds.
+fn full<'a>(case: &'a LoadEvidence<'a>, kinds: &[&str]) -> Option<ServerEvidence<'a>> {
+    let mine = |v: &ServerEvidence<'_>| {
         if kinds.is_empty() {
             !v.is(&["php-fpm", "gunicorn", "puma", "uwsgi", "nginx", "haproxy"])
         } else {
@@ -32,7 +32,7 @@ fn full<'a>(case: &'a Case<'a>, kinds: &[&str]) -> Option<View<'a>> {
     case.servers().into_iter().rev().find(|v| v.has_pool() && v.is_full() && v.busy() >= 0.8).filter(|v| mine(v))
 }
 
-fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
+fn exhausted(case: &LoadEvidence<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
     let v = full(case, kinds).filter(|_| case.cpu_idle())?;
     let waits = v.queue() >= 0.5 || case.slower().is_some_and(|t| t > 1.5) || v.seen.status_waits_s.is_some();
     waits.then(|| {
@@ -44,24 +44,24 @@ fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
         let title = if what == "running" { "every worker computes, and they are fewer than processors" } else { title };
         finding(0.9, title)
             .of(&v)
-            .seen("/proc/PID/syscall", "workers at work", v.busy(), 0.85 * v.size())
-            .seen("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
-            .seen("sock_diag", "connections that wait to be accepted", v.seen.queue_mean, 0.5)
-            .seen("/proc/PID/syscall", &format!("most of them are in: {what}"), n, 0)
-            // The fewer the better for this finding: there is no number from which they speak for it.
-            .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
-            .unless("an idle worker in the same second; full processors")
-            .do_this(
+            .evidence("/proc/PID/syscall", "workers at work", v.busy(), 0.85 * v.size())
+            .evidence("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
+            .evidence("sock_diag", "connections that wait to be accepted", v.seen.queue_mean, 0.5)
+            .evidence("/proc/PID/syscall", &format!("most of them are in: {what}"), n, 0)
+            // Fewer busy cores support this finding more; there is no threshold.
+            .evidence("/proc/stat", "cores busy", case.busy_cores(), 0)
+            .ruled_out("an idle worker in the same second; full processors")
+            .fix(
                 v.more_workers(to),
                 "as many as memory holds (lastdrop size), and no more than what is behind them bears",
             )
-            .brings(case.bound(Some(to)))
-            .check_by("connections that wait: none; answers as fast as for one user alone")
+            .expected(case.bound(Some(to)))
+            .verify("connections that wait: none; answers as fast as for one user alone")
     })
 }
 
-/// More workers are configured than can be.
-fn clamp(case: &Case<'_>) -> Option<Finding> {
+/// Finds a pool with more workers configured than another limit allows.
+fn clamp(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = full(case, &[]).filter(|v| v.is(&["apache"]) && case.cpu_idle())?;
     let asked =
         v.about.directives.get("MaxRequestWorkers").or(v.about.directives.get("MaxClients"))?.parse::<f64>().ok()?;
@@ -70,18 +70,18 @@ fn clamp(case: &Case<'_>) -> Option<Finding> {
     (asked > real * 1.05).then(|| {
         finding(0.93, "fewer workers than configured can exist: another limit clamps them")
             .of(&v)
-            .seen("configuration", "MaxRequestWorkers", asked, real)
-            .seen("scoreboard", "places", real, asked)
-            .unless("as many places as configured")
-            .do_this(
-                // What is in force of it is the limit's; that it is asked for again starts the rest of the pool.
+            .evidence("configuration", "MaxRequestWorkers", asked, real)
+            .evidence("scoreboard", "places", real, asked)
+            .ruled_out("as many places as configured")
+            .fix(
+                // The effective value is that of the limit. Setting the wanted value again starts the rest of the pool.
                 vec![
                     v.fix("ServerLimit", (v.processes_for(asked) as i64).into()),
                     v.fix("MaxRequestWorkers", (asked as i64).into()),
                 ],
                 "ServerLimit (and ThreadLimit) bound MaxRequestWorkers and need a restart",
             )
-            .brings(case.bound(Some(asked)))
-            .check_by("places in the scoreboard")
+            .expected(case.bound(Some(asked)))
+            .verify("places in the scoreboard")
     })
 }

@@ -1,11 +1,11 @@
-//! What will bite.
+//! Rules about risks: what will cause trouble later.
 
 use lastdrop_analyze::memory_model::is_falling;
 use lastdrop_model::documents::Finding;
 
 use super::Rule;
-use super::case::{Case, Says, finding};
 use super::clients;
+use super::evidence::{FindingBuilder, LoadEvidence, finding};
 
 pub(super) const ALL: &[Rule] = &[
     Rule { id: "held-listener", look: held },
@@ -18,54 +18,51 @@ pub(super) const ALL: &[Rule] = &[
     clients::TURNED_AWAY,
 ];
 
-fn held(case: &Case<'_>) -> Option<Finding> {
+fn held(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| !v.about.foreign_listeners.is_empty())?;
     Some(
         finding(0.95, format!("a process that is not {} holds its listening socket", v.about.server))
             .of(&v)
-            .seen("/proc/PID/fd", "process", v.about.foreign_listeners.join(", "), "none")
-            .unless("only the server's own processes have it open")
-            .do_this(Vec::new(), "end it, or have it close its descriptors (close-on-exec) before it is started from the server; a restart fails with EADDRINUSE until then")
-            .check_by("ss -ltnp shows the server alone"),
+            .evidence("/proc/PID/fd", "process", v.about.foreign_listeners.join(", "), "none")
+            .ruled_out("only the server's own processes have it open")
+            .fix(Vec::new(), "end it, or have it close its descriptors (close-on-exec) before it is started from the server; a restart fails with EADDRINUSE until then")
+            .verify("ss -ltnp shows the server alone"),
     )
 }
 
-fn zombies(case: &Case<'_>) -> Option<Finding> {
+fn zombies(case: &LoadEvidence<'_>) -> Option<Finding> {
     let steps = case.all.whole_steps().filter(|s| !s.servers.is_empty());
     let most = steps.flat_map(|s| s.servers.iter().map(|v| (v.zombies, v.server.clone()))).collect::<Vec<_>>();
     let name = most.iter().max_by_key(|(n, _)| *n)?.1.clone();
-    // One that is there at two ends of steps is not about to be waited for.
+    // Zombies at the end of two steps are not about to be reaped.
     let lasting = most.iter().filter(|(n, server)| *n >= 2 && *server == name).count();
     let v = case.servers().into_iter().find(|v| v.about.server == name)?;
     (lasting >= 2 || v.seen.zombies >= 5).then(|| {
         finding(0.9, "children have ended and nobody has waited for them")
             .of(&v)
-            .seen("/proc/PID/stat", "zombies", v.seen.zombies, 2)
-            .unless("none of them at the next look")
-            .do_this(
+            .evidence("/proc/PID/stat", "zombies", v.seen.zombies, 2)
+            .ruled_out("none of them at the next look")
+            .fix(
                 Vec::new(),
                 "the parent has to wait for its children (SIGCHLD); in a container a PID 1 that does (--init)",
             )
-            .check_by("no Z in ps")
+            .verify("no Z in ps")
     })
 }
 
-fn time_wait(case: &Case<'_>) -> Option<Finding> {
+fn time_wait(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
     let n = v.moved("TCPTimeWaitOverflow");
     (n > 0).then(|| {
         finding(0.9, "the table of closed connections is full")
-            .seen("TcpExt", "TCPTimeWaitOverflow", n, 1)
-            .unless("thousands in TIME_WAIT alone are no fault")
-            .do_this(
-                Vec::new(),
-                "raise net.ipv4.tcp_max_tw_buckets to what the kernel has by default; it is memory only",
-            )
-            .check_by("TCPTimeWaitOverflow stands still")
+            .evidence("TcpExt", "TCPTimeWaitOverflow", n, 1)
+            .ruled_out("thousands in TIME_WAIT alone are no fault")
+            .fix(Vec::new(), "raise net.ipv4.tcp_max_tw_buckets to what the kernel has by default; it is memory only")
+            .verify("TCPTimeWaitOverflow stands still")
     })
 }
 
-fn overcommit(case: &Case<'_>) -> Option<Finding> {
+fn overcommit(case: &LoadEvidence<'_>) -> Option<Finding> {
     let memory = case.all.memory_bytes as f64;
     case.servers().into_iter().find_map(|v| {
         let real = v.seen.real_memory_bytes? as f64;
@@ -73,43 +70,44 @@ fn overcommit(case: &Case<'_>) -> Option<Finding> {
         if workers < 2.0 || !v.one_thread_each() {
             return None;
         }
-        // What is shared is there once, however many come; a control group may have less than the machine.
+        // Shared memory exists once, however many workers there are. A control group may have less memory than the
+        // machine.
         let memory = v.seen.memory_limit_bytes.map_or(memory, |limit| memory.min(limit as f64));
         let each = v.seen.private_bytes.map_or(real, |bytes| bytes as f64) / workers;
         let whole = real + each * (v.size() - workers).max(0.0);
         (whole > 0.9 * memory && v.size() > workers).then(|| {
             finding(0.85, "the pool at its limit would not fit into memory")
                 .of(&v)
-                .seen("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
-                .seen("smaps_rollup", "MB a worker", each / 1048576.0, 0)
-                .seen("model", "MB of the whole pool", whole / 1048576.0, 0.9 * memory / 1048576.0)
-                .do_this(
+                .evidence("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
+                .evidence("smaps_rollup", "MB a worker", each / 1048576.0, 0)
+                .evidence("model", "MB of the whole pool", whole / 1048576.0, 0.9 * memory / 1048576.0)
+                .fix(
                     v.more_workers((workers + (0.8 * memory - real) / each.max(1.0)).floor().max(1.0)),
                     "lastdrop size says how many fit",
                 )
-                .check_by("lastdrop size")
+                .verify("lastdrop size")
         })
     })
 }
 
-/// Grows step by step, in every step.
+/// Minimum growth of a leaking worker per request, in every step; and of all workers in total.
 const LEAK_BYTES: f64 = 1024.0;
 const LEAKED_BYTES: f64 = 4_000_000.0;
-/// A heap with a collector grows by more than that before it is collected, and not as much in each step.
+/// A garbage-collected heap grows by more than this before a collection, and not evenly in each step.
 const UNCOLLECTED_BYTES: f64 = 16_000_000.0;
 const EVENLY: f64 = 0.3;
 
-fn leak(case: &Case<'_>) -> Option<Finding> {
+fn leak(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let g = case.all.growth.iter().find(|g| g.server == v.about.server)?;
-        // Of V8, Go, and of programs that may be anything.
+        // V8 and Go collect garbage; an unknown program may.
         let collects = v.is_node() || v.is(&["caddy", "pid"]);
         let enough = if collects { UNCOLLECTED_BYTES } else { LEAKED_BYTES };
         let evenly = !collects || g.least_private_bytes >= EVENLY * g.private_bytes;
         let grows = g.least_private_bytes >= LEAK_BYTES && g.gained_bytes >= enough && evenly;
-        // Pages that were shared and are written to are no growth of the process.
+        // Writing to shared pages makes them private, but the process does not grow.
         let own = g.resident_bytes >= 0.6 * g.private_bytes;
-        // Nor is growth that slows down from step to step: it ends by itself.
+        // Growth that slows down from step to step ends by itself.
         let goes_on = !is_falling(&g.steps_private_bytes);
         (grows && own && goes_on).then(|| {
             let fix = v.recycling().filter(|(_, most)| *most == 0.0).map(|(name, _)| {
@@ -118,23 +116,23 @@ fn leak(case: &Case<'_>) -> Option<Finding> {
             });
             finding(0.88, "workers grow with each request")
                 .of(&v)
-                .seen("smaps_rollup", "bytes of its own that a worker gains a request", g.private_bytes, LEAK_BYTES)
-                .seen("smaps_rollup", "the least of the steps", g.least_private_bytes, LEAK_BYTES)
-                .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, enough / 1e6)
-                .unless("growth in the first step only, or of pages that were shared before")
-                .do_this(fix.into_iter().collect(), "find what is kept from request to request; until then replace workers after some thousand requests (lastdrop guard does it by size)")
-                .check_by("lastdrop size --fit")
+                .evidence("smaps_rollup", "bytes of its own that a worker gains a request", g.private_bytes, LEAK_BYTES)
+                .evidence("smaps_rollup", "the least of the steps", g.least_private_bytes, LEAK_BYTES)
+                .evidence("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, enough / 1e6)
+                .ruled_out("growth in the first step only, or of pages that were shared before")
+                .fix(fix.into_iter().collect(), "find what is kept from request to request; until then replace workers after some thousand requests (lastdrop guard does it by size)")
+                .verify("lastdrop size --fit")
         })
     })
 }
 
-fn greedy(case: &Case<'_>) -> Option<Finding> {
+fn greedy(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let (address, share) = v.seen.top_client.clone().filter(|(_, share)| *share >= 0.5)?;
-        // Held places count, of a pool or of connections; a few connections are nobody's greed.
+        // Workers or connection slots that one client holds count; a few connections are not greed.
         let most = v.seen.other_clients * share;
         let room = if v.has_pool() { v.size() } else { v.count("worker_connections").unwrap_or(512.0) };
-        // An event loop holds nothing for a connection that rests.
+        // An idle connection holds nothing in an event loop.
         if v.has_pool() && v.busy() < 0.5 * v.size() {
             return None;
         }
@@ -142,7 +140,7 @@ fn greedy(case: &Case<'_>) -> Option<Finding> {
         if most < 3.0 || most < 0.4 * least {
             return None;
         }
-        // Several users behind one address who keep their connections between two requests take nothing but the workers that hold those.
+        // Users behind one address who keep idle connections take only the workers that hold these.
         if v.has_pool() && v.held_by_idle() >= 0.5 * most {
             return None;
         }
@@ -156,17 +154,17 @@ fn greedy(case: &Case<'_>) -> Option<Finding> {
         Some(
             finding(0.7, format!("{address} holds most of the connections"))
                 .of(&v)
-                .seen("sock_diag", "share of the connections that are not ours", share, 0.5)
-                .seen("sock_diag", "connections that it holds", most, 3)
-                .unless("many clients behind one proxy (X-Forwarded-For)")
-                .do_this(Vec::new(), format!("if it is no proxy of yours (whose clients are told apart by X-Forwarded-For: RemoteIPHeader, real_ip): throttle it by {with}"))
-                .check_by("its share of the connections"),
+                .evidence("sock_diag", "share of the connections that are not ours", share, 0.5)
+                .evidence("sock_diag", "connections that it holds", most, 3)
+                .ruled_out("many clients behind one proxy (X-Forwarded-For)")
+                .fix(Vec::new(), format!("if it is no proxy of yours (whose clients are told apart by X-Forwarded-For: RemoteIPHeader, real_ip): throttle it by {with}"))
+                .verify("its share of the connections"),
         )
     })
 }
 
-/// Advice that is no longer true, or never was.
-fn obsolete(case: &Case<'_>) -> Option<Finding> {
+/// Finds settings from advice that is outdated, or was never true.
+fn obsolete(case: &LoadEvidence<'_>) -> Option<Finding> {
     let value = |name: &str| case.all.sysctls.get(name).cloned();
     let mut found: Vec<(String, String, &str)> = Vec::new();
     if let Some(v) = value("net.ipv4.tcp_tw_recycle").filter(|v| v != "0") {
@@ -209,12 +207,10 @@ fn obsolete(case: &Case<'_>) -> Option<Finding> {
     let mut finding = finding(0.9, format!("{first}: old advice, no longer true"));
     for (name, now, why) in &found {
         let source = if name.starts_with("net.") { "sysctl" } else { "configuration" };
-        finding = finding.seen(source, name, now.clone(), *why);
+        finding = finding.evidence(source, name, now.clone(), *why);
     }
     let all: Vec<String> = found.iter().map(|(name, now, why)| format!("{name} = {now}: {why}")).collect();
     Some(
-        finding
-            .do_this(Vec::new(), format!("take out {}", all.join("; ")))
-            .check_by("the setting is the kernel's own again"),
+        finding.fix(Vec::new(), format!("take out {}", all.join("; "))).verify("the setting is the kernel's own again"),
     )
 }

@@ -8,11 +8,11 @@ use super::*;
 fn every_rule_is_explained_and_what_is_explained_has_a_rule() {
     let ruled: std::collections::BTreeSet<&str> =
         [LIMITS, WASTES, RISKS].iter().flat_map(|t| t.iter()).flat_map(|t| t.iter()).map(|r| r.id).collect();
-    let told: std::collections::BTreeSet<&str> = all_about().iter().map(|a| a.id).collect();
+    let told: std::collections::BTreeSet<&str> = finding_kinds().iter().map(|a| a.id).collect();
     assert_eq!(ruled, told);
 }
 
-/// Two full processors, of which the server has a tenth: by whom they are filled is all the difference.
+/// Two full processors, of which the server uses a tenth: the verdict depends on what else fills them.
 #[test]
 fn what_other_machines_give_to_the_load_is_taken_from_none_of_the_servers() {
     let full = |generator: GeneratorMeasurements| {
@@ -21,7 +21,7 @@ fn what_other_machines_give_to_the_load_is_taken_from_none_of_the_servers() {
             ExaminationStep { cores: vec![1.0; 2], servers: vec![seen], generator, ..ExaminationStep::default() };
         let all =
             Examination { steps: vec![ExaminationStep { kind: StepKind::Main, ..step }], ..Examination::default() };
-        Case::of(&all).is_some_and(|case| case.cpu_full())
+        LoadEvidence::of(&all).is_some_and(|case| case.cpu_full())
     };
     let cores = 1.8;
     assert!(full(GeneratorMeasurements { cores, ..GeneratorMeasurements::default() }));
@@ -29,7 +29,7 @@ fn what_other_machines_give_to_the_load_is_taken_from_none_of_the_servers() {
     assert!(!full(GeneratorMeasurements { cores, cores_here: Some(0.0), ..GeneratorMeasurements::default() }));
 }
 
-/// A machine with an Apache before a PHP-FPM, of each of which so many modules are loaded in vain.
+/// An examination of an Apache before a PHP-FPM, with this many unused modules and extensions.
 fn with_unused(machine: &str, modules: usize, extensions: usize) -> Examination {
     let tried = |count: usize| {
         let one = |n| ModuleSize { name: format!("m{n}"), bytes: Some(4096), line: Some(format!("/etc/{n}.ini:1")) };
@@ -77,7 +77,7 @@ fn modules_of_apache_and_extensions_of_php_are_told_of_each_server() {
     );
     assert!(php.evidence.iter().any(|e| e.value == "8, 4"), "{php:#?}");
     assert!(of(&with_unused("", 2, 2)).is_empty(), "not worth a word");
-    // Of several machines, too, those of the one are not taken for those of the other.
+    // With several machines, Apache's modules are not mistaken for PHP's extensions.
     let nodes = vec![with_unused("a/", 3, 4), with_unused("b/", 0, 5)];
     let site = Examination { nodes, ..Examination::default() };
     let told: Vec<String> = of(&site).into_iter().map(|f| f.title).collect();

@@ -1,25 +1,27 @@
-//! Servers behind a server: they refuse, their queue is full, or everybody waits for them.
+//! Rules about upstream servers: they refuse connections, their listen queue is full, or requests wait for them.
 
 use lastdrop_model::documents::Finding;
 use serde_json::json;
 
-use super::case::{Case, ONE_CORE, Says, UNANSWERED, View, finding, longer_queue};
 use super::databases::is_database;
+use super::evidence::{FindingBuilder, LoadEvidence, ONE_CORE, ServerEvidence, UNANSWERED, finding, longer_queue};
 use super::peers::{MOST, behind, peer};
 
-/// A connect is tried again after a second, by the kernel and by HAProxy.
+/// A connect is retried after a second, by the kernel and by HAProxy. The threshold is slightly lower.
 const SECOND_TRY_US: f64 = 950_000.0;
 
-pub(super) fn upstream_full(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn upstream_full(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("upstream-full");
         let tried = v.calls("connect-full");
         let all = case.servers();
-        // Where nobody has met a connection between them, it is the next one.
+        // If no connection between them was sampled, the upstream is the next server of the chain.
         let behind = all.iter().find(|b| v.about.to.contains(&b.about.server)).or(all.get(v.place + 1)).copied();
-        // By TCP nobody is refused: the kernel drops what is beyond the limit, and tells of the whole network. It is his whose queue is full.
-        let is_full =
-            |v: &View<'_>| v.seen.queue_limit.is_some_and(|limit| v.seen.queue_most.unwrap_or(0) >= limit.max(1));
+        // TCP refuses no connection: the kernel drops what exceeds the limit, and counts it for the whole network
+        // namespace. The server whose queue is full caused it.
+        let is_full = |v: &ServerEvidence<'_>| {
+            v.seen.queue_limit.is_some_and(|limit| v.seen.queue_most.unwrap_or(0) >= limit.max(1))
+        };
         let dropped = v.moved("ListenOverflows");
         let tcp = dropped >= 5
             && behind.is_some_and(|b| is_full(&b) && !b.seen.queue_at.starts_with("unix:"))
@@ -29,24 +31,24 @@ pub(super) fn upstream_full(case: &Case<'_>) -> Option<Finding> {
             let found =
                 finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
                     .of(&v)
-                    .seen("error log", v.line("upstream-full"), lines, 1)
-                    .seen("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
-                    .seen(
+                    .evidence("error log", v.line("upstream-full"), lines, 1)
+                    .evidence("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
+                    .evidence(
                         "load",
                         "answers 502 and 503, share",
                         case.main.share_of_status(|s| s == "502" || s == "503"),
                         0.01,
                     )
-                    .seen("sock_diag", "limit of that queue", limit, 0)
-                    .seen(
+                    .evidence("sock_diag", "limit of that queue", limit, 0)
+                    .evidence(
                         "sock_diag",
                         "most that waited in it",
                         behind.and_then(|b| b.seen.queue_most).unwrap_or(0),
                         limit,
                     )
-                    .seen("TcpExt", "ListenOverflows", dropped, 5)
-                    .unless("ECONNREFUSED: nobody listens there")
-                    .check_by("no more errno 11 in the log of the front");
+                    .evidence("TcpExt", "ListenOverflows", dropped, 5)
+                    .ruled_out("ECONNREFUSED: nobody listens there")
+                    .verify("no more errno 11 in the log of the front");
             match behind {
                 Some(b) => {
                     let knob = match b.kind() {
@@ -58,24 +60,24 @@ pub(super) fn upstream_full(case: &Case<'_>) -> Option<Finding> {
                     fix.extend(
                         b.more_workers(b.wanted_workers()).into_iter().filter(|_| b.is_full() && case.cpu_idle()),
                     );
-                    found.do_this(fix, "a longer queue only makes them wait there; the pool behind it has to keep up")
+                    found.fix(fix, "a longer queue only makes them wait there; the pool behind it has to keep up")
                 }
-                None => found.do_this(Vec::new(), "a longer backlog (and net.core.somaxconn), more workers behind it"),
+                None => found.fix(Vec::new(), "a longer backlog (and net.core.somaxconn), more workers behind it"),
             }
         })
     })
 }
 
-/// HAProxy tries again after a second, so that a server that refuses, or whose packets are lost, shows in steps of that and not only in
-/// errors.
-pub(super) fn connect_retries(case: &Case<'_>) -> Option<Finding> {
+/// HAProxy retries after a second. A server that refuses connections, or whose packets are lost, therefore shows in
+/// steps of a second, and not only in errors.
+pub(super) fn connect_retries(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| v.is(&["haproxy"]))?;
     let failed = v.moved("AttemptFails");
-    // Connections of the load are made at once: those whose first packet is sent again are HAProxy's own.
+    // The load's connects succeed at once, so the retransmitted SYNs are HAProxy's own.
     let ours_are_quick = case.main.connect.max < SECOND_TRY_US && v.moved("ListenOverflows") == 0;
     let unanswered = if ours_are_quick { v.moved("TCPSynRetrans") } else { 0 };
     let slowest = case.alone.map_or(case.main.response.p99, |s| s.response.max.max(s.response.p99));
-    // A time limit of less than a second ends the first try.
+    // A timeout below a second ends the first try.
     let slow = slowest >= SECOND_TRY_US || unanswered > 0;
     let tries = case.per_request(failed + unanswered);
     let (_, opening, whom) = v.made();
@@ -84,28 +86,29 @@ pub(super) fn connect_retries(case: &Case<'_>) -> Option<Finding> {
     ((tries >= 0.1 || most_wait) && slow).then(|| {
         finding(0.88, "a server behind HAProxy takes no connections; it tries again, a second each time")
             .of(&v)
-            .seen("sock_diag", &format!("connections that are not answered yet, most of them to {}", if whom.is_empty() { "nobody" } else { whom }), opening, UNANSWERED * in_flight)
-            .seen("Tcp", "connects that were refused, a request", case.per_request(failed), 0.1)
-            .seen("TcpExt", "first packets that were sent again, a request", case.per_request(unanswered), 0.1)
-            .seen("load", "the slowest answer for one user alone, ms", slowest / 1e3, SECOND_TRY_US / 1e3)
-            .seen("load", "answers 503, share", case.main.share_of_status(|s| s == "503"), 0.01)
-            .unless("connects that succeed at once; a server that answers slowly")
-            .do_this(Vec::new(), "health checks (option httpchk, check) take a server out that is down; option redispatch and retries say what happens meanwhile; \
+            .evidence("sock_diag", &format!("connections that are not answered yet, most of them to {}", if whom.is_empty() { "nobody" } else { whom }), opening, UNANSWERED * in_flight)
+            .evidence("Tcp", "connects that were refused, a request", case.per_request(failed), 0.1)
+            .evidence("TcpExt", "first packets that were sent again, a request", case.per_request(unanswered), 0.1)
+            .evidence("load", "the slowest answer for one user alone, ms", slowest / 1e3, SECOND_TRY_US / 1e3)
+            .evidence("load", "answers 503, share", case.main.share_of_status(|s| s == "503"), 0.01)
+            .ruled_out("connects that succeed at once; a server that answers slowly")
+            .fix(Vec::new(), "health checks (option httpchk, check) take a server out that is down; option redispatch and retries say what happens meanwhile; \
                                   packets that are dropped: a firewall, a wrong address")
-            .check_by("wretr and econ on its stats page")
+            .verify("wretr and econ on its stats page")
     })
 }
 
-pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn upstream_refused(case: &LoadEvidence<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("upstream-refused");
         let errors = case.main.share_of_status(|s| s == "502" || s == "503");
-        // Where its log goes to a pipe, as in a container, connects that failed are counted by the kernel: those of the load apart.
+        // If the log goes to a pipe, as in a container, the kernel still counts failed connects. Those of the load are
+        // subtracted.
         let own = case.main.failed.get("connect").copied().unwrap_or(0);
         let refused = v.moved("AttemptFails").saturating_sub(own);
         let failed = case.per_request(refused).max(v.calls("connect-failed"));
         let is_front = v.place == 0 && v.is(&["nginx", "apache", "caddy"]);
-        // HAProxy whose health checks are refused asks nobody, and keeps nobody waiting.
+        // HAProxy whose health checks are refused asks no server, and keeps no request waiting.
         let away =
             v.is(&["haproxy"]) && case.main.share_of_status(|s| s == "503") >= 0.3 && v.seen.queued.unwrap_or(0) == 0;
         let checks = case.per_second(refused);
@@ -114,33 +117,33 @@ pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
         (seen && errors > 0.01 || told).then(|| {
             finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
                 .of(&v)
-                .seen("error log", v.line("upstream-refused"), lines, 1)
-                .seen("Tcp", "connects that were refused, a request", failed, 0.01)
-                .seen("Tcp", "connects that were refused, a second", checks, 0.2)
-                .seen("load", "answers 502 and 503, share", errors, 0.01)
-                .unless("EAGAIN: a full queue of somebody who is there")
-                .do_this(Vec::new(), "start it, or mend the address; a server that comes and goes: its own error log")
-                .check_by("answers 200")
+                .evidence("error log", v.line("upstream-refused"), lines, 1)
+                .evidence("Tcp", "connects that were refused, a request", failed, 0.01)
+                .evidence("Tcp", "connects that were refused, a second", checks, 0.2)
+                .evidence("load", "answers 502 and 503, share", errors, 0.01)
+                .ruled_out("EAGAIN: a full queue of somebody who is there")
+                .fix(Vec::new(), "start it, or mend the address; a server that comes and goes: its own error log")
+                .verify("answers 200")
         })
     })
 }
 
-/// A program without a pool of workers that has a few connections to somebody, and answers as many times more than one user gets: each is
-/// a place that requests wait for.
-pub(super) fn few_connections(case: &Case<'_>, to_database: bool) -> Option<Finding> {
+/// Finds a program without a worker pool that has few connections to a peer, and serves only as many requests at once.
+/// Requests wait for one of these connections.
+pub(super) fn few_connections(case: &LoadEvidence<'_>, to_database: bool) -> Option<Finding> {
     few_of_many(case, to_database, 1.5)
 }
 
-/// The same where several times as many requests wait as there are connections, to a database that has time: whatever its statements take,
-/// it would answer more of them.
-pub(super) fn few_to_idle_database(case: &Case<'_>) -> Option<Finding> {
+/// Like [`few_connections`], for a database that is idle: it would answer more statements, whatever each takes. Several
+/// times as many requests must wait as there are connections.
+pub(super) fn few_to_idle_database(case: &LoadEvidence<'_>) -> Option<Finding> {
     let mut databases = case.servers().into_iter().filter(|v| v.is(&["mariadb", "mysql", "postgresql"])).peekable();
     databases.peek()?;
     let rest = databases.all(|v| v.seen.cpu_cores.is_some_and(|cores| cores < 0.3));
     if rest { few_of_many(case, true, 3.0) } else { None }
 }
 
-fn few_of_many(case: &Case<'_>, to_database: bool, many: f64) -> Option<Finding> {
+fn few_of_many(case: &LoadEvidence<'_>, to_database: bool, many: f64) -> Option<Finding> {
     let alone = case.alone.filter(|s| s.answered >= 10)?;
     let in_flight = case.in_flight();
     let times = case.main.answered_rps / alone.answered_rps.max(1e-9);
@@ -154,28 +157,30 @@ fn few_of_many(case: &Case<'_>, to_database: bool, many: f64) -> Option<Finding>
     (rests && in_flight >= many * open && is_database(case, &v, peer) == to_database).then(|| {
         finding(0.78, format!("requests wait inside {} for one of its {open:.0} connections to {peer}", v.about.server))
             .of(&v)
-            .seen("sock_diag", &format!("connections to {peer}, on average"), open, in_flight / many)
-            .seen("load", "requests at once, on average", in_flight, many * open)
-            .seen("load", "throughput against one user alone", times, open)
-            .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
-            .unless("a connection for each request; throughput that does not go with their number")
-            .do_this(Vec::new(), "more connections in the program's own pool (pool size, MaxConnsPerHost, maxSockets), as far as the other side bears it; each held for less")
-            .check_by("throughput rises with the size of the pool")
+            .evidence("sock_diag", &format!("connections to {peer}, on average"), open, in_flight / many)
+            .evidence("load", "requests at once, on average", in_flight, many * open)
+            .evidence("load", "throughput against one user alone", times, open)
+            .evidence("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
+            .ruled_out("a connection for each request; throughput that does not go with their number")
+            .fix(Vec::new(), "more connections in the program's own pool (pool size, MaxConnsPerHost, maxSockets), as far as the other side bears it; each held for less")
+            .verify("throughput rises with the size of the pool")
     })
 }
 
-pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn slow_upstream(case: &LoadEvidence<'_>) -> Option<Finding> {
     // How long a request holds a worker.
-    let held_s = |v: &View<'_>| v.busy() / case.main.answered_rps.max(1e-9);
+    let held_s = |v: &ServerEvidence<'_>| v.busy() / case.main.answered_rps.max(1e-9);
     let found = case.servers().into_iter().rev().find_map(|v| {
         let (peer, share) = peer(&v)?;
         let next = behind(case, &v, peer);
-        // One that is in the chain and full has its own finding; what comes back to the server before it waits for its own workers.
+        // A full server of the chain has its own finding. A call that comes back to an earlier server waits for that
+        // server's own workers.
         let comes_back = next.is_some_and(|b| b.place < v.place);
-        // Long pages behind an Apache are its own application's.
-        let is_ours = |b: &View<'_>| b.has_pool() && (b.is_full() || v.place == 0 && v.is(&["apache"]));
+        // Slow pages behind an Apache are its own application's.
+        let is_ours = |b: &ServerEvidence<'_>| b.has_pool() && (b.is_full() || v.place == 0 && v.is(&["apache"]));
         let passes_on = comes_back || next.is_some_and(|b| is_ours(&b));
-        // What a request takes longer than one user's alone is what it waits for there, whatever else it always takes.
+        // The time that a request takes longer than for one user alone is spent waiting there, whatever else it always
+        // takes.
         let held = held_s(&v);
         let grows = |alone: f64| held >= 1.5 * alone && share >= 0.3 && share * held >= 0.8 * (held - alone);
         let waits = share >= MOST || case.alone_s().is_some_and(grows);
@@ -194,31 +199,32 @@ pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
         return Some(
             finding(0.88, format!("workers of {} wait for {name}", v.about.server))
                 .of(&v)
-                .seen(
+                .evidence(
                     "/proc/PID/syscall",
                     &format!("share of the busy workers that wait for {peer}"),
                     share,
                     MOST.min(share),
                 )
-                .seen("load", "time a worker is held by a request, against one user alone", times, 1.5)
-                .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
-                .unless("workers that compute, or wait for a lock")
-                .do_this(if more { v.more_workers(v.wanted_workers()) } else { Vec::new() }, advice)
-                .brings(if more { case.bound(Some(v.wanted_workers())) } else { None })
-                .check_by("time that calls to it take (lastdrop trace)"),
+                .evidence("load", "time a worker is held by a request, against one user alone", times, 1.5)
+                .evidence("/proc/stat", "cores busy", case.busy_cores(), 0)
+                .ruled_out("workers that compute, or wait for a lock")
+                .fix(if more { v.more_workers(v.wanted_workers()) } else { Vec::new() }, advice)
+                .expected(if more { case.bound(Some(v.wanted_workers())) } else { None })
+                .verify("time that calls to it take (lastdrop trace)"),
         );
     }
     front_waits(case).or_else(|| loop_waits(case))
 }
 
-/// Whoever computes for requests is at work for them, and nobody's upstream that waits.
-fn computes(v: &View<'_>) -> bool {
+/// True if the server computes for requests: then it does not wait for an upstream.
+fn computes(v: &ServerEvidence<'_>) -> bool {
     let most = (0.5 * v.case.in_flight()).clamp(0.8, 1.5);
     v.one_computes() || v.seen.waiting("running") >= most || v.seen.cpu_cores.unwrap_or(0.0) >= 0.5
 }
 
-/// An event loop or a program of few threads that has as many connections to one peer as there are requests, and nothing else to do.
-fn loop_waits(case: &Case<'_>) -> Option<Finding> {
+/// Finds an event loop, or a program of few threads, that has as many connections to one peer as requests in flight,
+/// and is otherwise idle.
+fn loop_waits(case: &LoadEvidence<'_>) -> Option<Finding> {
     let in_flight = case.in_flight();
     let all = case.servers().into_iter().rev();
     let mut loops = all.filter(|v| !v.has_pool() || v.is_async()).filter(|v| !v.is(&["mariadb", "postgresql"]));
@@ -234,18 +240,18 @@ fn loop_waits(case: &Case<'_>) -> Option<Finding> {
         let name = behind(case, &v, peer).map_or_else(|| peer.clone(), |b| format!("{} ({peer})", b.about.server));
         finding(0.78, format!("{} waits for {name}", v.about.server))
             .of(&v)
-            .seen("sock_diag", &format!("connections to {peer}, on average"), open, MOST * in_flight)
-            .seen("load", "requests at once, on average", in_flight, 0)
-            .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
-            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 0)
-            .unless("a loop that computes; fewer connections to it than requests: a pool of its own, or another wait")
-            .do_this(Vec::new(), "look at that server; a time limit and a cache before it; calls that do not depend on each other side by side")
-            .check_by("time that calls to it take")
+            .evidence("sock_diag", &format!("connections to {peer}, on average"), open, MOST * in_flight)
+            .evidence("load", "requests at once, on average", in_flight, 0)
+            .evidence("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
+            .evidence("load", "answers are so many times slower than for one user alone", case.slower(), 0)
+            .ruled_out("a loop that computes; fewer connections to it than requests: a pool of its own, or another wait")
+            .fix(Vec::new(), "look at that server; a time limit and a cache before it; calls that do not depend on each other side by side")
+            .verify("time that calls to it take")
     })
 }
 
-/// A front without a pool of its own, before somebody of whom it can only be seen that he does not compute.
-fn front_waits(case: &Case<'_>) -> Option<Finding> {
+/// Finds a front without a pool that waits for a server of which only the lack of CPU use is known.
+fn front_waits(case: &LoadEvidence<'_>) -> Option<Finding> {
     let all = case.servers();
     let v =
         all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;
@@ -256,21 +262,21 @@ fn front_waits(case: &Case<'_>) -> Option<Finding> {
     let waits =
         case.inside(&v.about.server).and_then(|i| i.waits_s.get(&format!("peer {peer}"))).copied().unwrap_or(0.0);
     let rests = v.seen.waiting("events") >= 0.7 * v.seen.threads && v.seen.hottest_thread_cores < ONE_CORE;
-    // The mean of a few that wait for lost packets tells nothing of the server behind.
+    // If a few requests wait for lost packets, the mean says nothing about the server behind.
     let lost = case.few_wait_long();
     (!behind_has_pool && rests && !lost && case.main.service.mean > 5_000.0).then(|| {
         finding(0.75, format!("{} waits for {named}", v.about.server))
             .of(v)
-            .seen("trace", &format!("seconds a request waits for {peer}"), waits, 0)
-            .seen(
+            .evidence("trace", &format!("seconds a request waits for {peer}"), waits, 0)
+            .evidence(
                 "/proc/PID/syscall",
                 "its threads that wait for events",
                 v.seen.waiting("events"),
                 0.7 * v.seen.threads,
             )
-            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 1.3)
-            .unless("a front that computes, or a pool behind it whose workers tell more")
-            .do_this(Vec::new(), "look at that server: it answers one after the other, or waits itself")
-            .check_by("$upstream_response_time in the log")
+            .evidence("load", "answers are so many times slower than for one user alone", case.slower(), 1.3)
+            .ruled_out("a front that computes, or a pool behind it whose workers tell more")
+            .fix(Vec::new(), "look at that server: it answers one after the other, or waits itself")
+            .verify("$upstream_response_time in the log")
     })
 }

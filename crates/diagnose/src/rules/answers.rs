@@ -1,22 +1,22 @@
-//! Rules about what was answered.
+//! Rules about the answers.
 
 use lastdrop_analyze::objective::{bad_answers, expects};
 use lastdrop_model::histogram::PERCENTILES;
 use lastdrop_model::objective::Metric;
 use lastdrop_model::{PhaseReport, Plan, Verdict};
 
-use crate::rule::Rule;
+use crate::rule::ValidityRule;
 
-/// Unanswered requests beyond this share make the latencies those of the lucky.
+/// Maximum share of unanswered requests. Above it, the latencies describe only the lucky ones.
 pub(super) const MOST_UNANSWERED: f64 = 0.01;
 
-/// Samples beyond a percentile that make it more than an anecdote.
+/// Samples needed beyond a percentile to make it more than an anecdote.
 const SAMPLES_BEYOND: f64 = 10.0;
-/// Answers that are none beyond this share make the latencies those of something else.
+/// Maximum share of bad answers. Above it, the latencies measure other work than intended.
 const MOST_ERRORS: f64 = 0.01;
 
-/// Nobody was there.
-pub(super) const NOTHING_ANSWERED: Rule = Rule {
+/// No request was answered.
+pub(super) const NOTHING_ANSWERED: ValidityRule = ValidityRule {
     name: "nothing-answered",
     of_generator: false,
     disturbs: false,
@@ -32,8 +32,8 @@ pub(super) const NOTHING_ANSWERED: Rule = Rule {
     },
 };
 
-/// A replay whose answers are not the log's did other work than the log.
-pub(super) const ANSWERS_DIFFER: Rule = Rule {
+/// The answers of a replay differ from the log's: the server did other work.
+pub(super) const ANSWERS_DIFFER: ValidityRule = ValidityRule {
     name: "answers-differ",
     of_generator: false,
     disturbs: false,
@@ -54,8 +54,8 @@ pub(super) const ANSWERS_DIFFER: Rule = Rule {
     },
 };
 
-/// Answers that are none.
-pub(super) const ERRORS: Rule = Rule {
+/// Too many answers are errors, or not as expected.
+pub(super) const ERRORS: ValidityRule = ValidityRule {
     name: "errors",
     of_generator: false,
     disturbs: false,
@@ -76,8 +76,8 @@ pub(super) const ERRORS: Rule = Rule {
     },
 };
 
-/// Answers that look as if the work was not done, of requests that nothing is expected of.
-pub(super) const IN_DOUBT: Rule = Rule {
+/// Answers of requests without an expectation suggest that the server did not do the work.
+pub(super) const IN_DOUBT: ValidityRule = ValidityRule {
     name: "answers-in-doubt",
     of_generator: false,
     disturbs: false,
@@ -99,7 +99,7 @@ pub(super) const IN_DOUBT: Rule = Rule {
 };
 
 /// A percentile of too few answers is an anecdote.
-pub(super) const FEW_SAMPLES: Rule = Rule {
+pub(super) const FEW_SAMPLES: ValidityRule = ValidityRule {
     name: "few-samples",
     of_generator: false,
     disturbs: false,
@@ -115,8 +115,8 @@ pub(super) const FEW_SAMPLES: Rule = Rule {
     },
 };
 
-/// What got no answer is not in the latencies.
-pub(super) const UNANSWERED: Rule = Rule {
+/// Unanswered requests are missing from the latencies.
+pub(super) const UNANSWERED: ValidityRule = ValidityRule {
     name: "unanswered",
     of_generator: false,
     disturbs: false,
@@ -133,8 +133,8 @@ pub(super) const UNANSWERED: Rule = Rule {
     },
 };
 
-/// The percentile that rests on the fewest answers beyond it, the share beyond it and the answers: p99, or what an objective
-/// is about.
+/// Returns the percentile with the fewest answers beyond it (p99, or that of an objective): its name, the share beyond
+/// it and the number of answers.
 fn least_supported(plan: &Plan, phase: &PhaseReport) -> (String, f64, f64) {
     let asked = plan.objectives.iter().filter_map(|o| match &o.metric {
         Metric::Latency { field, .. } => {

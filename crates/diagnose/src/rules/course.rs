@@ -1,4 +1,4 @@
-//! Rules about the course of a run: was it in one state?
+//! Rules about the course of a run: did it stay in one state?
 
 use lastdrop_analyze::series::{LevelChange, change_point, levels};
 use lastdrop_model::plan::Load;
@@ -6,17 +6,17 @@ use lastdrop_model::units::show_us;
 use lastdrop_model::{Kind, Verdict};
 
 use super::answers::MOST_UNANSWERED;
-use crate::rule::{Evidence, Rule};
+use crate::rule::{RunEvidence, ValidityRule};
 
-/// A change of level smaller than this is not worth a word.
+/// Level changes smaller than this are ignored.
 const CHANGE: f64 = 0.1;
-/// Little's law holds within this.
+/// Tolerance for Little's law.
 const LITTLE: f64 = 0.05;
-/// A pool that grows by more than this is still being made.
+/// Growth above which a pool counts as still starting.
 const GROWTH: f64 = 0.1;
 
-/// The server was still making workers.
-pub(super) const GROWING_POOL: Rule = Rule {
+/// The server was still starting workers.
+pub(super) const GROWING_POOL: ValidityRule = ValidityRule {
     name: "growing-pool",
     of_generator: false,
     disturbs: false,
@@ -36,8 +36,8 @@ pub(super) const GROWING_POOL: Rule = Rule {
     },
 };
 
-/// The beginning was different.
-pub(super) const WARM_UP: Rule = Rule {
+/// The level changed in the first half of the phase.
+pub(super) const WARM_UP: ValidityRule = ValidityRule {
     name: "warm-up",
     of_generator: false,
     disturbs: false,
@@ -53,8 +53,8 @@ pub(super) const WARM_UP: Rule = Rule {
     },
 };
 
-/// The end was different.
-pub(super) const UNSTEADY: Rule = Rule {
+/// The level changed in the second half of the phase.
+pub(super) const UNSTEADY: ValidityRule = ValidityRule {
     name: "unsteady",
     of_generator: false,
     disturbs: false,
@@ -70,8 +70,8 @@ pub(super) const UNSTEADY: Rule = Rule {
     },
 };
 
-/// Users, rate and times do not fit together.
-pub(super) const LITTLES_LAW: Rule = Rule {
+/// Users, rate and response times contradict Little's law.
+pub(super) const LITTLES_LAW: ValidityRule = ValidityRule {
     name: "littles-law",
     of_generator: false,
     disturbs: false,
@@ -81,7 +81,7 @@ pub(super) const LITTLES_LAW: Rule = Rule {
         let simple = plan.page.is_none() && plan.http.pipeline == 1 && plan.requests.iter().all(|r| r.think.is_none());
         let mean_s = phase.latency(Kind::Response, "mean")? / 1e6;
         let cycle_s = mean_s + plan.think.map_or(0.0, |t| t.mean().as_secs_f64());
-        // The first and the last cycle of each user are cut: it takes many for the law to hold.
+        // The phase cuts off each user's first and last cycle: the law needs many cycles to hold.
         let cycles = phase.duration_s / cycle_s.max(1e-9);
         if !simple || cycles < 4.0 / LITTLE || phase.unanswered_share() > MOST_UNANSWERED {
             return None;
@@ -102,15 +102,15 @@ pub(super) const LITTLES_LAW: Rule = Rule {
     },
 };
 
-/// Seconds of load before the measured phase.
-fn longest_warm_up(e: &Evidence<'_>) -> Option<f64> {
+/// Returns the seconds of load before the measured phase, if there are any.
+fn longest_warm_up(e: &RunEvidence<'_>) -> Option<f64> {
     let before = e.plan.phases.iter().take_while(|p| !p.measured);
     let seconds: f64 = before.filter_map(|p| p.duration).map(|d| d.as_secs_f64()).sum();
     (seconds > 0.0).then_some(seconds)
 }
 
-/// The clearest change of level of a load that was to stay the same: where, in words, and of how many seconds.
-fn level_change(e: &Evidence<'_>) -> Option<(LevelChange, String, usize)> {
+/// Returns the clearest level change of a constant load: its position, a description, and the number of seconds.
+fn level_change(e: &RunEvidence<'_>) -> Option<(LevelChange, String, usize)> {
     let closed = match e.load()? {
         Load::Closed { to_users: None, .. } => true,
         Load::Open { to_rps: None, .. } => false,
@@ -120,7 +120,7 @@ fn level_change(e: &Evidence<'_>) -> Option<(LevelChange, String, usize)> {
     let n = seconds.len();
     let far = |c: &LevelChange| (c.after / c.before.max(1e-9) - 1.0).abs() > CHANGE;
     let medians: Vec<f64> = seconds.iter().filter_map(|(_, p50)| *p50).collect();
-    // A second without an answer would shift the others.
+    // A second without an answer has no median, and leaving it out would shift the others.
     if medians.len() == n
         && let Some(c) = change_point(&medians).filter(far)
     {

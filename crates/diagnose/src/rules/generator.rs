@@ -3,17 +3,17 @@
 use lastdrop_model::plan::Load;
 use lastdrop_model::{Kind, Verdict};
 
-use crate::rule::Rule;
+use crate::rule::ValidityRule;
 
 /// Share of a core above which a load thread counts as saturated.
 const SATURATED_CORES: f64 = 0.95;
-/// Share of the time for which the generator may be throttled.
+/// Maximum share of the time for which the generator may be throttled.
 const MOST_THROTTLED: f64 = 0.01;
-/// Lateness below this is that of any machine.
+/// Lateness below this occurs on any machine.
 const MOST_LATE_US: f64 = 1000.0;
 
-/// A thread had no time left.
-pub(super) const GENERATOR_SATURATED: Rule = Rule {
+/// A load thread was saturated.
+pub(super) const GENERATOR_SATURATED: ValidityRule = ValidityRule {
     name: "generator-saturated",
     of_generator: true,
     disturbs: false,
@@ -35,8 +35,8 @@ pub(super) const GENERATOR_SATURATED: Rule = Rule {
     },
 };
 
-/// The kernel held it back.
-pub(super) const THROTTLED: Rule = Rule {
+/// The kernel throttled the generator.
+pub(super) const THROTTLED: ValidityRule = ValidityRule {
     name: "throttled",
     of_generator: true,
     disturbs: true,
@@ -54,7 +54,7 @@ pub(super) const THROTTLED: Rule = Rule {
 };
 
 /// Requests left after they were due.
-pub(super) const LATE: Rule = Rule {
+pub(super) const LATE: ValidityRule = ValidityRule {
     name: "late",
     of_generator: true,
     disturbs: true,
@@ -72,7 +72,7 @@ pub(super) const LATE: Rule = Rule {
 };
 
 /// Local ports ran short.
-pub(super) const PORTS: Rule = Rule {
+pub(super) const PORTS: ValidityRule = ValidityRule {
     name: "ports",
     of_generator: true,
     disturbs: false,
@@ -85,7 +85,7 @@ pub(super) const PORTS: Rule = Rule {
                 format!("{none} connections found no free local port: one address has {ports} of them for one server");
             return Some((Verdict::Doubtful, what, advice.into()));
         }
-        // What is open at once goes to TIME_WAIT afterwards: the larger of both is in use, not the sum.
+        // Open connections go to TIME_WAIT afterwards: the larger of the two numbers is in use, not their sum.
         let used = e.generator.time_wait.max(e.phase.map_or(0, |p| p.connections.peak));
         let opens = e.phase.is_some_and(|p| p.connections.opened > p.connections.peak);
         (ports > 0 && opens && used * 10 > ports * sources * 8).then(|| {
@@ -96,7 +96,7 @@ pub(super) const PORTS: Rule = Rule {
 };
 
 /// Open files ran short.
-pub(super) const DESCRIPTORS: Rule = Rule {
+pub(super) const DESCRIPTORS: ValidityRule = ValidityRule {
     name: "descriptors",
     of_generator: true,
     disturbs: false,
@@ -116,7 +116,7 @@ pub(super) const DESCRIPTORS: Rule = Rule {
     },
 };
 
-/// Was the generator the bottleneck? `cores` is the CPU use of its busiest thread.
+/// True if the generator was the bottleneck. `cores` is the CPU use of its busiest thread.
 #[must_use]
 pub fn saturated(cores: f64) -> bool {
     cores >= SATURATED_CORES

@@ -2,20 +2,20 @@
 
 use lastdrop_model::Verdict;
 
-use crate::rule::Rule;
+use crate::rule::ValidityRule;
 
-/// kernel-limits: repeat a trial when steal exceeds 2 to 3 %.
+/// Maximum share of stolen CPU time (kernel-limits: repeat a trial when steal exceeds 2 to 3 %).
 const MOST_STEAL: f64 = 0.02;
-/// A clock of the day that is set by more than this, or a machine that sleeps for longer, spoils times.
+/// Maximum step of the wall clock, and maximum suspension of the machine. Longer ones spoil times.
 const MOST_CLOCK_STEP_S: f64 = 0.1;
-/// Programs that have nothing to do with the run may take this share of the processors, and never more than so many.
+/// Maximum share of the processors that programs unrelated to the run may use; and the maximum number of cores.
 const MOST_OTHERS: f64 = 0.05;
 const MOST_OTHERS_CORES: f64 = 0.5;
-/// So many of them are named.
+/// Number of such programs that the message names.
 const OTHERS_NAMED: usize = 3;
 
-/// The server computes on the same processors.
-pub(super) const CO_LOCATED: Rule = Rule {
+/// Generator and server share the processors.
+pub(super) const CO_LOCATED: ValidityRule = ValidityRule {
     name: "co-located",
     of_generator: true,
     disturbs: false,
@@ -33,8 +33,8 @@ pub(super) const CO_LOCATED: Rule = Rule {
     },
 };
 
-/// The hypervisor took processors away.
-pub(super) const STEAL: Rule = Rule {
+/// The hypervisor took CPU time.
+pub(super) const STEAL: ValidityRule = ValidityRule {
     name: "steal",
     of_generator: true,
     disturbs: true,
@@ -50,14 +50,14 @@ pub(super) const STEAL: Rule = Rule {
     },
 };
 
-/// Programs that have nothing to do with the run took processors.
-pub(super) const OTHERS_BUSY: Rule = Rule {
+/// Programs unrelated to the run used CPU time.
+pub(super) const OTHERS_BUSY: ValidityRule = ValidityRule {
     name: crate::rule::OTHERS_BUSY,
     of_generator: true,
     disturbs: true,
     look: |e| {
         let g = e.generator;
-        let cores = g.others_cores.filter(|c| *c >= others_worth_a_word(g.processors))?;
+        let cores = g.others_cores.filter(|c| *c >= others_threshold_cores(g.processors))?;
         let named: Vec<String> = g
             .others
             .iter()
@@ -74,8 +74,8 @@ pub(super) const OTHERS_BUSY: Rule = Rule {
     },
 };
 
-/// Times are wrong.
-pub(super) const CLOCK: Rule = Rule {
+/// The clock was set or the machine was suspended, so times are wrong.
+pub(super) const CLOCK: ValidityRule = ValidityRule {
     name: "clock",
     of_generator: true,
     disturbs: true,
@@ -98,8 +98,9 @@ pub(super) const CLOCK: Rule = Rule {
     },
 };
 
-/// From so many cores on, programs that have nothing to do with a run are too much for a machine of `processors`.
+/// Returns the CPU use of unrelated programs, in cores, from which on it spoils a run on a machine with this many
+/// processors.
 #[must_use]
-pub fn others_worth_a_word(processors: u64) -> f64 {
+pub fn others_threshold_cores(processors: u64) -> f64 {
     (processors.max(1) as f64 * MOST_OTHERS).min(MOST_OTHERS_CORES)
 }

@@ -1,4 +1,4 @@
-//! The rules of validity: one constant each, in the file of what it is about, and one line in [`VALIDITY`].
+//! The validity rules: one constant each, in the file of its subject, listed in [`VALIDITY`].
 
 mod answers;
 mod course;
@@ -6,12 +6,12 @@ mod generator;
 mod machine;
 
 pub use generator::saturated;
-pub use machine::others_worth_a_word;
+pub use machine::others_threshold_cores;
 
-use crate::rule::Rule;
+use crate::rule::ValidityRule;
 
-/// All of them, in the order of their weight: reports tell the first ones first.
-pub(crate) const VALIDITY: &[Rule] = &[
+/// All validity rules by weight: reports print the first ones first.
+pub(crate) const VALIDITY: &[ValidityRule] = &[
     answers::NOTHING_ANSWERED,
     generator::GENERATOR_SATURATED,
     machine::CO_LOCATED,

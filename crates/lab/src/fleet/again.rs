@@ -2,7 +2,7 @@
 //! led the run and was killed.
 
 use lastdrop_analyze::objective;
-use lastdrop_diagnose::Evidence;
+use lastdrop_diagnose::RunEvidence;
 use lastdrop_load::Merged;
 use lastdrop_load::schedule::Due;
 use lastdrop_load::share::Share;
@@ -80,7 +80,7 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
         }
     }
     let phases = builder.into_reports();
-    let evidence = Evidence {
+    let evidence = RunEvidence {
         plan: &before.plan,
         phase: phases.iter().find(|p| p.measured),
         generator: &carried.generator,

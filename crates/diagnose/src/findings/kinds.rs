@@ -1,30 +1,30 @@
-//! What the doctor can name, a line each for `--list`, with the background for `--explain`.
+//! All kinds of findings: a line each for `--list`, with the background for `--explain`.
 
 use lastdrop_model::documents::Severity;
 use lastdrop_model::documents::Severity::{Limit, Risk, Waste};
 
-/// A finding, before anybody has found it.
+/// A kind of finding, independent of any server.
 #[derive(Debug, Clone, Copy)]
-pub struct About {
+pub struct FindingKind {
     pub id: &'static str,
     pub severity: Severity,
     /// What is wrong, in a line.
     pub what: &'static str,
-    /// What decides that it is this.
-    pub decides: &'static str,
-    /// What looks like it, and how that differs.
-    pub unlike: &'static str,
+    /// The evidence that decides for this finding.
+    pub criterion: &'static str,
+    /// Causes that look alike, and how they differ.
+    pub look_alikes: &'static str,
 }
 
-/// All that can be named.
+/// Returns all kinds of findings.
 #[must_use]
-pub fn all_about() -> &'static [About] {
+pub fn finding_kinds() -> &'static [FindingKind] {
     ALL
 }
 
-/// What is known of a finding.
+/// Returns the kind with this id.
 #[must_use]
-pub fn about(id: &str) -> Option<&'static About> {
+pub fn finding_kind(id: &str) -> Option<&'static FindingKind> {
     ALL.iter().find(|a| a.id == id)
 }
 
@@ -32,14 +32,14 @@ const fn a(
     id: &'static str,
     severity: Severity,
     what: &'static str,
-    decides: &'static str,
-    unlike: &'static str,
-) -> About {
-    About { id, severity, what, decides, unlike }
+    criterion: &'static str,
+    look_alikes: &'static str,
+) -> FindingKind {
+    FindingKind { id, severity, what, criterion, look_alikes }
 }
 
 #[rustfmt::skip]
-const ALL: &[About] = &[
+const ALL: &[FindingKind] = &[
     a("generator-saturated", Limit, "the load generator is at its own limit", "its thread fills a core, or it has no descriptors, while the server has time left", "a server that is slow leaves the generator idle"),
     a("port-exhaustion", Limit, "no local port is left for a new connection", "EADDRNOTAVAIL, closed connections (TIME_WAIT) to one address near the range of ports; said on which side", "thousands in TIME_WAIT with a wide margin are normal"),
     a("conntrack-full", Limit, "the kernel's connection table is full", "entries at the limit and drops meanwhile", "many entries without drops"),

@@ -1,4 +1,4 @@
-//! What the rules look at: the evidence, and what follows from it by arithmetic.
+//! The evidence that the rules examine, and what follows from it by arithmetic.
 
 use lastdrop_analyze::workers::{KeepAliveHold, RequestCost, WorkersEvidence, advise};
 use lastdrop_model::documents::{Evidence, ExpectedGain, Finding, Fix, Severity, WorkersAdvice};
@@ -8,19 +8,19 @@ use lastdrop_model::examination::{
 use lastdrop_model::units::show_us;
 use serde_json::{Value, json};
 
-/// From here on processors have nothing left.
+/// Processor use from which on the processors count as full.
 const FULL: f64 = 0.9;
-/// A thread or process that uses this much of a processor has no more.
+/// A thread or process that uses this much of a core is saturated.
 pub const ONE_CORE: f64 = 0.88;
-/// Differences of times below this mean nothing.
+/// Time differences below this are noise.
 const NOISE_US: f64 = 1_000.0;
-/// Segments sent again for each answer from which on packets are said to be lost.
+/// Retransmitted segments per answer from which on packets count as lost.
 pub(super) const SENT_AGAIN: f64 = 0.02;
-/// Times a request that nobody has answered until a timer ran out.
+/// Retransmission timeouts per request from which on they explain a high mean.
 const LOST_FOR_LONG: f64 = 1e-3;
-/// The least time until one is sent again.
+/// Shortest time until a retransmission.
 pub(super) const RETRANSMISSION_US: f64 = 190_000.0;
-/// Lines of error logs that say that a request had no answer, or not its own.
+/// Kinds of error log lines that say that a request got no answer, or not its own.
 const GOES_WITHOUT: &[&str] = &[
     "worker-connections",
     "descriptors",
@@ -31,48 +31,48 @@ const GOES_WITHOUT: &[&str] = &[
     "crash",
     "killed",
 ];
-/// Of all requests so many wait for a connection to be answered.
+/// Share of the requests in flight that wait for an unanswered connect, from which on it counts.
 pub(super) const UNANSWERED: f64 = 0.3;
-/// Answers that take so many times as long as for one user alone.
+/// Slowdown against one user alone that shows waiting; the second value where a smaller one is normal.
 const SLOWER: f64 = 1.3;
 const MUCH_SLOWER: f64 = 3.0;
-/// A limit is shown by so many numbers at least, where there are so many.
+/// A limit is reported with at least this many numbers, if there are that many.
 const NUMBERS: usize = 3;
-/// From here on somebody who waits for an answer notices: seconds.
+/// Seconds from which on a user notices the wait.
 const LONG_S: f64 = 0.15;
-/// A pool that has this share of the workers that it may have has grown.
+/// Share of its allowed workers from which on a pool counts as fully grown.
 const GROWN: f64 = 0.95;
-/// A pool of which this share is at work has nobody left.
+/// Share of busy workers from which on a pool counts as full.
 const EVERYBODY: f64 = 0.85;
-/// The same by a status page, while connections wait all along.
+/// The same share by a status page, while connections queue.
 const EVERYBODY_WITH_A_QUEUE: f64 = 0.75;
 
 #[derive(Debug, Clone, Copy)]
-pub struct Case<'a> {
+pub struct LoadEvidence<'a> {
     pub all: &'a Examination,
-    /// The load that is asked about.
+    /// The step with the load that was asked about.
     pub main: &'a ExaminationStep,
     pub alone: Option<&'a ExaminationStep>,
 }
 
-/// A server, and what was seen of it under the load that is asked about.
+/// The evidence about one server under the load that was asked about.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
-    pub case: &'a Case<'a>,
-    /// Its place in the chain: 0 is the one that the URL leads to.
+pub struct ServerEvidence<'a> {
+    pub case: &'a LoadEvidence<'a>,
+    /// Position in the chain; 0 is the server at the URL.
     pub place: usize,
     pub about: &'a ExaminedServer,
     pub seen: &'a ServerMeasurements,
 }
 
-impl<'a> Case<'a> {
-    pub fn of(all: &'a Examination) -> Option<Case<'a>> {
-        Some(Case { all, main: all.main()?, alone: all.step(StepKind::Alone) })
+impl<'a> LoadEvidence<'a> {
+    pub fn of(all: &'a Examination) -> Option<LoadEvidence<'a>> {
+        Some(LoadEvidence { all, main: all.main()?, alone: all.step(StepKind::Alone) })
     }
 
-    pub fn servers(&'a self) -> Vec<View<'a>> {
+    pub fn servers(&'a self) -> Vec<ServerEvidence<'a>> {
         let view = |(place, about): (usize, &'a ExaminedServer)| {
-            Some(View { case: self, place, about, seen: self.main.server(&about.server)? })
+            Some(ServerEvidence { case: self, place, about, seen: self.main.server(&about.server)? })
         };
         self.all.servers.iter().enumerate().filter_map(view).collect()
     }
@@ -82,45 +82,47 @@ impl<'a> Case<'a> {
         self.alone.filter(|s| s.service.count > 0).map(|s| s.service.mean / 1e6)
     }
 
-    /// How much longer answers take than for one user alone. None where that is not known.
+    /// Slowdown of answers against one user alone. None if unknown.
     pub fn slower(&self) -> Option<f64> {
         let step = self.alone.filter(|s| s.response.count > 0)?;
-        // One who is turned away most of the time is answered sooner: their times tell nothing of each other.
+        // Rejected requests are answered sooner. If the shares of rejections differ, the two times cannot be compared.
         let turned_away = |s: &ExaminationStep| s.share_of_status(|s| ["429", "503", "403"].contains(&s));
         if (turned_away(step) - turned_away(self.main)).abs() > 0.1 && !self.errors() {
             return Some(1.0);
         }
         let alone = step.response.mean;
         let times = self.main.response.mean / alone.max(1.0);
-        // Whoever answers tens of thousands a second by one thread is full long before anybody waits for a millisecond.
-        let is_full = |v: &View<'_>| v.seen.hottest_thread_cores >= ONE_CORE;
+        // A single thread that answers tens of thousands of requests per second is full long before a request waits for
+        // a millisecond.
+        let is_full = |v: &ServerEvidence<'_>| v.seen.hottest_thread_cores >= ONE_CORE;
         let full = self.all.load == LoadShape::Closed && times >= MUCH_SLOWER && self.servers().iter().any(is_full);
-        // Else a part of a millisecond more is the machine's noise.
+        // Otherwise an increase of less than a millisecond is noise.
         let noise = !full && self.main.response.mean - alone < NOISE_US;
         (self.main.response.count > 0).then_some(if noise { 1.0 } else { times })
     }
 
-    /// Does anybody wait, or go without? Otherwise nothing limits: it is the users who do not ask for more.
+    /// True if requests wait or fail. Otherwise nothing limits: the users do not ask for more.
     pub fn somebody_waits(&self) -> bool {
-        // Whoever finds no place in a queue tries again after a second: one of hundreds, of whom a mean says nothing.
+        // A client that finds the listen queue full retries after a second. Among hundreds of requests, the mean does
+        // not show it.
         let turned_away = self.servers().iter().map(|v| v.moved("ListenOverflows")).max().unwrap_or(0);
         let refused = self.main.unanswered().max(turned_away) * 200 > self.main.due.max(1);
         let errors = self.errors();
-        // Where others fill the server one user alone waits as long as many.
+        // If other clients fill the server, one user alone waits as long as many.
         let queue = self.servers().iter().any(|v| v.queue() >= 0.9);
-        // A lock that another program holds makes one user alone wait as well.
+        // A lock that another program holds delays one user alone as well.
         let locked = self.main.databases.iter().any(|look| look.lock_wait_mean.is_some_and(|n| n >= 1.0));
-        // Users who have no descriptor or port do not even ask.
+        // Users without a descriptor or port do not even send their request.
         let ours = self.main.generator.no_descriptors + self.main.generator.no_ports > 0;
-        // A rate that is answered as it comes is bounded by nothing; answers that take several times as long are.
+        // An open load that is answered at its rate is not limited, unless answers take several times as long.
         let slower = match self.all.load {
             LoadShape::Open if self.main.answered_rps >= 0.98 * self.main.rate_rps => MUCH_SLOWER,
             _ => SLOWER,
         };
-        // Nobody answers when a server behind is connected to: one user alone meets that as well.
+        // An upstream does not answer connects: one user alone meets that as well.
         let unanswered =
             self.servers().iter().any(|v| v.made().1 >= 1.0 && v.made().1 >= UNANSWERED * self.in_flight());
-        // A few of thousands are no share, and yet somebody: their server has said so.
+        // A few failures among thousands are a negligible share, but the server's log proves them.
         let told = self.servers().iter().any(|v| {
             let lines: u64 = GOES_WITHOUT.iter().map(|what| v.log(what)).sum();
             lines >= 5 || v.is_told_of_others("upstream-refused")
@@ -128,31 +130,33 @@ impl<'a> Case<'a> {
         let certainly = queue || refused || errors || locked || ours || unanswered || told;
         match self.all.load {
             LoadShape::Foreign => certainly,
-            // Lost packets make one user alone wait as well as many.
+            // Lost packets delay one user alone as much as many.
             _ => certainly || self.few_wait_long() || self.slower().is_none_or(|times| times > slower),
         }
     }
 
-    /// Do all users wait for long, each as long as if there were nobody else? Then it is what they wait for that bounds a closed loop:
-    /// N users, S each, give N / S and no more.
+    /// True if all users wait for long, each as long as without the others. Then this wait bounds a closed loop: N
+    /// users, S each, give N / S and no more.
     pub fn each_waits_long(&self) -> bool {
         self.all.load == LoadShape::Closed && self.cpu_idle() && self.alone_s().is_some_and(|s| s >= LONG_S)
     }
 
-    /// Requests at once, on average (Little's law).
+    /// Mean number of requests in flight (Little's law).
     pub fn in_flight(&self) -> f64 {
         self.main.answered_rps * self.main.response.mean / 1e6
     }
 
-    /// Segments were sent again, of connections that somebody has taken: the first one of others is sent again, too. Those that had arrived
-    /// all the same are told by who got them twice (D-SACK, RFC 2883): on a busy machine the kernel loses patience (tail loss probes).
+    /// Retransmitted segments per request on accepted connections, without retransmitted SYNs. Segments that had
+    /// arrived after all do not count: the receiver reports them (D-SACK, RFC 2883). On a busy machine the kernel sends
+    /// such tail loss probes.
     pub fn sent_again(&self) -> f64 {
         let first = self.servers().into_iter().next();
-        let needless = |v: &View<'_>| v.moved("TCPSynRetrans") + v.moved("TCPDSACKRecv");
+        let needless = |v: &ServerEvidence<'_>| v.moved("TCPSynRetrans") + v.moved("TCPDSACKRecv");
         self.per_request(first.map_or(0, |v| v.moved("RetransSegs").saturating_sub(needless(&v))))
     }
 
-    /// Are a few answers very late, and segments sent again? Be it one of a hundred, or of so many that the mean is theirs.
+    /// True if segments were retransmitted and a few answers are very late: one in a hundred, or fewer that dominate
+    /// the mean.
     pub fn few_wait_long(&self) -> bool {
         let r = self.main.response;
         let first = self.servers().into_iter().next();
@@ -163,18 +167,19 @@ impl<'a> Case<'a> {
         self.sent_again() > SENT_AGAIN && (one_of_a_hundred || the_mean)
     }
 
-    /// Do some get an answer that says that something went wrong? Those that a limit turns away, which says so in the log, do not.
+    /// True if more than 1 % of the answers are server errors. Rejections by a configured limit do not count if the log
+    /// reports them.
     pub fn errors(&self) -> bool {
         let limits = self.says_that_it_limits();
         self.main.share_of_status(|s| s.starts_with('5') && !(limits && s == "503")) > 0.01
     }
 
-    /// Does a log say that a configured limit turns clients away?
+    /// True if a log says that a configured limit rejects clients.
     pub fn says_that_it_limits(&self) -> bool {
         self.servers().iter().any(|v| v.log("rate-limited") > 0)
     }
 
-    /// Cores that ran something, of all.
+    /// Mean number of busy cores.
     pub fn busy_cores(&self) -> f64 {
         self.main.busy_cores()
     }
@@ -184,27 +189,30 @@ impl<'a> Case<'a> {
         self.main.own_cores()
     }
 
-    /// Seconds of a core that a request takes, and the cores that there are for requests: those that other programs do not have.
+    /// Returns the core seconds per request, and the cores available to requests: all but those that other programs
+    /// use.
     fn demand(&self) -> (f64, f64) {
         let others = self.main.generator.others_cores;
-        // What is neither ours nor known to be others' belongs to requests, too: the kernel, a peer that nobody looked at.
+        // Time that is neither ours nor known to be another program's belongs to requests, too: the kernel, or a peer
+        // that was not sampled.
         let used = (self.busy_cores() - others).max(self.own_cores());
-        // Whoever is turned away costs something, too.
+        // Rejected requests cost processor time, too.
         let asked = self.main.answered_rps + self.per_second(self.main.unanswered());
         (used / asked, self.main.cores.len() as f64 * (1.0 - self.main.steal) - others)
     }
 
-    /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers
-    /// whose workers mostly sleep do not lack processors.
+    /// True if the processors on which the servers may run are full, and the servers fill them. If other programs fill
+    /// them, servers whose workers mostly sleep do not lack processors.
     pub fn cpu_full(&self) -> bool {
         let busy = self.busy_cores();
-        // Workers that could run and may not lack processors, too, whoever has them. Where there is no pool most threads may have nothing
-        // to do: it runs on as many processors as there are.
-        let could_run = |v: &View<'_>| {
+        // Runnable workers lack processors, too, whichever program uses these. Without a pool most threads may be idle:
+        // then more than one runnable thread is enough.
+        let could_run = |v: &ServerEvidence<'_>| {
             let least = if v.has_pool() { 0.6 * v.busy().max(1.5) } else { 1.5 };
             v.seen.waiting("running") >= least && !v.is(&["mariadb", "postgresql"])
         };
-        // What a server starts for each request is gone before its time is read; it is none of others' either.
+        // A process that a server starts for a request ends before its time is read. It is not another program's
+        // either.
         let others = self.main.generator.others_cores;
         let starts = self.servers().iter().any(|v| v.calls("exec") >= 0.3);
         let by_children = starts && others > 0.0 && others <= 0.4 * busy;
@@ -212,24 +220,23 @@ impl<'a> Case<'a> {
         self.used() >= FULL && by_us
     }
 
-    /// The share that is used of the processors on which the servers may run. Time that the hypervisor gave to others is time in which
-    /// somebody here wanted to run.
+    /// Used share of the processors on which the servers may run. Steal counts as used: something here wanted to run.
     fn used(&self) -> f64 {
         let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
         self.main.busy(cpus) + self.main.steal
     }
 
-    /// Processors on which a server may run.
-    pub fn cpus_of(&self, v: &View<'_>) -> f64 {
+    /// Number of processors on which a server may run.
+    pub fn cpus_of(&self, v: &ServerEvidence<'_>) -> f64 {
         if v.about.cpus.is_empty() { self.main.cores.len() as f64 } else { v.about.cpus.len() as f64 }
     }
 
-    /// Is it not processors that lack?
+    /// True if processors are not what is lacking.
     pub fn cpu_idle(&self) -> bool {
         self.used() < FULL - 0.05 || !self.cpu_full()
     }
 
-    /// Adds to a limit that one or two counters prove what the load felt of it, up to [`NUMBERS`].
+    /// Adds what the load felt to a limit that only one or two counters prove, up to [`NUMBERS`].
     pub fn felt(&self, mut limit: Finding) -> Finding {
         let share = self.main.unanswered() as f64 / self.main.due.max(1) as f64;
         let errors = self.main.share_of_status(|s| s.starts_with('5'));
@@ -245,14 +252,14 @@ impl<'a> Case<'a> {
             if limit.evidence.iter().filter(|e| e.speaks()).count() < NUMBERS
                 && !limit.evidence.iter().any(|e| e.source == source && e.name == name)
             {
-                limit = limit.seen(source, name, value, from);
+                limit = limit.evidence(source, name, value, from);
             }
         }
         limit
     }
 
     pub fn per_request(&self, n: u64) -> f64 {
-        // What others ask is not counted; one request at least came with each of their connections.
+        // Other clients' requests are not counted, but each of their connections brought at least one.
         let asked = match self.all.load {
             LoadShape::Foreign => self.servers().first().map_or(0, |v| v.moved("PassiveOpens")),
             _ => self.main.answered,
@@ -264,16 +271,17 @@ impl<'a> Case<'a> {
         n as f64 / self.main.duration_s.max(1e-3)
     }
 
-    /// What throughput should be without so much of a request's processor time: it goes up as that goes down where processors are what lacks,
-    /// and the time of a request goes down elsewhere. `spared` are the least, the likely and the most seconds per request.
+    /// Expected throughput without some of a request's processor time. Throughput rises if processors are lacking;
+    /// otherwise the time of a request falls. `spared` holds the minimum, likely and maximum seconds per request.
     pub fn without_cpu(&self, spared: [f64; 3], because: impl Into<String>) -> Option<ExpectedGain> {
-        // Of one user alone all that a request takes; of a load that fills processors what it takes of these.
+        // For one user alone this is the whole time of a request; for a load that fills the processors, its processor
+        // time.
         let all = if self.cpu_full() {
             self.main.cpu_per_request_s()?
         } else {
             self.alone_s()?.max(self.main.cpu_per_request_s()?)
         };
-        // Something of a request is always left.
+        // Some of a request always remains.
         let ratio = |spared: f64| round(1.0 / (1.0 - (spared / all).clamp(0.0, 0.9)));
         let [least, likely, most] = spared.map(ratio);
         (all > 0.0).then(|| ExpectedGain { ratio: likely, interval: Some([least, most]), because: because.into() })
@@ -283,8 +291,8 @@ impl<'a> Case<'a> {
         self.all.inside.iter().find(|i| i.server == server)
     }
 
-    /// Answers a second, but for those that a server gives for want of something. Where most are turned away it is chance how many are not:
-    /// then of all the time for which this load was on.
+    /// Answers per second without server errors. If most requests fail, it is chance how many succeed: then the rate is
+    /// taken over all the time of this load.
     fn good_rps(&self) -> f64 {
         let inside = self.all.step(StepKind::Inside).filter(|_| self.main.unanswered() > self.main.answered);
         let steps = [Some(self.main), inside];
@@ -294,9 +302,9 @@ impl<'a> Case<'a> {
         answered / seconds.max(1e-3)
     }
 
-    /// The largest throughput that users and processors allow, as a ratio to now: N / S of one user alone, and cores / D.
-    /// `workers`: no more of them than that at once, each for as long as one user alone takes.
-    /// (Bottleneck bounds of operational analysis; Denning and Buzen 1978.)
+    /// Highest throughput that users and processors allow, as a ratio to now: N / S of one user alone, and cores / D.
+    /// `workers` caps the requests at once, each of which takes as long as for one user alone. (Bottleneck bounds of
+    /// operational analysis; Denning and Buzen 1978.)
     pub fn bound(&self, workers: Option<f64>) -> Option<ExpectedGain> {
         let now = self.good_rps();
         let service = self.alone_s().filter(|s| *s > 0.0)?;
@@ -329,7 +337,7 @@ impl<'a> Case<'a> {
     }
 }
 
-impl<'a> View<'a> {
+impl<'a> ServerEvidence<'a> {
     pub fn kind(&self) -> &'a str {
         &self.about.kind
     }
@@ -338,7 +346,7 @@ impl<'a> View<'a> {
         kinds.contains(&self.kind())
     }
 
-    /// Is it Node, be it found as a process only?
+    /// True if the server is Node, even if it was found only as a process.
     pub fn is_node(&self) -> bool {
         self.is(&["node"]) || self.about.software == "node"
     }
@@ -351,14 +359,15 @@ impl<'a> View<'a> {
         self.about.settings.get(name)?.count().map(|n| n as f64)
     }
 
-    /// The setting that says after how many requests (Apache: connections) a worker is replaced, and their number; 0: never.
+    /// Name and value of the setting that replaces a worker after a number of requests (Apache: connections). 0 means
+    /// never.
     pub fn recycling(&self) -> Option<(&'static str, f64)> {
         const NAMES: [&str; 5] =
             ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests", "max_requests_per_worker"];
         NAMES.into_iter().find_map(|name| Some((name, self.count(name)?)))
     }
 
-    /// Lines of this sort in its error log, and one of them.
+    /// Number of lines of this kind in the error log; `line` returns one of them.
     pub fn log(&self, what: &str) -> u64 {
         self.seen.log.get(what).copied().unwrap_or(0)
     }
@@ -367,19 +376,21 @@ impl<'a> View<'a> {
         self.seen.log_samples.get(what).map_or("", String::as_str)
     }
 
-    /// Does its log say so of other people's load, again and again? That is all that is known of what came of it.
+    /// True if, under other clients' load, the log has at least one such line per second. Nothing else shows what it
+    /// means for them.
     pub fn is_told_of_others(&self, what: &str) -> bool {
         self.case.all.load == LoadShape::Foreign && self.case.per_second(self.log(what)) >= 1.0
     }
 
-    /// By how much a counter of its network moved.
+    /// Increase of a counter in the server's network namespace.
     pub fn moved(&self, counter: &str) -> u64 {
         self.seen.kernel.get(counter).copied().unwrap_or(0)
     }
 
-    /// Connections to those that it connects to: open ones, and those that are not answered yet; with whom most of the latter are.
+    /// Outgoing connections: the open ones, the unanswered ones, and the address with most of the unanswered.
     pub fn made(&self) -> (f64, f64, &'a str) {
-        // Whom nobody has ever reached is none of those that are known; the load itself makes connections to the front alone.
+        // An address that was never reached is not among the known peers. On the front, connections to its own ports
+        // are the load's.
         let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_string();
         let own_ports: Vec<String> = self.about.listens.iter().map(|l| port(l)).collect();
         let is_own =
@@ -395,52 +406,53 @@ impl<'a> View<'a> {
         (open, opening, most.0)
     }
 
-    /// Traced calls of this sort a request.
+    /// Traced calls of this kind per request.
     pub fn calls(&self, sort: &str) -> f64 {
         self.case.inside(&self.about.server).and_then(|i| i.calls.get(sort)).copied().unwrap_or(0.0)
     }
 
-    /// Workers with this letter in the scoreboard, on average. None where it could not be read.
+    /// Mean number of workers with this letter in the scoreboard. None if it could not be read.
     pub fn letters(&self, letter: &str) -> Option<f64> {
         (!self.seen.scoreboard.is_empty()).then(|| self.seen.scoreboard.get(letter).copied().unwrap_or(0.0))
     }
 
-    /// Connections that wait to be accepted, on average.
+    /// Mean length of the listen queue.
     pub fn queue(&self) -> f64 {
         self.seen.queue_mean.unwrap_or(0.0)
     }
 
-    /// Are its workers processes (or threads) that serve one request each?
+    /// True if each worker (process or thread) serves one request at a time.
     pub fn has_pool(&self) -> bool {
         self.about.one_request_a_worker
             || self.is(&["apache", "php-fpm", "gunicorn", "uwsgi", "puma", "target", "tomcat"])
     }
 
-    /// Does its only process compute all the time, be it that others have the processor now and then?
+    /// True if its only process computes all the time, even if other programs take the processor now and then.
     pub fn one_computes(&self) -> bool {
         let starved = self.case.main.generator.others_cores >= 0.3
             && self.case.busy_cores() >= 0.8 * self.case.main.cores.len() as f64;
-        // One thread of it, not several side by side.
+        // One thread of it, not several in parallel.
         let runs = self.seen.workers_most <= 1 && (ONE_CORE..1.5).contains(&self.seen.waiting("running"));
         self.seen.hottest_process_cores >= ONE_CORE || starved && runs
     }
 
-    /// Do the workers of this application server have an event loop each?
+    /// True if each worker of this application server has an event loop.
     pub fn is_async(&self) -> bool {
         let class = self.setting("worker_class").unwrap_or_default().to_lowercase();
         ["gevent", "eventlet", "tornado", "uvicorn", "async", "aiohttp"].iter().any(|name| class.contains(name))
     }
 
-    /// Each of its workers is a process of one thread.
+    /// True if each worker is a process with one thread.
     pub fn one_thread_each(&self) -> bool {
         self.seen.threads <= self.seen.workers_most as f64 * 1.3 + 0.5
     }
 
-    /// Workers at work, on average: told by what their threads are at, or by the status page where threads do not tell. Those
-    /// that may not be seen are not known to be at work.
+    /// Mean number of busy workers, from the states of their threads, or from the status page if these do not show it.
+    /// Threads whose state is hidden do not count as busy.
     pub fn busy(&self) -> f64 {
         let unseen = self.seen.waiting("unseen");
-        // Ruby has threads of its own beside Puma's, which wait for what signals tell; so does the first thread of each of Apache's processes.
+        // Ruby has threads of its own beside Puma's, which wait on a pipe for signals. So does the first thread of each
+        // Apache process.
         let own = match self.kind() {
             "puma" => self.seen.waiting("pipe") + self.seen.waiting("other"),
             "apache" if !self.one_thread_each() => self.seen.waiting("pipe").min(self.seen.workers_most as f64),
@@ -451,15 +463,15 @@ impl<'a> View<'a> {
         if self.one_thread_each() && (unseen < 0.1 * self.seen.threads || self.seen.status_busy.is_none()) {
             return by_threads;
         }
-        // Threads of a pool that have nothing to do wait for a condition; so do some that have.
-        // Only a request makes a thread of Apache's wait for these. A status page is made when others are between two requests,
-        // where all of them keep time.
+        // Idle threads of a pool wait on a condition variable, and so do some busy ones. An Apache thread sleeps, or
+        // waits for a peer or a lock, only during a request. If the workers run in step, the status page is made while
+        // the others are between two requests.
         let surely = |what: &&str| self.is(&["apache"]).then(|| self.seen.waiting(what));
         let surely: f64 = ["sleep", "peer", "lock"].iter().filter_map(surely).sum();
         self.seen.status_busy.map_or_else(|| (by_threads - self.seen.waiting("futex")).max(0.0), |n| n.max(surely))
     }
 
-    /// How many may be at work at once.
+    /// Maximum number of requests that the server handles at once.
     pub fn size(&self) -> f64 {
         let pool = self.about.pool.as_ref().and_then(|name| self.count(name)).filter(|n| *n > 0.0);
         let threads = self.count("threads").filter(|n| *n > 1.0).unwrap_or(1.0);
@@ -472,22 +484,22 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Threads of an Apache that serve: beside them each process has one that listens and one that does nothing.
+    /// Serving threads of a threaded Apache. Each process also has a listener thread and one that does nothing.
     pub fn apache_threads(&self) -> f64 {
         (self.seen.threads - 2.0 * self.seen.workers_most as f64).max(1.0)
     }
 
-    /// Is everybody at work who could be?
+    /// True if all available workers are busy.
     pub fn is_full(&self) -> bool {
         let living = match () {
-            // One that has grown to its limit meanwhile was smaller before, and as full.
+            // A pool that grew to its limit during the step was smaller before, but as full.
             () if self.one_thread_each() && self.seen.workers_last as f64 >= GROWN * self.size() => self.seen.threads,
             () if self.one_thread_each() => self.seen.workers_most as f64,
             () if self.is(&["apache"]) => self.apache_threads(),
             () => self.size(),
         };
         let most = self.size().min(living.max(1.0)).max(1.0);
-        // A status page is read by a worker that was free a moment ago, beside others between two requests.
+        // A worker that was free a moment ago makes the status page, while others are between two requests.
         let by_page = !self.one_thread_each() && self.seen.status_busy.is_some() && self.queue() >= 1.0;
         self.busy() >= if by_page { EVERYBODY_WITH_A_QUEUE } else { EVERYBODY } * most
     }
@@ -498,12 +510,12 @@ impl<'a> View<'a> {
         self.seen.waits.iter().filter(|(what, _)| asks(what)).map(|(_, n)| n).sum()
     }
 
-    /// Share of the workers at work that are at this.
+    /// Share of the busy workers in this state.
     pub fn share(&self, what: &str) -> f64 {
         self.seen.waiting(what) / self.busy().max(0.5)
     }
 
-    /// The directive that says how many workers there are, and a better number; with what else bounds it.
+    /// Fixes that raise the number of workers: the pool's directive, and `ServerLimit` if it is lower.
     pub fn more_workers(&self, to: f64) -> Vec<Fix> {
         let Some(name) = &self.about.pool else { return Vec::new() };
         let processes = self.processes_for(to);
@@ -514,12 +526,12 @@ impl<'a> View<'a> {
         all
     }
 
-    /// Processes for so many workers.
+    /// Number of processes needed for this many workers.
     pub fn processes_for(&self, workers: f64) -> f64 {
         (workers / self.threads_a_process()).ceil()
     }
 
-    /// Of a threaded Apache.
+    /// Workers per process: `ThreadsPerChild` in a threaded Apache, otherwise 1.
     fn threads_a_process(&self) -> f64 {
         let is_threaded = self.is(&["apache"]) && !self.about.one_request_a_worker;
         self.count("ThreadsPerChild").filter(|n| is_threaded && *n >= 1.0).unwrap_or(1.0)
@@ -537,7 +549,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Do programs run inside its workers that need a process for each request?
+    /// True if its workers embed a program (mod_php, mod_perl) that needs a process for each request.
     pub fn needs_prefork(&self) -> bool {
         let is_one = |name: &str| ["libphp", "mod_perl", "mod_php"].iter().any(|known| name.starts_with(known));
         let inside = self.case.inside(&self.about.server);
@@ -547,7 +559,8 @@ impl<'a> View<'a> {
             })
     }
 
-    /// What the number of workers follows from. None of a server without a pool, or whose pool is of event loops.
+    /// Evidence from which the number of workers is computed. None for a server without a pool, or with a pool of event
+    /// loops.
     fn workers_evidence(&self) -> Option<WorkersEvidence> {
         self.about.pool.as_ref().filter(|_| self.has_pool() && !self.is_async())?;
         let case = self.case;
@@ -557,7 +570,7 @@ impl<'a> View<'a> {
         let holds = on && !self.about.software.contains("event");
         let users =
             if case.all.load == LoadShape::Closed && case.main.keepalive { f64::from(case.main.users) } else { 0.0 };
-        // Visitors tell how many connections are idle; a load of ours has users who ask at once.
+        // Real visitors show how many connections are idle; users of our load ask again at once.
         let idle = (self.seen.other_clients >= 1.0).then(|| self.held_by_idle());
         Some(WorkersEvidence {
             cores: case.cpus_of(self).min(self.seen.cpu_limit_cores.unwrap_or(f64::INFINITY)),
@@ -574,18 +587,18 @@ impl<'a> View<'a> {
         })
     }
 
-    /// How many workers it should have: the need, capped by the ceilings.
+    /// Number of workers that it should have: the need, capped by the ceilings.
     pub fn workers_advice(&self) -> Option<WorkersAdvice> {
         Some(WorkersAdvice { server: self.about.server.clone(), ..advise(&self.workers_evidence()?)? })
     }
 
-    /// Workers that a connection holds between two requests.
+    /// Workers that idle keep-alive connections hold.
     pub fn held_by_idle(&self) -> f64 {
         self.seen.waiting("client kept").max(self.letters("K").unwrap_or(0.0))
     }
 
-    /// A size of the pool with which nobody would wait, as far as users and processors allow: the number that is advised. Where nothing is
-    /// known of memory, no more than the users of the load could use.
+    /// Pool size with which no request would wait, as far as users and processors allow. If memory is unknown, no more
+    /// than the users of the load could use.
     pub fn wanted_workers(&self) -> f64 {
         let users = f64::from(self.case.main.users).max(1.0);
         let waiting = self.busy() + self.queue();
@@ -604,39 +617,40 @@ pub fn round(x: f64) -> f64 {
     (x * 100.0).round() / 100.0
 }
 
-/// A listen queue that is longer than one of `limit` which has overflown.
+/// Length for a listen queue whose `limit` has overflowed.
 pub fn longer_queue(limit: u64) -> u64 {
     (limit * 8).clamp(511, 4096).max(limit * 2)
 }
 
-/// A finding in the making.
+/// Starts a finding.
 pub fn finding(confidence: f64, title: impl Into<String>) -> Finding {
     Finding { confidence: round(confidence), title: title.into(), severity: Severity::Limit, ..Finding::default() }
 }
 
-/// Puts findings together, a clause a line.
-pub trait Says {
-    fn of(self, view: &View<'_>) -> Finding;
-    fn seen(self, source: &str, name: &str, value: impl Into<Value>, threshold: impl Into<Value>) -> Finding;
-    fn unless(self, against: impl Into<String>) -> Finding;
-    fn do_this(self, fix: Vec<Fix>, advice: impl Into<String>) -> Finding;
-    fn brings(self, expect: Option<ExpectedGain>) -> Finding;
-    fn check_by(self, check: impl Into<String>) -> Finding;
+/// Builds a finding, one method call per line.
+pub trait FindingBuilder {
+    fn of(self, view: &ServerEvidence<'_>) -> Finding;
+    fn evidence(self, source: &str, name: &str, value: impl Into<Value>, threshold: impl Into<Value>) -> Finding;
+    fn ruled_out(self, against: impl Into<String>) -> Finding;
+    fn fix(self, fix: Vec<Fix>, advice: impl Into<String>) -> Finding;
+    fn expected(self, expect: Option<ExpectedGain>) -> Finding;
+    fn verify(self, check: impl Into<String>) -> Finding;
 }
 
-impl Says for Finding {
-    fn of(mut self, view: &View<'_>) -> Finding {
+impl FindingBuilder for Finding {
+    fn of(mut self, view: &ServerEvidence<'_>) -> Finding {
         self.server = view.about.server.clone();
         self
     }
 
-    fn seen(mut self, source: &str, name: &str, value: impl Into<Value>, threshold: impl Into<Value>) -> Finding {
+    fn evidence(mut self, source: &str, name: &str, value: impl Into<Value>, threshold: impl Into<Value>) -> Finding {
         let value = match value.into() {
             Value::Number(n) if n.is_f64() => json!(round(n.as_f64().unwrap_or(0.0))),
             other => other,
         };
         let threshold = threshold.into();
-        // One of several signs that was not there says nothing, nor does a number that was not read. That a setting is not set does.
+        // An absent sign proves nothing, nor does a number that could not be read. An unset setting does prove
+        // something.
         let is_absent = value.as_f64() == Some(0.0) && threshold.as_f64().is_some_and(|t| t > 0.0);
         let is_unread = value.is_null() && source != "configuration";
         if !is_absent && !is_unread {
@@ -645,22 +659,22 @@ impl Says for Finding {
         self
     }
 
-    fn unless(mut self, against: impl Into<String>) -> Finding {
+    fn ruled_out(mut self, against: impl Into<String>) -> Finding {
         self.against.push(against.into());
         self
     }
 
-    fn do_this(mut self, fix: Vec<Fix>, advice: impl Into<String>) -> Finding {
+    fn fix(mut self, fix: Vec<Fix>, advice: impl Into<String>) -> Finding {
         (self.fix, self.advice) = (fix, advice.into());
         self
     }
 
-    fn brings(mut self, expect: Option<ExpectedGain>) -> Finding {
+    fn expected(mut self, expect: Option<ExpectedGain>) -> Finding {
         self.expect = expect.filter(|e| e.ratio.is_finite() && e.ratio >= 1.0);
         self
     }
 
-    fn check_by(mut self, check: impl Into<String>) -> Finding {
+    fn verify(mut self, check: impl Into<String>) -> Finding {
         self.check = check.into();
         self
     }
