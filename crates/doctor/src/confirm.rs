@@ -1,4 +1,4 @@
-//! Makes the change that is proposed, in interleaved blocks against the server as it is, and looks what the limit is then.
+//! Tries the proposed change in interleaved blocks against the server as it is, and finds the limit afterwards.
 
 use std::time::Duration;
 
@@ -13,64 +13,67 @@ use lastdrop_server::{OtherTrafficPolicy, RemoteHosts, RestoreReport, ServerRef,
 use lastdrop_trials::trial::{TrialOrder, trial};
 use serde_json::Value;
 
-use crate::examine::{Order, look_again};
+use crate::examine::{DoctorOptions, examine_again};
 use crate::site::Site;
 
-/// Pairs of blocks, and how long a block is.
+/// Number of pairs of blocks, and length of a block.
 const PAIRS: usize = 4;
 const BLOCK: Duration = Duration::from_secs(4);
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// How a change is tried.
-pub struct Trying<'a> {
-    /// Who else uses the servers.
+/// Options for trying a change.
+pub struct ConfirmOptions<'a> {
+    /// How to treat other traffic on the servers.
     pub others: &'a OtherTrafficPolicy,
-    /// Leave it in force where it helped.
+    /// Keeps the change if it helped.
     pub keep: bool,
-    /// Changes servers of other machines, where there are any.
+    /// Changes servers on other machines, if there are any.
     pub elsewhere: Option<&'a dyn RemoteHosts>,
 }
 
-impl std::fmt::Debug for Trying<'_> {
+impl std::fmt::Debug for ConfirmOptions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Trying").field("keep", &self.keep).finish_non_exhaustive()
+        f.debug_struct("ConfirmOptions").field("keep", &self.keep).finish_non_exhaustive()
     }
 }
 
-/// Tries the change of the limit, and puts the server back, or keeps it. The document says what came of it: a finding that
-/// the change refutes is withdrawn.
+/// Tries the change of the limit, and then restores the server, or keeps the change. The document gets the result: a
+/// finding that the change refutes is withdrawn.
 ///
 /// # Errors
 /// When the servers cannot be changed or do not come back.
 pub fn confirm(
     lab: &mut Lab<'_>,
-    order: &Order<'_>,
+    options: &DoctorOptions<'_>,
     site: &mut dyn Site,
-    trying: &Trying<'_>,
+    trying: &ConfirmOptions<'_>,
     document: &mut DoctorDocument,
 ) -> Result<(), LabError> {
     let Some(limit) = document.findings.iter().find(|f| f.severity == Severity::Limit).cloned() else {
         document.notes.push("nothing to confirm: there is no limit".into());
         return Ok(());
     };
-    let servers = servers_of(&limit, &document.examination, order.servers);
+    let servers = servers_of(&limit, &document.examination, options.servers);
     let Some((references, settings)) = servers.filter(|(_, settings)| !settings.is_empty()) else {
         document.notes.push(format!("{} cannot be confirmed: no setting that lastdrop changes mends it", limit.id));
         return Ok(());
     };
-    let url = Some(&order.plan.url);
+    let url = Some(&options.plan.url);
     let mut stack = Stack::open_with(&references, url, trying.others, trying.elsewhere)?;
     if let Err(e) = stack.check_names(&settings).and_then(|()| stack.check(&settings)) {
         document.notes.push(format!("{} cannot be confirmed: {e}", limit.id));
         return Ok(());
     }
-    // A pool that still grows while it is measured is not what is proposed.
+    // Adds the limits and spares that go with a pool size: a pool that still grows while it is measured is not what was
+    // proposed.
     let settings = stack.complete(&settings)?;
     let said = lastdrop_model::settings::describe(&settings);
     lab.tell(&Event::Experiment { what: format!("does it help? {said}, in {PAIRS} pairs of blocks").into() });
-    let outcome = measure(lab, order, &mut stack, &settings);
+    let outcome = measure(lab, options, &mut stack, &settings);
     let after = match &outcome {
-        Ok(_) => look_again(lab, order, site, &document.examination).map(|examination| diagnose(&examination).limit),
+        Ok(_) => {
+            examine_again(lab, options, site, &document.examination).map(|examination| diagnose(&examination).limit)
+        }
         Err(_) => Ok(None),
     };
     let pairs = match outcome {
@@ -106,14 +109,15 @@ pub fn confirm(
     Ok(())
 }
 
-/// Throughput as it is and with the change, pair by pair; each on a fresh start. At the end the change is in force.
+/// Measures throughput as it is and with the change, pair by pair, each on a fresh start. At the end the change is in
+/// force.
 fn measure(
     lab: &mut Lab<'_>,
-    order: &Order<'_>,
+    options: &DoctorOptions<'_>,
     stack: &mut Stack,
     settings: &Settings,
 ) -> Result<Vec<(f64, f64)>, LabError> {
-    let mut plan = order.plan.clone();
+    let mut plan = options.plan.clone();
     plan.phases.retain(|p| p.measured);
     for phase in &mut plan.phases {
         (phase.requests, phase.duration) = (None, Some(BLOCK));
@@ -121,7 +125,7 @@ fn measure(
     let mut pairs = Vec::new();
     for pair in 0..PAIRS {
         let mut scores = [0.0; 2];
-        // The last block has the change, so that it is in force when all are done.
+        // The last block has the change, so that it is in force at the end.
         let change_first = pair % 2 == 1 && pair + 1 < PAIRS;
         for changed in [change_first, !change_first] {
             let with = if changed { settings.clone() } else { Settings::new() };
@@ -140,7 +144,7 @@ fn measure(
             let Some(run) = &measured.run else {
                 return Err(LabError::Other(format!("the change is not taken: {}", measured.trial.why)));
             };
-            // Less load than in the other blocks is no difference of settings.
+            // Less load than in the other blocks would look like an effect of the settings.
             if let Some(lost) = run.agents.iter().find(|a| !a.complete) {
                 return Err(LabError::Other(format!("agent {} was lost meanwhile", lost.name)));
             }
@@ -151,17 +155,17 @@ fn measure(
     Ok(pairs)
 }
 
-/// The servers that a finding wants to change, and their settings as a stack of them has those. Of nodes that are one server with the same
-/// settings everywhere, what is wanted for the first of them is for all.
+/// Returns the servers that a finding wants to change, and the settings as a stack of these servers names them. For one
+/// server on several machines with the same settings everywhere, the first machine's change applies to all.
 fn servers_of(limit: &Finding, examination: &Examination, named: &[ServerRef]) -> Option<(Vec<ServerRef>, Settings)> {
     let mut all: Vec<(ServerRef, Vec<&Fix>)> = Vec::new();
     for fix in &limit.fix {
         let about = examination.servers.iter().find(|s| s.server == fix.server)?;
-        // What has no place in the table of knobs cannot be tried.
+        // A setting that is not in the table of knobs cannot be tried.
         if !about.needs.contains_key(&fix.knob) {
             return None;
         }
-        let mut reference = whose(named, &fix.server).cloned().or_else(|| about.named.parse().ok())?;
+        let mut reference = named_server(named, &fix.server).cloned().or_else(|| about.named.parse().ok())?;
         if reference.called() != fix.server && !is_node_of(&reference, &fix.server) {
             reference.name = Some(fix.server.clone());
         }
@@ -182,8 +186,8 @@ fn servers_of(limit: &Finding, examination: &Examination, named: &[ServerRef]) -
     Some((all.into_iter().map(|(server, _)| server).collect(), settings))
 }
 
-/// The named server that is called so, be it on one of several machines.
-pub(crate) fn whose<'a>(named: &'a [ServerRef], called: &str) -> Option<&'a ServerRef> {
+/// Returns the named server with this name, even if it is on one of several machines.
+pub(crate) fn named_server<'a>(named: &'a [ServerRef], called: &str) -> Option<&'a ServerRef> {
     named.iter().find(|server| server.called() == called || is_node_of(server, called))
 }
 

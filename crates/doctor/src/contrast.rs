@@ -1,9 +1,10 @@
-//! Experiments that differ from the load that is asked about in one thing, each for a question that the others leave open.
+//! Experiments that differ from the load that the user asks about in one thing, each for a question that the others
+//! leave open.
 
 use lastdrop_model::examination::StepKind;
 use lastdrop_model::plan::Plan;
 
-/// The same load, differing in what this kind of step is about. None where the plan has nothing that could differ.
+/// Returns the plan of this kind of step. None if the plan has nothing that could differ.
 pub fn plan(plan: &Plan, kind: StepKind) -> Option<Plan> {
     let other = match kind {
         StepKind::Uncompressed => uncompressed(plan),
@@ -13,7 +14,7 @@ pub fn plan(plan: &Plan, kind: StepKind) -> Option<Plan> {
     (other != *plan && plan.replay.is_none()).then_some(other)
 }
 
-/// Nobody asks for compressed answers.
+/// Requests no compressed answers.
 fn uncompressed(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     plan.http.compressed = false;
@@ -23,12 +24,12 @@ fn uncompressed(plan: &Plan) -> Plan {
     plan
 }
 
-/// Cookies that all users share become those of each user.
+/// Gives each user its own value of the cookies that all users share.
 fn other_sessions(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     for request in plan.requests.iter_mut().filter(|r| !r.literal && r.lines.is_none()) {
         for (_, value) in request.headers.iter_mut().filter(|(name, _)| name.eq_ignore_ascii_case("cookie")) {
-            // With columns of a data file, or what answers said, users have their own already.
+            // With columns of a data file, or values from answers, users have their own cookies already.
             if !value.contains("{{") {
                 *value =
                     value.split(';').map(|one| format!("{}{{{{user}}}}", one.trim())).collect::<Vec<_>>().join("; ");

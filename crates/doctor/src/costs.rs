@@ -1,11 +1,11 @@
-//! What looking takes of the processors, by what it is for.
+//! Processor time of sampling, by purpose.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lastdrop_probe::host::timed;
 
-/// Processor time by what it went into.
+/// Processor time by purpose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Costs(BTreeMap<&'static str, Duration>);
 
@@ -14,7 +14,7 @@ impl Costs {
         *self.0.entry(what).or_default() += time;
     }
 
-    /// Does something, and adds what it took on this thread.
+    /// Runs `work`, and adds its processor time on this thread.
     pub fn timed<T>(&mut self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let (done, time) = timed(work);
         self.add(what, time);
@@ -25,7 +25,7 @@ impl Costs {
         of.0.iter().for_each(|(what, time)| self.add(what, *time));
     }
 
-    /// Seconds, to the millisecond.
+    /// Returns seconds, rounded to milliseconds.
     pub fn seconds(&self) -> BTreeMap<String, f64> {
         let rounded = |time: &Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
         self.0.iter().map(|(what, time)| ((*what).to_string(), rounded(time))).collect()

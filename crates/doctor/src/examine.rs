@@ -1,4 +1,4 @@
-//! The experiments, and what they leave behind.
+//! Runs the experiments and collects what they show.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Sender, channel};
@@ -17,12 +17,12 @@ use lastdrop_server::{ServerError, ServerRef};
 use crate::contrast;
 use crate::inside::CONNECTS_EACH;
 use crate::load_time::during;
-use crate::site::{Goal, Machine, Servers, Site, Tried};
+use crate::site::{Goal, Machine, ModuleTrials, Servers, Site};
 use crate::step;
 
 /// How much a server may be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum Intrusiveness {
     Whole,
     /// Below the knee: a few users.
     Gentle,
@@ -30,80 +30,80 @@ pub enum Manner {
     Observe,
 }
 
-/// What is to be found out.
+/// What to examine, and how.
 #[derive(Debug, Clone)]
-pub struct Order<'a> {
+pub struct DoctorOptions<'a> {
     pub servers: &'a [ServerRef],
-    /// The load that is asked about: of its measured phase.
+    /// The load that the user asks about is that of the plan's measured phase.
     pub plan: Plan,
-    pub manner: Manner,
-    /// Other people's traffic does not mind.
+    pub intrusiveness: Intrusiveness,
+    /// Puts the full load on even if visitors use the server.
     pub live: bool,
-    /// Whoever connects from there only checks the servers' health.
+    /// Addresses that only send health checks.
     pub ignore: Vec<IpAddr>,
-    /// How databases of the chain are asked.
+    /// How to query databases of the chain.
     pub databases: DatabaseOptions,
-    /// How long the load is watched that is asked about.
+    /// Duration of the load that the user asks about.
     pub time: Duration,
-    /// Only one user alone and the load that is asked about: enough for clues, too little for a diagnosis.
+    /// Only one user alone and the load that the user asks about: enough for clues, too little for a diagnosis.
     pub brief: bool,
 }
 
-/// How long the other steps last, in parts of the time of the main one, and at least.
+/// Duration of the other steps, as shares of the main one, and their minimum.
 const ALONE: f64 = 0.35;
 const FEW: f64 = 0.35;
 const BEYOND: f64 = 0.5;
 const CONTRAST: f64 = 0.4;
 const SHORTEST: Duration = Duration::from_secs(2);
-/// Of a brief look: the shortest step.
+/// Minimum duration of a step in a brief examination.
 const SHORTEST_BRIEF: Duration = Duration::from_millis(600);
-/// Tracing and profiling take as long as they take.
+/// Duration of the step for tracing and profiling: their time is fixed.
 const INSIDE: Duration = Duration::from_secs(7);
-/// Parts of the load that is asked about, where it is a rate, after each of which memory is read.
+/// Parts of the main step of an open load; memory is read after each.
 const READINGS: u32 = 3;
 const FEW_USERS: u32 = 4;
 const GENTLE_USERS: u32 = 2;
-/// Of the load's time, before the look inside begins.
+/// Time of load before tracing and profiling begin.
 const BEFORE_INSIDE: Duration = Duration::from_secs(1);
 
-impl Order<'_> {
+impl DoctorOptions<'_> {
     fn part(&self, of: f64) -> Duration {
         self.time.mul_f64(of).max(if self.brief { SHORTEST_BRIEF } else { SHORTEST })
     }
 }
 
-/// Makes the experiments, wherever the servers are. What was seen until then comes back also when the user stops it.
+/// Runs the experiments, wherever the servers are. If the user stops it, returns what was measured until then.
 ///
 /// # Errors
 /// When a server is not found or its machine cannot be asked, or no load can be put on at all.
-pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Result<Examination, LabError> {
+pub fn examine(lab: &mut Lab<'_>, options: &DoctorOptions<'_>, site: &mut dyn Site) -> Result<Examination, LabError> {
     lab.observe = false;
-    // A doctor's runs differ from each other: nothing is repeated for the sake of comparing them.
+    // The doctor's runs differ from each other: none is repeated for comparison.
     lab.repeats = 0;
-    let machine = site.find(&goal(lab, order))?;
+    let machine = site.find(&goal(lab, options))?;
     let mut unasked = None;
-    let manner = match order.manner {
-        // A brief look is part of a command that has looked for visitors itself.
-        Manner::Whole if !order.live && !order.brief => match site.visitors()? {
+    let intrusiveness = match options.intrusiveness {
+        // A brief examination is part of a command that has looked for visitors itself.
+        Intrusiveness::Whole if !options.live && !options.brief => match site.visitors()? {
             Some(seen) => {
                 unasked = Some(format!(
                     "others use the server ({seen}): only a few users of ours; --live loads it all the same"
                 ));
-                Manner::Gentle
+                Intrusiveness::Gentle
             }
-            None => Manner::Whole,
+            None => Intrusiveness::Whole,
         },
         other => other,
     };
-    let mut plan = order.plan.clone();
+    let mut plan = options.plan.clone();
     if unasked.is_some() {
-        // A rate in full is no load of a few users; with --gentle it was asked for.
+        // A full rate is not a load of a few users. With --gentle the user has asked for it.
         for phase in plan.phases.iter_mut().filter(|p| matches!(p.load, Load::Open { .. })) {
             phase.load = Load::closed(GENTLE_USERS);
         }
     }
-    let order = &Order { manner, plan, ..order.clone() };
-    let plan = &order.plan;
+    let options = &DoctorOptions { intrusiveness, plan, ..options.clone() };
+    let plan = &options.plan;
     let (_, is_open) = users_of(plan);
     let mut all = Examination {
         url: plan.url.to_string(),
@@ -111,8 +111,8 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
         machine: machine.name.clone(),
         processors: machine.processors,
         memory_bytes: machine.memory_bytes,
-        load: match (order.manner, is_open) {
-            (Manner::Observe, _) => LoadShape::Foreign,
+        load: match (options.intrusiveness, is_open) {
+            (Intrusiveness::Observe, _) => LoadShape::Foreign,
             (_, true) => LoadShape::Open,
             _ => LoadShape::Closed,
         },
@@ -122,26 +122,26 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
         lab.tell(&Event::Experiment { what: words.as_str().into() });
         all.notes.push(words);
     }
-    // The first step is also there to find out who is behind whom.
+    // The first step also shows which server is behind which.
     site.follow()?;
     lab.tell(&Event::Experiment { what: "one user alone, and who is behind whom".into() });
-    let alone = match order.manner {
-        Manner::Observe => {
-            wait(lab, if order.brief { Duration::from_secs(1) } else { Duration::from_secs(3) });
+    let alone = match options.intrusiveness {
+        Intrusiveness::Observe => {
+            wait(lab, if options.brief { Duration::from_secs(1) } else { Duration::from_secs(3) });
             Ok(None)
         }
-        _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
+        _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), options.part(ALONE), None).map(Some),
     };
     take(&mut all, site.servers()?);
     let alone = alone?;
-    // Of one that was lost nothing is known, not that nothing was answered.
+    // A step that lost an agent shows nothing, not even that nothing was answered.
     if let Some(step) = alone.as_ref().filter(|s| s.is_whole() && s.answered == 0 && s.timed_out == 0) {
         let why = step.connect_errors.keys().next().cloned().unwrap_or_else(|| "nothing was answered".into());
         return Err(LabError::Other(format!("{}: {}; try: curl -v {0}", plan.url, with_question(&why))));
     }
     all.steps.extend(alone);
-    let outcome = steps(lab, order, site, &machine, &mut all);
-    match site.rest() {
+    let outcome = steps(lab, options, site, &machine, &mut all);
+    match site.finish() {
         Ok(rest) => {
             all.growth = rest.growth;
             let mut ceilings = rest.ceilings;
@@ -151,7 +151,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
             all.unseen.extend(rest.unseen);
             (all.cost_cores, all.cost_s) = (rest.cost_cores, rest.cost_s);
         }
-        // Whoever was lost before is told of there.
+        // The error of the steps already reports a lost machine.
         Err(_) if outcome.is_err() => {}
         Err(e) => all.unseen.push(e.to_string()),
     }
@@ -159,13 +159,13 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
         let (agents, what) = (step.lost.join(", "), step::name(step.kind));
         all.notes.push(format!("agent {agents} was lost during '{what}': nothing is concluded from that step"));
     }
-    // Fewer users do not stand for it.
-    let asked_about = match order.manner {
-        Manner::Whole => StepKind::Main,
-        Manner::Gentle => StepKind::Few,
-        Manner::Observe => StepKind::Observed,
+    // A step with fewer users does not replace the load that the user asks about.
+    let asked_about = match options.intrusiveness {
+        Intrusiveness::Whole => StepKind::Main,
+        Intrusiveness::Gentle => StepKind::Few,
+        Intrusiveness::Observe => StepKind::Observed,
     };
-    // What is known then is not lost with an agent that is.
+    // What is known so far is not lost with an agent.
     let enough = all.main().is_some() || all.steps.iter().any(|s| !s.is_whole());
     match outcome {
         Err(LabError::Interrupted) if all.main().is_some() => {}
@@ -182,66 +182,66 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
     Ok(all)
 }
 
-/// The load that is asked about once more, and what is seen of the same servers: what follows from it is told with what one user
-/// alone got before.
+/// Runs the load that the user asks about once more, and samples the same servers. From `before` the result keeps the
+/// step of one user alone.
 ///
 /// # Errors
 /// As [`examine`].
-pub fn look_again(
+pub fn examine_again(
     lab: &mut Lab<'_>,
-    order: &Order<'_>,
+    options: &DoctorOptions<'_>,
     site: &mut dyn Site,
     before: &Examination,
 ) -> Result<Examination, LabError> {
     lab.observe = false;
-    let machine = &site.find(&goal(lab, order))?;
+    let machine = &site.find(&goal(lab, options))?;
     site.follow()?;
     let mut servers = site.servers()?;
     let mut all = before.clone();
-    // Those that are behind are found by their connections, which are there while there is load.
+    // Servers behind are found by their connections, which exist only under load.
     if servers.servers.len() < before.servers.len() {
         site.follow()?;
         let time = Duration::from_secs(2);
-        let step = put_on(lab, &order.plan, machine, StepKind::Few, Some(GENTLE_USERS), time, None);
+        let step = put_on(lab, &options.plan, machine, StepKind::Few, Some(GENTLE_USERS), time, None);
         servers = site.servers()?;
         step?;
     }
     take(&mut all, Servers { sysctls: before.sysctls.clone(), ..servers });
     all.steps.retain(|s| s.kind == StepKind::Alone);
-    let (users, is_open) = users_of(&order.plan);
+    let (users, is_open) = users_of(&options.plan);
     let users = (!is_open).then_some(users);
-    let time = order.part(BEYOND);
-    let step = put_on(lab, &order.plan, machine, StepKind::Main, users, time, Some((&mut *site, 0)))?;
+    let time = options.part(BEYOND);
+    let step = put_on(lab, &options.plan, machine, StepKind::Main, users, time, Some((&mut *site, 0)))?;
     if !step.is_whole() {
         return Err(LabError::Other(format!("agent {} was lost meanwhile", step.lost.join(", "))));
     }
     all.steps.push(step);
-    all.inside = inside_step(lab, &order.plan, machine, users, site, &mut all)?;
-    // It is put back next.
-    site.rest()?;
+    all.inside = inside_step(lab, &options.plan, machine, users, site, &mut all)?;
+    // The servers are restored next, so sampling ends here.
+    site.finish()?;
     all.nodes = site.nodes(&all);
     Ok(all)
 }
 
-/// What the machine of the servers has to know.
-fn goal(lab: &Lab<'_>, order: &Order<'_>) -> Goal {
+/// Returns what the servers' machine has to know.
+fn goal(lab: &Lab<'_>, options: &DoctorOptions<'_>) -> Goal {
     Goal {
-        servers: order.servers.iter().map(ToString::to_string).collect(),
-        url: order.plan.url.clone(),
-        address: lastdrop_load::resolve(&order.plan.url).ok(),
-        unix_socket: order.plan.network.unix_socket.clone(),
+        servers: options.servers.iter().map(ToString::to_string).collect(),
+        url: options.plan.url.clone(),
+        address: lastdrop_load::resolve(&options.plan.url).ok(),
+        unix_socket: options.plan.network.unix_socket.clone(),
         load_from: lab.load_from(),
-        ignore: order.ignore.clone(),
+        ignore: options.ignore.clone(),
     }
 }
 
-/// Takes over who takes part.
+/// Copies the servers of the chain into the examination.
 fn take(all: &mut Examination, of: Servers) {
     (all.servers, all.sysctls) = (of.servers, of.sysctls);
     all.unseen.extend(of.unseen);
 }
 
-/// Users of a closed loop, or 0 and true.
+/// Returns the users of a closed loop and false, or 0 and true for an open loop.
 fn users_of(plan: &Plan) -> (u32, bool) {
     match plan.phases.iter().find(|p| p.measured).map(|p| &p.load) {
         Some(Load::Closed { users, .. }) => (*users, false),
@@ -252,34 +252,34 @@ fn users_of(plan: &Plan) -> (u32, bool) {
 
 fn steps(
     lab: &mut Lab<'_>,
-    order: &Order<'_>,
+    options: &DoctorOptions<'_>,
     site: &mut dyn Site,
     machine: &Machine,
     all: &mut Examination,
 ) -> Result<(), LabError> {
-    let plan = &order.plan;
+    let plan = &options.plan;
     let (users, is_open) = users_of(plan);
     let say = |lab: &mut Lab<'_>, what: String| lab.tell(&Event::Experiment { what: what.into() });
-    if order.manner == Manner::Observe {
-        say(lab, format!("watching what there is for {} s, without load of ours", order.time.as_secs()));
+    if options.intrusiveness == Intrusiveness::Observe {
+        say(lab, format!("watching what there is for {} s, without load of ours", options.time.as_secs()));
         site.begin()?;
         let began = Instant::now();
-        wait(lab, order.time);
+        wait(lab, options.time);
         let duration_s = began.elapsed().as_secs_f64();
         all.steps.push(ExaminationStep { kind: StepKind::Observed, duration_s, ..site.end()? });
         lab.check_stop()?;
         suspect(lab, all);
-        if !order.brief {
+        if !options.brief {
             all.inside = site.inside(wants_profile(all))?;
             suspect(lab, all);
         }
         return Ok(());
     }
-    let gentle = order.manner == Manner::Gentle;
+    let gentle = options.intrusiveness == Intrusiveness::Gentle;
     let few = if gentle { GENTLE_USERS } else { FEW_USERS };
-    if gentle || !order.brief && (users > 2 * few || is_open) {
+    if gentle || !options.brief && (users > 2 * few || is_open) {
         say(lab, format!("{few} users"));
-        let (users, time) = (few_of(gentle, is_open, few), order.part(FEW));
+        let (users, time) = (few_of(gentle, is_open, few), options.part(FEW));
         all.steps.push(put_on(lab, plan, machine, StepKind::Few, users, time, Some((&mut *site, 0)))?);
         note(site, all)?;
     }
@@ -292,9 +292,9 @@ fn steps(
     let words = if is_open { "the rate that is asked about".into() } else { format!("{users} users") };
     say(lab, words);
     let asked = (!is_open).then_some(users);
-    let step = put_on(lab, plan, machine, StepKind::Main, asked, order.time, Some((&mut *site, answered(all))))?;
+    let step = put_on(lab, plan, machine, StepKind::Main, asked, options.time, Some((&mut *site, answered(all))))?;
     all.steps.push(step);
-    if order.brief {
+    if options.brief {
         return Ok(());
     }
     note(site, all)?;
@@ -302,7 +302,7 @@ fn steps(
     site.settle()?;
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
-        let (twice, time) = (Some(users.saturating_mul(2)), order.part(BEYOND));
+        let (twice, time) = (Some(users.saturating_mul(2)), options.part(BEYOND));
         all.steps.push(put_on(lab, plan, machine, StepKind::Beyond, twice, time, Some((&mut *site, 0)))?);
         note(site, all)?;
         suspect(lab, all);
@@ -310,7 +310,7 @@ fn steps(
         let mut other = plan.clone();
         other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
         say(lab, format!("{users} users with keep-alive {}", other.keepalive));
-        let (kind, time) = (StepKind::OtherKeepalive, order.part(CONTRAST));
+        let (kind, time) = (StepKind::OtherKeepalive, options.part(CONTRAST));
         all.steps.push(put_on(lab, &other, machine, kind, Some(users), time, Some((&mut *site, 0)))?);
         note(site, all)?;
         suspect(lab, all);
@@ -325,17 +325,18 @@ fn steps(
     for (kind, other) in asked_about.into_iter().filter_map(|kind| Some((kind, contrast::plan(plan, kind)?))) {
         site.settle()?;
         say(lab, format!("{users} users, {}", step::name(kind)));
-        let step = put_on(lab, &other, machine, kind, Some(users), order.part(CONTRAST), Some((&mut *site, 0)))?;
+        let step = put_on(lab, &other, machine, kind, Some(users), options.part(CONTRAST), Some((&mut *site, 0)))?;
         all.steps.push(step);
         suspect(lab, all);
     }
-    let Tried { mut modules, unseen } = site.modules()?;
+    let ModuleTrials { mut modules, unseen } = site.modules()?;
     all.servers.iter_mut().for_each(|server| server.modules = modules.remove(&server.server));
     all.unseen.extend(unseen);
     Ok(())
 }
 
-/// Whom a server connects to by its traced calls, where no connection has been met: it may have lasted for a millisecond each time.
+/// Adds the peers that only traced calls show: their connections may last for a millisecond each, and were never
+/// sampled.
 fn complete(all: &mut Examination) {
     for inside in all.inside.iter().filter(|i| i.calls.get("connect").is_some_and(|n| *n >= CONNECTS_EACH)) {
         let Some(peer) = inside.objects.get("connect") else { continue };
@@ -351,37 +352,37 @@ fn complete(all: &mut Examination) {
     }
 }
 
-/// Requests that were answered so far.
+/// Returns the number of requests answered so far.
 fn answered(all: &Examination) -> u64 {
     all.steps.iter().map(|s| s.answered).sum()
 }
 
-/// Reads memory after a step, so that what grows with requests is told from what settles.
+/// Reads memory after a step: several readings tell growth with requests from growth that settles.
 fn note(site: &mut dyn Site, all: &Examination) -> Result<(), LabError> {
     site.memory(answered(all))
 }
 
-/// Where looks go so that whoever watches the runs of a lab sees them.
+/// Returns a channel for samples that the lab receives, so that observers of its runs see them.
 #[must_use]
-pub fn telling(lab: &mut Lab<'_>) -> Sender<Sample> {
+pub fn sample_channel(lab: &mut Lab<'_>) -> Sender<Sample> {
     let (tell, told) = channel();
     lab.looks = Some(told);
     tell
 }
 
-/// Tells what the evidence so far speaks for.
+/// Reports the suspicion that the evidence so far supports.
 fn suspect(lab: &mut Lab<'_>, all: &Examination) {
     if let Some(suspicion) = suspicion(all) {
         lab.tell(&Event::Suspicion { suspicion });
     }
 }
 
-/// Gentle by order, a rate that is asked for is kept; else a few users.
+/// Returns the users of a gentle or small step. None keeps the rate that the user asked for with --gentle.
 fn few_of(gentle: bool, is_open: bool, few: u32) -> Option<u32> {
     (!(gentle && is_open)).then_some(few)
 }
 
-/// Load, and while it is on, a look inside.
+/// Puts load on, and traces and profiles the servers meanwhile.
 fn inside_step(
     lab: &mut Lab<'_>,
     plan: &Plan,
@@ -407,7 +408,7 @@ fn inside_step(
     lab.check_stop()?;
     let whole = step.is_whole();
     all.steps.push(step);
-    // Of a server that got a part of its load only it shows nothing.
+    // If an agent was lost, the server got only a part of its load: the traces show nothing.
     Ok(if whole { inside? } else { Vec::new() })
 }
 
@@ -418,8 +419,8 @@ fn wait(lab: &Lab<'_>, time: Duration) {
     }
 }
 
-/// One experiment: load of so many users, or as the plan has it; what is seen of the servers while it is on. With the site go the
-/// requests that were answered before.
+/// Runs one experiment: load of this many users, or as the plan has it, while `site` samples the servers. The number
+/// beside the site is that of requests answered before.
 fn put_on(
     lab: &mut Lab<'_>,
     plan: &Plan,
@@ -440,12 +441,12 @@ fn put_on(
     let (run, seen) = match site {
         None => (lab.run(&plan, &label)?, Ok(None)),
         Some((site, before)) => during(lab, &plan, &label, |on| {
-            // Without a beginning there is nothing to see.
+            // If the load never started, there is nothing to sample.
             if !on.wait(Duration::ZERO) {
                 return Ok(None);
             }
             site.begin()?;
-            // With a rate there are few steps: readings of memory between make up for it.
+            // An open load has few steps: reading memory during the step makes up for it.
             for part in 1..READINGS {
                 let so_far = time * part / READINGS;
                 if let Some(rate_rps) = rate_rps.filter(|_| on.wait(so_far)) {

@@ -1,4 +1,5 @@
-//! How the memory of workers grows with the requests that they serve: the same processes read again after each step.
+//! How the memory of workers grows with the requests that they serve: the same processes are read again after each
+//! step.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +7,24 @@ use lastdrop_model::Sample;
 use lastdrop_model::examination::Growth;
 use lastdrop_probe::group::Group;
 
-use crate::behind::Members;
+use crate::members::Members;
 
-/// Of a larger pool the first so many are read: each costs half a millisecond.
+/// Larger pools are left out: reading a worker costs half a millisecond.
 const MOST_WORKERS: usize = 60;
 
-/// Private and resident memory of a worker, bytes.
+/// Private and resident memory of each worker by process id, bytes.
 type Sizes = BTreeMap<i32, (u64, u64)>;
 
-/// Readings after so many requests.
+/// Memory readings, each with the number of requests answered before.
 #[derive(Debug, Default)]
 pub struct Readings {
     servers: Vec<(String, Vec<(u64, Sizes)>)>,
-    /// What is resident of each server's master, as of the last.
+    /// Resident memory of each server's master at the last reading.
     masters: BTreeMap<String, u64>,
 }
 
 impl Readings {
-    /// Reads the memory of all workers; `requests` were answered so far.
+    /// Reads the memory of all workers, after `requests` answered requests.
     pub fn read(&mut self, members: &Members, requests: u64) {
         if self.servers.is_empty() {
             self.servers = members.all.iter().map(|m| (m.called.clone(), Vec::new())).collect();
@@ -35,7 +36,7 @@ impl Readings {
             if let Some(master) = group.memory().iter().find(|m| m.pid == member.found.master) {
                 self.masters.insert(member.called.clone(), master.rss);
             }
-            // A database fills its cache, and a JVM the heap that it was given: that they grow says nothing.
+            // A database fills its cache, and a JVM its configured heap: their growth says nothing.
             let fills = member.found.kind.database.is_some()
                 || member.found.kind.name == "tomcat"
                 || member.found.software.contains("java");
@@ -47,8 +48,8 @@ impl Readings {
         }
     }
 
-    /// What each server's workers gained a request, of those that lived through all readings; the first reading is left out,
-    /// before which caches were filled.
+    /// Returns the memory that each server's workers gained per request, of those that lived through all readings. The
+    /// first reading is left out, before which caches were filled.
     #[must_use]
     pub fn growth(&self) -> Vec<Growth> {
         let of = |(server, readings): &(String, Vec<(u64, Sizes)>)| {

@@ -1,5 +1,5 @@
-//! A look inside the servers while they are under load: the system calls of a worker or two of each for a moment, then
-//! where all of them spend their processor time.
+//! Looks inside the servers under load: traces the system calls of one or two workers of each for a moment, then
+//! profiles where all of them spend their processor time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
@@ -18,46 +18,47 @@ use lastdrop_probe::process;
 use lastdrop_probe::socket_names::SocketNames;
 use lastdrop_probe::strace::Strace;
 
-use crate::behind::{Member, Members};
 use crate::costs::Costs;
+use crate::members::{Member, Members};
 
-/// Tracing stops a process at each call: as few as possible, for a moment, and no longer than it takes to see some requests.
+/// Tracing stops a process at each call: it covers few processes, for a moment, and only until some requests were seen.
 const TRACED: usize = 2;
 const TRACE: Duration = Duration::from_millis(2000);
 const LEAST_TRACE: Duration = Duration::from_millis(200);
 const ENOUGH: usize = 20;
-/// So many answers say it at once.
+/// Answers after which tracing stops at once.
 const MANY: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
-/// What strace may take for a few answers, which tell most, and what for any: of a server that makes thousands of calls it fills a
-/// processor.
+/// Processor time that strace may use once a few answers were seen, which tell most; and in any case. On a server that
+/// makes thousands of calls it fills a core.
 const TRACE_COST: Duration = Duration::from_millis(80);
 const A_FEW: usize = 8;
 const MOST_TRACE_COST: Duration = Duration::from_millis(300);
-/// Who does nothing for so long has no client, and calls nothing.
+/// A worker that uses no processor time for this long has no client, and makes no calls.
 const AT_WORK: Duration = Duration::from_millis(250);
 const PROFILE: Duration = Duration::from_millis(1200);
-/// It takes a part of a second until it records.
+/// Minimum time of a profile: perf takes part of a second until it records.
 const LEAST_PROFILE: Duration = Duration::from_millis(700);
-/// What perf may take for that: where processes end while it records it takes a whole processor.
+/// Processor time that perf may use: if processes end while it records, it fills a core.
 const PROFILE_COST: Duration = Duration::from_millis(300);
-/// Processes of one server that are profiled: perf reads the memory map of each.
+/// Maximum number of processes of one server to profile: perf reads the memory map of each.
 const MOST_PROFILED: usize = 24;
-/// Connections a request from which on it matters whose they are.
+/// Connects per request from which on it matters who the peer is.
 pub const CONNECTS_EACH: f64 = 0.5;
-/// Of libraries and functions those with the largest shares are kept.
+/// Number of libraries and functions to keep: those with the largest shares.
 const KEPT: usize = 25;
 
-/// What was seen of each, of those that are to be profiled also where their time goes; and what it took, with the tools.
+/// Traces each server, and profiles those that `profiled` marks. Returns the results, and the processor time used, with
+/// the tools.
 pub fn look(members: &Members, url: &Url, profiled: &[bool]) -> (Vec<ServerProfile>, Costs) {
     let tools = ended_children_cpu();
     let mut all: Vec<ServerProfile> =
         members.all.iter().map(|m| ServerProfile { server: m.called.clone(), ..ServerProfile::default() }).collect();
-    // All of them at once, while the load is on.
+    // All at once, while the load is on.
     let traced: Duration = thread::scope(|scope| {
         let mut traces = Vec::new();
         for (member, inside) in members.all.iter().zip(&mut all) {
-            // Of databases their own views tell more, of what is not known nothing is to be told.
+            // A database's own statistics tell more than its calls, and the calls of an unknown program tell nothing.
             if !member.found.kind.programs.is_empty() && member.found.kind.database.is_none() {
                 traces.push(scope.spawn(|| timed(|| trace(member, url, inside)).1));
             }
@@ -72,8 +73,8 @@ pub fn look(members: &Members, url: &Url, profiled: &[bool]) -> (Vec<ServerProfi
     (all, costs)
 }
 
-/// Workers at random places among those that are at work: the first ones of some servers get most of it, and where clients keep their
-/// connections others get none at all.
+/// Returns workers spread over those that are busy. In some servers the first workers get most requests; if clients
+/// keep their connections, others get none at all.
 fn some_workers(member: &Member, n: usize) -> Vec<i32> {
     let mut workers = member.found.workers();
     if workers.is_empty() {
@@ -126,7 +127,7 @@ fn try_trace(member: &Member, url: &Url, inside: &mut ServerProfile) -> Result<(
     let found = sorts(&calls, &ports);
     (inside.requests, inside.calls) = (found.requests, found.calls);
     (inside.objects, inside.waits_s) = (found.objects, found.waits_s);
-    // A connection of some milliseconds may never have been met: who is at its other end listens there all the time.
+    // A connection of some milliseconds may never have been sampled, but its peer listens all the time.
     let connects = inside.calls.get("connect").is_some_and(|n| *n >= CONNECTS_EACH);
     inside.programs = listeners::programs(inside.objects.get("connect").filter(|_| connects).cloned());
     Ok(())
@@ -135,7 +136,7 @@ fn try_trace(member: &Member, url: &Url, inside: &mut ServerProfile) -> Result<(
 fn profile(members: &Members, profiled: &[bool], all: &mut [ServerProfile]) {
     let wanted = members.all.iter().zip(profiled).zip(all).filter(|((_, wanted), _)| **wanted);
     let mut wanted: Vec<(&Member, &mut ServerProfile)> = wanted.map(|((member, _), inside)| (member, inside)).collect();
-    // It is about all of them, and said once.
+    // The error concerns all of them, and is reported once.
     if let Err(why) = try_profile(&mut wanted)
         && let Some((_, first)) = wanted.first_mut()
     {
@@ -143,7 +144,7 @@ fn profile(members: &Members, profiled: &[bool], all: &mut [ServerProfile]) {
     }
 }
 
-/// By one perf: each that starts reads all symbols of the kernel.
+/// Uses one perf for all servers: each start reads all symbols of the kernel.
 fn try_profile(of: &mut [(&Member, &mut ServerProfile)]) -> Result<(), Box<dyn Error>> {
     if of.is_empty() {
         return Ok(());
@@ -171,7 +172,7 @@ fn try_profile(of: &mut [(&Member, &mut ServerProfile)]) -> Result<(), Box<dyn E
     };
     let known: HashSet<i32> = pids.iter().flatten().copied().collect();
     for ((member, inside), own) in of.iter_mut().zip(pids) {
-        // Those that were forked meanwhile are below the master, too.
+        // Processes that were forked meanwhile are below the master, too.
         let is_below = |pid: i32| process::ancestry(pid).any(|p| p == member.found.master);
         let is_its = |pid: i32| own.contains(&pid) || !known.contains(&pid) && is_below(pid);
         let stacks = stacks::perf_script_of(&script, is_its);

@@ -1,25 +1,26 @@
-//! Experiments that separate causes: what a server does for one user, a few, many and too many, with keep-alive and
-//! without, and what its processes and those behind it are at meanwhile. Makes the evidence; `diagnose` says what it shows.
+//! Experiments that separate causes: what a server does for one user, a few, many and too many, with and without
+//! keep-alive, and what its processes and those behind it do meanwhile. This crate collects the evidence; `diagnose`
+//! says what it shows.
 
-mod behind;
-mod beside;
 mod confirm;
 mod contrast;
 mod costs;
 mod examine;
 mod growth;
-mod here;
 mod inside;
 mod load_time;
+mod local;
+mod members;
 mod nodes;
 mod propose;
+mod samplers;
 mod settings;
 mod site;
 mod step;
 
-pub use confirm::{Trying, confirm};
-pub use examine::{Manner, Order, examine, look_again, telling};
-pub use here::Here;
+pub use confirm::{ConfirmOptions, confirm};
+pub use examine::{DoctorOptions, Intrusiveness, examine, examine_again, sample_channel};
+pub use local::LocalSite;
 pub use nodes::Nodes;
 pub use propose::{clues, proposals, workers};
-pub use site::{Goal, Machine, Rest, Servers, Site, Tried};
+pub use site::{Goal, Machine, ModuleTrials, Servers, Site, SiteSummary};

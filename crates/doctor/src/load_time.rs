@@ -1,5 +1,5 @@
-//! What is looked at is bound to the time in which the load is on: a run begins before that (on many machines seconds before), and comes
-//! back after it, when the last answer is in or the last machine has told its part.
+//! Binds sampling to the time in which the load is on. A run begins before that (on many machines seconds before), and
+//! returns after it, when the last answer is in or the last machine has sent its part.
 
 use std::cell::OnceCell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::{Plan, Run};
 
-/// The time of a run's load, as it comes.
+/// Waits for points in time of a run's load.
 pub struct LoadTime {
-    /// Told once, and gone when the run is over.
+    /// Receives the start of the load once, and is disconnected when the run is over.
     begins: Receiver<Instant>,
     began: OnceCell<Option<Instant>>,
 }
 
 impl LoadTime {
-    /// Waits until the load has been on for so long. False where the run is over before, or no load has come.
+    /// Waits until the load has been on for this long. False if the run is over before, or no load has come.
     pub fn wait(&self, since: Duration) -> bool {
         let Some(began) = *self.began.get_or_init(|| self.begins.recv().ok()) else { return false };
         let at = began + since;
@@ -28,14 +28,14 @@ impl LoadTime {
             }
             match self.begins.recv_timeout(left) {
                 Err(RecvTimeoutError::Disconnected) => return false,
-                // Of what begins again only the first beginning counts.
+                // If the load starts again, only the first start counts.
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 }
 
-/// Carries a plan out, and meanwhile, on a thread of its own, looks at something.
+/// Runs a plan, and calls `look` on a thread of its own meanwhile.
 ///
 /// # Errors
 /// Those of the run.
@@ -51,7 +51,7 @@ pub fn during<T: Send>(
         let time = LoadTime { begins, began: OnceCell::new() };
         let looking = scope.spawn(move || look(&time));
         let run = lab.run(plan, label);
-        // Whoever still waits for a beginning, or for the end, waits no longer.
+        // Wakes the thread if it still waits for the start or the end.
         lab.begins = None;
         let seen = looking.join().map_err(|_| LabError::Other("looking at the servers failed".into()))?;
         Ok((run?, seen))

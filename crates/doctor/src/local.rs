@@ -1,4 +1,4 @@
-//! This machine, as a doctor asks it.
+//! Answers the doctor's questions about this machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,62 +16,64 @@ use lastdrop_probe::namespace::{Namespace, longest_queue, taken};
 use lastdrop_probe::process;
 use lastdrop_server::ServerRef;
 
-use crate::behind::{Following, Member, Members, Scope, endpoint, named};
-use crate::beside::Beside;
 use crate::costs::Costs;
 use crate::growth::Readings;
-use crate::site::{Goal, Machine, Rest, Servers, Site, Tried};
+use crate::members::{ConnectionFollower, Member, Members, Scope, endpoint, named};
+use crate::samplers::StepSamplers;
+use crate::site::{Goal, Machine, ModuleTrials, Servers, Site, SiteSummary};
 use crate::{inside, settings};
 
-/// Looks for visitors, and the pause after each: connections may last for some milliseconds only, and are requests, too.
+/// Number of checks for visitors, and the pause after each: a connection may be a single request and last only some
+/// milliseconds.
 const VISITOR_LOOKS: u32 = 60;
 const VISITOR_PAUSE: Duration = Duration::from_millis(20);
-/// So many times as long as what a look takes of a processor, at least.
+/// Pause after a check as a multiple of its processor time, at least.
 const VISITOR_PAUSES: u32 = 4;
-/// The pause between looks whether connections still wait, and so many times as long as one takes of a processor, at least.
+/// Pause between checks whether connections still wait; and as a multiple of a check's processor time, at least.
 const SETTLING_PAUSE: Duration = Duration::from_millis(100);
 const SETTLING_PAUSES: u32 = 50;
-/// A queue that requests have left who gave up takes a while to empty.
+/// Maximum time to settle: a queue whose requests have given up takes a while to empty.
 const MOST_SETTLING: Duration = Duration::from_secs(6);
 
-/// A server that used fewer processors than this does not lack any, where some of the machine's were free: where their time goes tells
-/// nothing, and perf takes half a second of one to say it.
+/// A server that used fewer cores than this does not lack processors, if some were free. Its profile says nothing, and
+/// perf takes half a second of a core for it.
 const WORTH_A_PROFILE: f64 = 0.25;
-/// This share of all processors was in use: none was free.
+/// Used share of all processors from which on none was free.
 const FULL: f64 = 0.85;
 
 /// The servers of this machine.
-pub struct Here {
-    /// Servers that are known by what they are called when they are shown: a kind of the user's own has no name that could be read back.
+pub struct LocalSite {
+    /// Servers known by the name with which they are displayed: a kind that the user defined has no name that could be
+    /// parsed.
     known: Vec<ServerRef>,
-    /// No others may be looked at.
+    /// True if no other servers may be examined.
     only_known: bool,
     scope: Scope,
     databases: DatabaseOptions,
-    /// Who is told looks at the first server as they are made.
+    /// Receives the samples of the first server as they are made.
     told: Sender<Sample>,
     goal: Option<Goal>,
-    following: Option<Following>,
+    following: Option<ConnectionFollower>,
     members: Members,
-    beside: Option<Beside>,
+    samplers: Option<StepSamplers>,
     readings: Readings,
-    /// Processors that each of the members used in the step in which it used most, as far as that could be read.
+    /// Cores that each member used in its busiest step, as far as that could be read.
     used: Vec<Option<f64>>,
     began: Instant,
-    /// What looking has taken, but for what goes on beside a step.
+    /// Processor time of sampling so far, without that of the step samplers.
     costs: Costs,
 }
 
-impl std::fmt::Debug for Here {
+impl std::fmt::Debug for LocalSite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Here").field("members", &self.members).finish_non_exhaustive()
+        f.debug_struct("LocalSite").field("members", &self.members).finish_non_exhaustive()
     }
 }
 
-impl Here {
+impl LocalSite {
     #[must_use]
-    pub fn new(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> Here {
-        Here {
+    pub fn new(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> LocalSite {
+        LocalSite {
             known: known.to_vec(),
             only_known: false,
             scope: Scope::All,
@@ -80,7 +82,7 @@ impl Here {
             goal: None,
             following: None,
             members: Members::default(),
-            beside: None,
+            samplers: None,
             readings: Readings::default(),
             used: Vec::new(),
             began: Instant::now(),
@@ -88,22 +90,22 @@ impl Here {
         }
     }
 
-    /// The same where no others may be looked at than those that are known: what is behind them, neither.
+    /// Like [`LocalSite::new`], but examines only the known servers, and nothing behind them.
     #[must_use]
-    pub fn only(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> Here {
-        Here { only_known: true, ..Here::new(known, databases, told) }
+    pub fn only(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> LocalSite {
+        LocalSite { only_known: true, ..LocalSite::new(known, databases, told) }
     }
 
     fn goal(&self) -> Result<&Goal, LabError> {
         self.goal.as_ref().ok_or_else(|| LabError::Other("no servers have been looked for yet".into()))
     }
 
-    fn beside(&mut self) -> Result<&mut Beside, LabError> {
-        self.beside.as_mut().ok_or_else(|| LabError::Other("the servers are not looked at yet".into()))
+    fn samplers(&mut self) -> Result<&mut StepSamplers, LabError> {
+        self.samplers.as_mut().ok_or_else(|| LabError::Other("the servers are not looked at yet".into()))
     }
 }
 
-impl Site for Here {
+impl Site for LocalSite {
     fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
         let read = |name: &String| match self.known.iter().find(|s| s.to_string() == *name) {
             Some(server) => Ok(server.clone()),
@@ -113,7 +115,7 @@ impl Site for Here {
             None => name.parse::<ServerRef>().map_err(LabError::Other),
         };
         let servers = goal.servers.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        (self.beside, self.following, self.readings) = (None, None, Readings::default());
+        (self.samplers, self.following, self.readings) = (None, None, Readings::default());
         (self.began, self.costs) = (Instant::now(), Costs::default());
         self.scope = if self.only_known { Scope::only(&self.known) } else { Scope::All };
         let all = self.costs.timed("finding", || named(&servers, goal, &self.scope))?;
@@ -124,7 +126,7 @@ impl Site for Here {
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
-        // Servers are named in any order: visitors are those of the one at the URL.
+        // Servers are named in any order: visitors are clients of the one at the URL.
         let at = endpoint(self.goal()?);
         let met = self.costs.timed("visitors", || at.and_then(|e| listeners::owner(&e)));
         let is_met = |m: &&Member| met.is_some_and(|pid| process::ancestry(pid).any(|p| p == m.found.master));
@@ -135,7 +137,8 @@ impl Site for Here {
         let (mut seen, mut before) = (BTreeMap::<String, usize>::new(), None);
         for _ in 0..VISITOR_LOOKS {
             let mut now = BTreeMap::<String, usize>::new();
-            // The kernel walks its whole table to tell connections, which is not asked for again before another has come.
+            // The kernel walks its whole table to list connections. So it is asked again only after another connection
+            // has come.
             let (ends, cost) = timed(|| {
                 let so_far = taken(front.found.master).ok();
                 if so_far.is_some() && so_far == before {
@@ -161,7 +164,7 @@ impl Site for Here {
 
     fn follow(&mut self) -> Result<(), LabError> {
         let goal = self.goal()?.clone();
-        self.following = Some(Following::start(std::mem::take(&mut self.members).all, &goal, &self.scope));
+        self.following = Some(ConnectionFollower::start(std::mem::take(&mut self.members).all, &goal, &self.scope));
         Ok(())
     }
 
@@ -177,22 +180,22 @@ impl Site for Here {
         let sysctls = settings::sysctls(&self.members, &mut unseen);
         self.used = vec![None; self.members.all.len()];
         let goal = self.goal()?;
-        self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
+        self.samplers = Some(StepSamplers::start(&self.members, goal, &self.databases, &self.told));
         Ok(Servers { servers, sysctls, unseen })
     }
 
     fn begin(&mut self) -> Result<(), LabError> {
-        let beside = self.beside()?;
-        let ((), cost) = timed(|| beside.begin());
+        let samplers = self.samplers()?;
+        let ((), cost) = timed(|| samplers.begin());
         self.costs.add("steps", cost);
         Ok(())
     }
 
     fn end(&mut self) -> Result<ExaminationStep, LabError> {
-        let beside = self.beside()?;
-        let (step, cost) = timed(|| beside.end());
+        let samplers = self.samplers()?;
+        let (step, cost) = timed(|| samplers.end());
         self.costs.add("steps", cost);
-        // What a program that is started for each request has used is not among it, where it was born and gone between two looks.
+        // `cpu_cores` misses a program that is started for a request and ends between two samples.
         let is_full = step.cores.iter().sum::<f64>() >= FULL * step.cores.len() as f64;
         for (most, seen) in self.used.iter_mut().zip(&step.servers) {
             let at_least = is_full.then_some(WORTH_A_PROFILE);
@@ -228,24 +231,26 @@ impl Site for Here {
         Ok(())
     }
 
-    fn modules(&mut self) -> Result<Tried, LabError> {
+    fn modules(&mut self) -> Result<ModuleTrials, LabError> {
         Ok(settings::try_modules(&self.members, &self.goal()?.url))
     }
 
-    fn rest(&mut self) -> Result<Rest, LabError> {
+    fn finish(&mut self) -> Result<SiteSummary, LabError> {
         let growth = self.readings.growth();
         let ceilings = self.costs.timed("memory", || settings::ceilings(&self.members));
-        let Some(mut beside) = self.beside.take() else { return Ok(Rest { growth, ceilings, ..Rest::default() }) };
-        self.costs.add_all(&beside.costs());
+        let Some(mut samplers) = self.samplers.take() else {
+            return Ok(SiteSummary { growth, ceilings, ..SiteSummary::default() });
+        };
+        self.costs.add_all(&samplers.costs());
         let cores = self.costs.total().as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-3);
         let (cost_cores, cost_s) = ((cores * 1e4).round() / 1e4, self.costs.seconds());
-        let mut unseen = std::mem::take(&mut beside.unread);
-        // What could not be read of one that has ended is told by that.
+        let mut unseen = std::mem::take(&mut samplers.unread);
+        // That a server has ended explains everything that could not be read of it.
         for member in self.members.all.iter().filter(|m| process::look(m.found.master).is_none_or(|p| p.state == 'Z')) {
             let (name, pid) = (&member.called, member.found.master);
             unseen.retain(|line| !line.starts_with(&format!("{name}: ")));
             unseen.push(format!("{name} once it had ended (process {pid}, while it was examined): its log may say why; steps without answers are of no server"));
         }
-        Ok(Rest { growth, ceilings, unseen, cost_cores, cost_s })
+        Ok(SiteSummary { growth, ceilings, unseen, cost_cores, cost_s })
     }
 }

@@ -1,4 +1,4 @@
-//! Who takes part: the servers that the user named, and those behind them, by their connections.
+//! The members of the chain: the servers that the user named, and those behind them, found by their connections.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use lastdrop_server::{FoundServer, ServerError, ServerRef, find, found_of_proces
 
 use crate::site::Goal;
 
-/// Connections last for milliseconds: looked for this often, where a look takes no longer than a part of that.
+/// Connections last for milliseconds: pause between checks, if a check takes only a part of it.
 const PAUSE: Duration = Duration::from_millis(15);
-/// Pauses are so many times as long as what a look takes of a processor, which is milliseconds on a machine with many sockets; each is
-/// longer by once that than the one before: most is found at the beginning.
+/// Pauses as multiples of a check's processor time, which is milliseconds on a machine with many sockets. The multiple
+/// grows by one each time: most is found at the beginning.
 const PAUSES: std::ops::Range<u32> = 12..48;
-/// So many listeners are looked for whom a server is connected to.
+/// Maximum number of addresses whose listener is searched for.
 const MOST_ENDS: usize = 32;
-/// Servers beyond this are left out: a front may lead to a hundred.
+/// Maximum number of servers: a front may lead to a hundred.
 const MOST_SERVERS: usize = 8;
 
 /// A server of the chain.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// What it is called.
+    /// Its name.
     pub called: String,
-    /// As the user named it; None of one that was found behind.
+    /// As the user named it; None if it was found behind another server.
     pub named: Option<ServerRef>,
     pub found: FoundServer,
 }
 
 impl Member {
-    /// One that the user named.
+    /// Finds a server that the user named.
     fn found(server: &ServerRef) -> Result<Member, ServerError> {
         Ok(Member { called: server.called().into(), named: Some(server.clone()), found: find(server)? })
     }
@@ -47,32 +47,32 @@ fn programs(servers: &[ServerRef]) -> impl Iterator<Item = &ServerRef> {
     servers.iter().filter(|server| !server.kind.is_host())
 }
 
-/// The servers, that of the URL first, each before those that it connects to.
+/// The servers: the one at the URL first, each before those that it connects to.
 #[derive(Debug, Clone, Default)]
 pub struct Members {
     pub all: Vec<Member>,
     pub links: Links,
-    /// What takes part, too, and may not be looked at.
+    /// Names of servers that take part, too, and may not be examined.
     pub hidden: Vec<String>,
 }
 
-/// Who may take part.
+/// Which servers may take part.
 #[derive(Debug, Clone, Default)]
 pub enum Scope {
-    /// Whoever does.
+    /// All that do.
     #[default]
     All,
-    /// These. Others are not looked at.
+    /// Only these; others are not examined.
     Only(Vec<Member>),
 }
 
 impl Scope {
-    /// Those of these that run.
+    /// Restricts the scope to those of these servers that run.
     pub fn only(servers: &[ServerRef]) -> Scope {
         Scope::Only(programs(servers).filter_map(|server| Member::found(server).ok()).collect())
     }
 
-    /// One that was found beside these members, if it may take part.
+    /// Makes a found server a member, if it may take part.
     fn member(&self, members: &[Member], found: FoundServer) -> Option<Member> {
         match self {
             Scope::All => {
@@ -82,15 +82,15 @@ impl Scope {
         }
     }
 
-    /// Those that may take part beside these members: their connections are looked at as often as those of members, which shows them
-    /// sooner than a look at the whole machine.
+    /// Returns servers that may take part, but are not members yet. Their connections are checked as often as those of
+    /// members, which finds them sooner than a scan of the whole machine.
     fn candidates(&self, members: &[Member]) -> Vec<Member> {
         let Scope::Only(all) = self else { return Vec::new() };
         let takes_part = |one: &Member| members.iter().any(|m| m.found.master == one.found.master);
         all.iter().filter(|one| !takes_part(one)).cloned().collect()
     }
 
-    /// Where connections are followed from, beside the members.
+    /// Returns the processes whose connections are followed, apart from the members.
     fn chain(&self) -> Chain {
         match self {
             Scope::All => Chain::of_ourselves(),
@@ -99,13 +99,13 @@ impl Scope {
     }
 }
 
-/// Finds those that the user named; where nobody is named, the one that listens at the URL.
+/// Finds the servers that the user named, and the one that listens at the URL.
 ///
 /// # Errors
-/// When one is not found.
+/// When a named server is not found.
 pub fn named(servers: &[ServerRef], goal: &Goal, scope: &Scope) -> Result<Vec<Member>, ServerError> {
     let mut all = programs(servers).map(Member::found).collect::<Result<Vec<_>, _>>()?;
-    // The one that the load meets takes part, named or not.
+    // The server that the load meets takes part, named or not.
     if let Some(front) = endpoint(goal).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
         && let Some(found) = found_of_process(front).filter(|f| !belongs(&all, f.master))
         && let Some(member) = scope.member(&all, found)
@@ -115,7 +115,7 @@ pub fn named(servers: &[ServerRef], goal: &Goal, scope: &Scope) -> Result<Vec<Me
     Ok(all)
 }
 
-/// What the load connects to.
+/// Returns the endpoint that the load connects to.
 pub fn endpoint(goal: &Goal) -> Option<Endpoint> {
     match &goal.unix_socket {
         Some(path) => Some(Endpoint::Unix(path.clone())),
@@ -137,21 +137,21 @@ fn free_name(members: &[Member], kind: &str, pid: i32) -> String {
     }
 }
 
-/// Follows connections on a thread of its own while somebody puts load on.
-pub struct Following {
+/// Follows connections on a thread of its own while load is on.
+pub struct ConnectionFollower {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<(Members, Duration)>>,
 }
 
-impl Following {
-    pub fn start(members: Vec<Member>, goal: &Goal, scope: &Scope) -> Following {
+impl ConnectionFollower {
+    pub fn start(members: Vec<Member>, goal: &Goal, scope: &Scope) -> ConnectionFollower {
         let over = Arc::new(AtomicBool::new(false));
         let (of, within, theirs) = (goal.clone(), scope.clone(), Arc::clone(&over));
         let work = move || timed(|| follow(members, &of, &within, &theirs));
-        Following { over, thread: thread::Builder::new().name("following".into()).spawn(work).ok() }
+        ConnectionFollower { over, thread: thread::Builder::new().name("following".into()).spawn(work).ok() }
     }
 
-    /// Those that were found, after a last look; and the processor time that it took.
+    /// Stops after a last check. Returns the members, and the processor time that it took.
     ///
     /// # Errors
     /// When the thread has failed.
@@ -162,14 +162,14 @@ impl Following {
     }
 }
 
-impl Drop for Following {
-    /// Nobody wants to know any more.
+impl Drop for ConnectionFollower {
+    /// Tells the thread to stop.
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
     }
 }
 
-/// The topmost process that listens there, in whichever network.
+/// Returns the topmost process that listens there, in any network namespace.
 fn owner_of(end: &Endpoint) -> Option<i32> {
     match end {
         Endpoint::Tcp(address) => listeners::owners_anywhere(*address).first().copied(),
@@ -177,7 +177,8 @@ fn owner_of(end: &Endpoint) -> Option<i32> {
     }
 }
 
-/// Has one that was found take part, at the end of the list: places in it stay the same. What it is called where it may not be looked at.
+/// Adds a found server at the end of the list, so that indexes stay the same. Returns its name if it may not be
+/// examined.
 fn take_in(found: FoundServer, scope: &Scope, members: &mut Vec<Member>, takes_part: &mut Vec<bool>) -> Option<String> {
     let what = free_name(&[], found.kind.name, found.master);
     let Some(member) = scope.member(members, found) else { return Some(what) };
@@ -186,7 +187,7 @@ fn take_in(found: FoundServer, scope: &Scope, members: &mut Vec<Member>, takes_p
     None
 }
 
-/// Follows connections until `over` is set, while somebody puts load on.
+/// Follows connections until `over` is set, while load is on.
 fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBool) -> Members {
     let mut chain = scope.chain();
     members.iter().for_each(|m| chain.add(m.found.master));
@@ -201,7 +202,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
     loop {
         let begun = thread_cpu();
         let last = over.load(Ordering::Relaxed);
-        // Reads the open files of the whole machine: seldom.
+        // This reads the open files of the whole machine, so it runs only every eighth time.
         if turn.is_multiple_of(8) || last {
             chain.look(to.as_ref());
             for pid in chain.members() {
@@ -217,7 +218,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         turn += 1;
         let masters: Vec<i32> = members.iter().map(|m| m.found.master).collect();
         let now = links.look(&masters);
-        // Whom one of them has just been seen to be connected to is looked for once; that reads the files of the whole machine, too.
+        // The listener at a newly seen address is searched for once, as that reads the files of the whole machine, too.
         for end in now
             .others
             .iter()
@@ -242,8 +243,8 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
     Members { hidden: hidden.into_iter().collect(), ..in_order(members, &takes_part, seen, to.as_ref()) }
 }
 
-/// The one at the URL first, then whom it connects to, and so on. Of those of which it is not known yet whether they take part only
-/// these do.
+/// Sorts the members: the one at the URL first, then those that it connects to, and so on. Of the candidates, only
+/// those take part that a member connects to.
 fn in_order(members: Vec<Member>, takes_part: &[bool], seen: Links, to: Option<&Endpoint>) -> Members {
     let listens = |place: usize| {
         let own = &members[place].found.listeners;
@@ -315,7 +316,7 @@ mod tests {
         let link = |from, to| Link { from, to, via: Endpoint::Tcp(([127, 0, 0, 1], 9).into()) };
         let links = [link(1, 0), link(0, 4), link(2, 3)].into();
         let listens = vec![BTreeSet::new(); all.len()];
-        // Known are the first two; the rest may be behind them.
+        // The first two are known to take part; the rest may be behind them.
         let seen = Links { links, listens, unseen: vec![2, 4], others: BTreeSet::new() };
         let known = [true, true, false, false, false];
         let in_order = in_order(members, &known, seen, Some(&to));

@@ -1,5 +1,6 @@
-//! The same servers on several machines, which share a load: each is asked what one would be, at the same time. Their answers together are
-//! those of a site; what was seen of each, with its part of the load, is an examination of its own.
+//! The same servers on several machines, which share a load. Each machine is asked the same, at the same time. Their
+//! answers together are those of a site. The samples of each machine, with its part of the load, are an examination of
+//! its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,20 +9,20 @@ use std::thread;
 use lastdrop_lab::LabError;
 use lastdrop_model::examination::{Examination, ExaminationStep, Growth, ServerProfile, StepKind};
 
-use crate::site::{Goal, Machine, Rest, Servers, Site, Tried};
+use crate::site::{Goal, Machine, ModuleTrials, Servers, Site, SiteSummary};
 use crate::step::cores_beside;
 
-/// Several machines.
+/// Several machines as one site.
 pub struct Nodes(Vec<Node>);
 
-/// A machine with what it has told.
+/// A machine, and its answers so far.
 struct Node {
     site: Box<dyn Site>,
     machine: Machine,
     servers: Servers,
     steps: Vec<ExaminationStep>,
     inside: Vec<ServerProfile>,
-    modules: Tried,
+    modules: ModuleTrials,
     growth: Vec<Growth>,
     cost_cores: f64,
     cost_s: BTreeMap<String, f64>,
@@ -39,7 +40,7 @@ impl Nodes {
         Nodes(sites.into_iter().map(Node::new).collect())
     }
 
-    /// Asks all of them at once: what is seen is of the same time.
+    /// Asks all machines at once, so that their samples are of the same time.
     fn ask<T: Send>(
         &mut self,
         ask: impl Fn(&mut dyn Site) -> Result<T, LabError> + Sync,
@@ -53,7 +54,7 @@ impl Nodes {
         self.0.iter_mut().zip(answers).map(|(node, answer)| Ok((node, answer?))).collect()
     }
 
-    /// The same where nothing is answered.
+    /// Like [`Nodes::ask`], for a question without an answer.
     fn tell(&mut self, ask: impl Fn(&mut dyn Site) -> Result<(), LabError> + Sync) -> Result<(), LabError> {
         self.ask(ask).map(|_| ())
     }
@@ -67,14 +68,14 @@ impl Node {
             servers: Servers::default(),
             steps: Vec::new(),
             inside: Vec::new(),
-            modules: Tried::default(),
+            modules: ModuleTrials::default(),
             growth: Vec::new(),
             cost_cores: 0.0,
             cost_s: BTreeMap::new(),
         }
     }
 
-    /// What was seen of it in an examination of all.
+    /// Returns this machine's part of an examination of all.
     fn examination(&self, whole: &Examination, parts: u64) -> Examination {
         let mut seen = self.steps.iter();
         let step = |step: &ExaminationStep| {
@@ -107,12 +108,13 @@ impl Node {
     }
 }
 
-/// A step with what one machine saw of it, and its part of the load: they share it evenly, as far as anybody here can tell.
+/// Returns a step with one machine's samples and its part of the load. The machines are assumed to share the load
+/// evenly, as nothing here shows how they do.
 fn part(whole: &ExaminationStep, seen: Option<&ExaminationStep>, machine: &Machine, parts: u64) -> ExaminationStep {
     let n = parts.max(1);
     let each = |map: &BTreeMap<String, u64>| map.iter().map(|(k, v)| (k.clone(), v.div_ceil(n))).collect();
     let mut step = ExaminationStep {
-        // One user alone is alone on each of them.
+        // One user alone is one user on each machine.
         users: u64::from(whole.users).div_ceil(n) as u32,
         rate_rps: whole.rate_rps / n as f64,
         due: whole.due / n,
@@ -152,7 +154,7 @@ impl Site for Nodes {
             all.away &= machine.away;
             all.agents.extend(machine.agents.iter().cloned());
             names.push(machine.name.clone());
-            (node.machine, node.servers, node.modules) = (machine, Servers::default(), Tried::default());
+            (node.machine, node.servers, node.modules) = (machine, Servers::default(), ModuleTrials::default());
             (node.steps, node.inside, node.growth) = (Vec::new(), Vec::new(), Vec::new());
         }
         all.agents.sort();
@@ -174,7 +176,7 @@ impl Site for Nodes {
         for (node, own) in self.ask(|site| site.servers())? {
             all.servers.extend(own.servers.iter().cloned());
             all.unseen.extend(own.unseen.iter().cloned());
-            // Those of the first stand for the site; each has its own.
+            // The kernel settings of the first machine stand for the site; each machine has its own.
             if all.sysctls.is_empty() {
                 all.sysctls.clone_from(&own.sysctls);
             }
@@ -226,8 +228,8 @@ impl Site for Nodes {
         self.tell(|site| site.settle())
     }
 
-    fn modules(&mut self) -> Result<Tried, LabError> {
-        let mut all = Tried::default();
+    fn modules(&mut self) -> Result<ModuleTrials, LabError> {
+        let mut all = ModuleTrials::default();
         for (node, tried) in self.ask(|site| site.modules())? {
             all.modules.extend(tried.modules.clone());
             all.unseen.extend(tried.unseen.iter().cloned());
@@ -236,9 +238,9 @@ impl Site for Nodes {
         Ok(all)
     }
 
-    fn rest(&mut self) -> Result<Rest, LabError> {
-        let mut all = Rest::default();
-        for (node, own) in self.ask(|site| site.rest())? {
+    fn finish(&mut self) -> Result<SiteSummary, LabError> {
+        let mut all = SiteSummary::default();
+        for (node, own) in self.ask(|site| site.finish())? {
             (node.growth, node.cost_cores) = (own.growth.clone(), own.cost_cores);
             for (what, seconds) in &own.cost_s {
                 *all.cost_s.entry(what.clone()).or_default() += seconds;
@@ -265,20 +267,20 @@ mod tests {
 
     use super::*;
 
-    /// A machine with one server, which has so many cores.
-    struct Told {
+    /// A fake machine with one server, which uses these cores.
+    struct FakeSite {
         name: &'static str,
         cores: Vec<f64>,
         lost: bool,
     }
 
-    impl Told {
+    impl FakeSite {
         fn server(&self) -> String {
             format!("{}/apache", self.name)
         }
     }
 
-    impl Site for Told {
+    impl Site for FakeSite {
         fn find(&mut self, _: &Goal) -> Result<Machine, LabError> {
             let processors = self.cores.len() as u64;
             Ok(Machine {
@@ -319,19 +321,19 @@ mod tests {
         fn settle(&mut self) -> Result<(), LabError> {
             Ok(())
         }
-        fn modules(&mut self) -> Result<Tried, LabError> {
+        fn modules(&mut self) -> Result<ModuleTrials, LabError> {
             let unused = vec![ModuleSize { name: self.name.into(), ..ModuleSize::default() }];
             let tried = ModuleTrial { unused, ..ModuleTrial::default() };
-            Ok(Tried { modules: [(self.server(), tried)].into(), unseen: vec![format!("{}: why", self.name)] })
+            Ok(ModuleTrials { modules: [(self.server(), tried)].into(), unseen: vec![format!("{}: why", self.name)] })
         }
-        fn rest(&mut self) -> Result<Rest, LabError> {
-            Ok(Rest { cost_cores: 0.25, ..Rest::default() })
+        fn finish(&mut self) -> Result<SiteSummary, LabError> {
+            Ok(SiteSummary { cost_cores: 0.25, ..SiteSummary::default() })
         }
     }
 
     fn nodes(lost: bool) -> Nodes {
-        let a = Told { name: "a", cores: vec![1.0, 0.5], lost: false };
-        Nodes::new(vec![Box::new(a), Box::new(Told { name: "b", cores: vec![0.1], lost })])
+        let a = FakeSite { name: "a", cores: vec![1.0, 0.5], lost: false };
+        Nodes::new(vec![Box::new(a), Box::new(FakeSite { name: "b", cores: vec![0.1], lost })])
     }
 
     fn goal() -> Goal {
@@ -359,7 +361,7 @@ mod tests {
         nodes.memory(100).expect("read");
         let seen = nodes.end().expect("a step");
         assert_eq!((&seen.cores, seen.servers.len()), (&vec![1.0, 0.5, 0.1], 2));
-        assert_eq!(nodes.rest().expect("told").cost_cores, 0.5);
+        assert_eq!(nodes.finish().expect("told").cost_cores, 0.5);
         let agents = [("a".to_string(), 0.3), ("far".to_string(), 0.9)].into();
         let generator = GeneratorMeasurements { cores: 1.2, agents, ..GeneratorMeasurements::default() };
         let alone = ExaminationStep { kind: StepKind::Alone, users: 1, answered: 9, ..ExaminationStep::default() };

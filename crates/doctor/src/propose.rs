@@ -1,4 +1,4 @@
-//! Findings as changes that can be tried.
+//! Turns findings into changes that can be tried.
 
 use lastdrop_diagnose::findings;
 use lastdrop_model::Settings;
@@ -6,16 +6,16 @@ use lastdrop_model::documents::{Clue, DoctorDocument, Proposal, WorkersAdvice};
 use lastdrop_model::examination::Examination;
 use lastdrop_server::ServerRef;
 
-use crate::confirm::{setting, whose};
+use crate::confirm::{named_server, setting};
 
-/// The changes of settings of the named servers that findings ask for, what should bring most first; a setting of
-/// several servers is called SERVER.NAME. What is no setting, or of a server that was not named, is left out.
+/// Returns the changes that findings want on the named servers, the largest expected gain first. With several servers,
+/// a setting is called SERVER.NAME. Fixes that are not settings, or are for other servers, are left out.
 #[must_use]
 pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal> {
     let mut all: Vec<Proposal> = Vec::new();
     for finding in &document.findings {
         let changes = finding.fix.iter().map(|fix| {
-            let server = whose(named, &fix.server)?;
+            let server = named_server(named, &fix.server)?;
             let examined = document.examination.servers.iter().find(|s| s.server == fix.server)?;
             let to = setting(&fix.to).filter(|_| examined.needs.contains_key(&fix.knob))?;
             let own = named.len() == 1;
@@ -33,15 +33,15 @@ pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal
     all
 }
 
-/// What an examination points to, by what the named servers are called; and a note for each other server of the chain to which something
-/// points and that could be changed, too.
+/// Returns the clues for the named servers, under their names; and a note for each other server of the chain with a
+/// clue that could be changed, too.
 #[must_use]
 pub fn clues(examination: &Examination, named: &[ServerRef]) -> (Vec<Clue>, Vec<String>) {
     let (mut of_named, mut notes): (Vec<Clue>, Vec<String>) = (Vec::new(), Vec::new());
     for clue in findings::clues(examination) {
         if clue.server.is_empty() {
             of_named.push(clue);
-        } else if let Some(server) = whose(named, &clue.server) {
+        } else if let Some(server) = named_server(named, &clue.server) {
             of_named.push(Clue { server: server.called().into(), ..clue });
         } else if let Some(about) = examination.servers.iter().find(|s| s.server == clue.server && !s.needs.is_empty())
         {
@@ -59,12 +59,14 @@ pub fn clues(examination: &Examination, named: &[ServerRef]) -> (Vec<Clue>, Vec<
     (of_named, notes)
 }
 
-/// How many workers the pools of the named servers should have by an examination.
+/// Returns the recommended number of workers for the pools of the named servers.
 #[must_use]
 pub fn workers(examination: &Examination, named: &[ServerRef]) -> Vec<WorkersAdvice> {
     let all = findings::workers_advice(examination).into_iter();
-    all.filter_map(|advice| Some(WorkersAdvice { server: whose(named, &advice.server)?.called().into(), ..advice }))
-        .collect()
+    all.filter_map(|advice| {
+        Some(WorkersAdvice { server: named_server(named, &advice.server)?.called().into(), ..advice })
+    })
+    .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Looks at all servers of the chain beside a step: a thread for each, one for what their threads are at, their error logs.
+//! Samples all servers of the chain during a step: a thread for each server, one for the states of all their threads,
+//! and their error logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,22 +21,22 @@ use lastdrop_probe::looker::{Detail, Looker, Subject};
 use lastdrop_probe::namespace::{Made, Walks};
 use lastdrop_probe::process;
 
-use crate::behind::{Members, endpoint};
 use crate::costs::Costs;
+use crate::members::{Members, endpoint};
 use crate::site::Goal;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Of the machine, looks at all servers take one part of so many: the pauses get longer for it, up to this.
+/// Sampling all servers may use one of this many parts of the machine. Pauses get longer for it, up to [`LONGEST`].
 const PARTS: usize = 300;
 const LONGEST: Duration = Duration::from_secs(2);
-/// Whose connections there are is looked for at each so-manieth look: who holds many holds them for long.
+/// Samples between two lists of connections: a client that holds many holds them for long.
 const CLIENTS_EVERY: usize = 4;
 
-/// Addresses to which connections are made beyond this are left out: a front may lead to thousands.
+/// Maximum number of peer addresses: a front may lead to thousands.
 const MOST_PEERS: usize = 64;
 
-/// Connections of others by the address of their other end, and those that were made by the address that they lead to; looked at as often as
-/// there are looks.
+/// Other clients' connections by client address, and outgoing connections by the address that they lead to: sums over
+/// `looks` samples.
 #[derive(Debug, Default)]
 struct Clients {
     by_address: BTreeMap<IpAddr, u64>,
@@ -44,12 +45,12 @@ struct Clients {
 }
 
 impl Clients {
-    fn look(&mut self, walks: &Walks, master: i32, ports: &[u16], load: &LoadFrom, connects: &[String]) {
+    fn look(&mut self, walks: &Walks, master: i32, ports: &[u16], load: &LoadSources, connects: &[String]) {
         self.looks += 1;
         let (ends, made) = walks.others_and_made(master, ports).unwrap_or_default();
         for (to, now) in made {
-            // The ends that other servers have accepted look like those that were made, unless it is known whom this one connects to, or
-            // nobody has answered yet.
+            // Connections that other servers have accepted look like outgoing ones. So an address counts only if this
+            // server is known to connect to it, or if a connection to it is not answered yet.
             let counts = now.opening > 0 || self.made.contains_key(&to) || connects.contains(&to.to_string());
             if counts && (self.made.len() < MOST_PEERS || self.made.contains_key(&to)) {
                 *self.made.entry(to).or_default() += now;
@@ -60,14 +61,14 @@ impl Clients {
         }
     }
 
-    /// Connections by the address that they lead to, on average.
+    /// Mean number of connections by the address that they lead to.
     fn peers(&self) -> BTreeMap<String, PeerConnections> {
         let mean = |n: u64| n as f64 / self.looks.max(1) as f64;
         let seen = |made: &Made| PeerConnections { open: mean(made.open), opening: mean(made.opening) };
         self.made.iter().map(|(to, made)| (to.to_string(), seen(made))).collect()
     }
 
-    /// The address with the most, its share, and how many connections of others there were on average.
+    /// The client address with the most connections, its share, and the mean number of other clients' connections.
     fn top(&self) -> Option<(String, f64, f64)> {
         let all: u64 = self.by_address.values().sum();
         let (address, most) = self.by_address.iter().max_by_key(|(_, n)| **n)?;
@@ -75,19 +76,19 @@ impl Clients {
     }
 }
 
-/// Where the load comes from, beside this process.
+/// Addresses that the load comes from, apart from this process.
 #[derive(Debug, Clone)]
-struct LoadFrom {
+struct LoadSources {
     addresses: Vec<IpAddr>,
-    /// One of them is this machine, which has several addresses.
+    /// True if one of them is this machine, which has several addresses.
     here: bool,
 }
 
-impl LoadFrom {
-    fn of(addresses: &[IpAddr]) -> LoadFrom {
+impl LoadSources {
+    fn of(addresses: &[IpAddr]) -> LoadSources {
         let addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
         let here = addresses.iter().any(|a| is_local(&SocketAddr::new(*a, 0)));
-        LoadFrom { addresses, here }
+        LoadSources { addresses, here }
     }
 
     fn has(&self, end: &SocketAddr) -> bool {
@@ -95,53 +96,53 @@ impl LoadFrom {
     }
 }
 
-/// What is asked of a thread that looks.
-enum Ask {
+/// A request to a sampling thread.
+enum SamplerRequest {
     Begin,
-    /// Looks since, and what could not be read.
-    End(Sender<Answer>),
+    /// Asks for the samples since `Begin`, and for what could not be read.
+    End(Sender<SamplerReply>),
 }
 
 #[derive(Default)]
-struct Answer {
+struct SamplerReply {
     looks: Vec<Sample>,
     unread: Vec<String>,
     clients: Clients,
 }
 
-struct Watched {
+struct ServerSampler {
     called: String,
     master: i32,
-    asks: Option<Sender<Ask>>,
-    /// Processor time that its looks have taken, µs.
+    asks: Option<Sender<SamplerRequest>>,
+    /// Processor time of its samples so far, µs.
     cost_us: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
     logs: ErrorLogs,
-    /// Children that had ended at the end of the step before.
+    /// Zombie children at the end of the previous step.
     zombies: BTreeSet<i32>,
 }
 
-/// All of them. Dropped, they end.
-pub struct Beside {
-    watched: Vec<Watched>,
+/// Samplers of all servers. Dropping them ends their threads.
+pub struct StepSamplers {
+    watched: Vec<ServerSampler>,
     census: Census,
     databases: Databases,
     softirq: Option<Vec<(u64, u64)>>,
     pub unread: Vec<String>,
 }
 
-impl Beside {
-    /// Looks at the first of them are told as they are made.
-    pub fn start(members: &Members, goal: &Goal, databases: &DatabaseOptions, told: &Sender<Sample>) -> Beside {
+impl StepSamplers {
+    /// Starts the samplers. Samples of the first server go to `told` as they are made.
+    pub fn start(members: &Members, goal: &Goal, databases: &DatabaseOptions, told: &Sender<Sample>) -> StepSamplers {
         let url = endpoint(goal);
-        let load = LoadFrom::of(&goal.load_from);
+        let load = LoadSources::of(&goal.load_from);
         let census = Census::start(
             members.all.iter().map(|m| Counting { master: m.found.master, helpers: m.found.helpers }).collect(),
         );
         let walks = Walks::default();
         let rest = (PARTS * members.all.len() / host::processors().max(1) as usize) as u32;
         let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
-        let watch = |(place, member): (usize, &crate::behind::Member)| {
+        let watch = |(place, member): (usize, &crate::members::Member)| {
             let found = &member.found;
             let subject = Subject {
                 master: found.master,
@@ -151,7 +152,7 @@ impl Beside {
                 url: url.clone().filter(|_| place == 0),
                 walks: walks.clone(),
             };
-            let (asks, asked) = channel::<Ask>();
+            let (asks, asked) = channel::<SamplerRequest>();
             let told = (place == 0).then(|| told.clone());
             let connects: Vec<String> =
                 members.links.links.iter().filter(|l| l.from == place).map(|l| l.via.to_string()).collect();
@@ -167,14 +168,14 @@ impl Beside {
                 let (mut next, mut before) = (began + EVERY, looker.cost());
                 loop {
                     match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                        Ok(Ask::Begin) => {
+                        Ok(SamplerRequest::Begin) => {
                             looker.look(began.elapsed().as_secs_f64(), false);
                             looks.clear();
                             clients = Clients::default();
                         }
-                        Ok(Ask::End(to)) => {
+                        Ok(SamplerRequest::End(to)) => {
                             looks.push(looker.look(began.elapsed().as_secs_f64(), false));
-                            let _ = to.send(Answer {
+                            let _ = to.send(SamplerReply {
                                 looks: std::mem::take(&mut looks),
                                 unread: looker.unread(),
                                 clients: std::mem::take(&mut clients),
@@ -183,12 +184,13 @@ impl Beside {
                         Err(RecvTimeoutError::Timeout) => {
                             let look = looker.look(began.elapsed().as_secs_f64(), false);
                             if let Some(told) = &told {
-                                // Nobody may be there to hear it.
+                                // The receiver may be gone.
                                 let _ = told.send(look.clone());
                             }
                             looks.push(look);
-                            // Those of the others are servers of the chain, of which only event loops do not say by their threads whom
-                            // they wait for. The kernel walks its whole table for it.
+                            // The clients of the other servers belong to the chain. Only event loops are listed, as
+                            // their threads do not show which peer they wait for. The kernel walks its whole table for
+                            // each list.
                             if (place == 0 || is_loop) && looks.len() % CLIENTS_EVERY == 1 {
                                 clients.look(&subject.walks, subject.master, &ports, &load, &connects);
                             }
@@ -203,7 +205,7 @@ impl Beside {
                 }
             };
             let thread = thread::Builder::new().name("looks".into()).spawn(work).ok();
-            Watched {
+            ServerSampler {
                 called: member.called.clone(),
                 master: found.master,
                 asks: Some(asks),
@@ -213,7 +215,7 @@ impl Beside {
                 zombies: process::zombies_of(found.master),
             }
         };
-        Beside {
+        StepSamplers {
             watched: members.all.iter().enumerate().map(watch).collect(),
             census,
             databases: Databases::start(databases, &known),
@@ -222,7 +224,7 @@ impl Beside {
         }
     }
 
-    /// What looking has taken so far.
+    /// Processor time of sampling so far.
     pub fn costs(&self) -> Costs {
         let mut costs = Costs::default();
         costs.add("threads", self.census.cost());
@@ -236,7 +238,7 @@ impl Beside {
     pub fn begin(&mut self) {
         for watched in &mut self.watched {
             if let Some(asks) = &watched.asks {
-                let _ = asks.send(Ask::Begin);
+                let _ = asks.send(SamplerRequest::Begin);
             }
             watched.logs.news();
         }
@@ -245,11 +247,11 @@ impl Beside {
         self.softirq = Some(host::softirq_ticks());
     }
 
-    /// What was seen since: a step without what is its load's own.
+    /// Returns a step with all samples since `begin`, without the load's own numbers.
     pub fn end(&mut self) -> ExaminationStep {
         let mut step = ExaminationStep::default();
         let counted = self.census.end();
-        // At once, before those who were served have gone.
+        // Read at once, before the served sessions are gone.
         step.databases = self.databases.looks(true);
         for look in &step.databases {
             let called = look.server.as_deref().unwrap_or(&look.service);
@@ -263,8 +265,8 @@ impl Beside {
         }
         for (place, watched) in self.watched.iter_mut().enumerate() {
             let (to, answer) = channel();
-            let asked = watched.asks.as_ref().is_some_and(|asks| asks.send(Ask::End(to)).is_ok());
-            let Answer { looks, unread, clients } =
+            let asked = watched.asks.as_ref().is_some_and(|asks| asks.send(SamplerRequest::End(to)).is_ok());
+            let SamplerReply { looks, unread, clients } =
                 asked.then(|| answer.recv_timeout(Duration::from_secs(20)).ok()).flatten().unwrap_or_default();
             if place == 0 {
                 fold::machine(&looks, &mut step);
@@ -279,7 +281,8 @@ impl Beside {
             if let Some((address, share, connections)) = clients.top().filter(|_| place == 0) {
                 (seen.top_client, seen.other_clients) = (Some((address, share)), connections);
             }
-            // A master that looks after its children once a second is no parent who does not.
+            // A master may reap its children only once a second. So only children count that were zombies at the end of
+            // the previous step, too.
             let zombies = process::zombies_of(watched.master);
             seen.zombies = zombies.intersection(&watched.zombies).count() as u64;
             watched.zombies = zombies;
@@ -302,7 +305,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for StepSamplers {
     fn drop(&mut self) {
         for watched in &mut self.watched {
             watched.asks = None;
@@ -313,7 +316,7 @@ impl Drop for Beside {
     }
 }
 
-/// What the threads were at, beside what the looks saw.
+/// Adds the states of the threads to what the samples show.
 fn count(counted: &Counted, seen: &mut ServerMeasurements) {
     (seen.workers_first, seen.workers_last) = (counted.workers_first, counted.workers_last);
     (seen.workers_most, seen.born) = (counted.workers_most, counted.born);

@@ -1,4 +1,4 @@
-//! What servers of the chain are set to.
+//! Reads the settings of the chain's servers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use lastdrop_server::{
 use lastdrop_trials::size::size_of;
 use lastdrop_trials::workers::{embedded, evidence, has_workers};
 
-use crate::behind::{Member, Members};
-use crate::site::Tried;
+use crate::members::{Member, Members};
+use crate::site::ModuleTrials;
 
-/// What a server has started for one request is gone by then.
+/// Seconds after which a process that was started for one request has ended.
 const HELD_S: f64 = 3.0;
 
-/// Each server with its settings, as far as they can be read.
+/// Returns each server with its settings, as far as they can be read.
 pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<ExaminedServer> {
     let of = |(place, member): (usize, &Member)| {
         let found = &member.found;
@@ -63,7 +63,8 @@ pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<ExaminedServ
     members.all.iter().enumerate().map(of).collect()
 }
 
-/// `asked` is where others were seen to connect to it: of several pools that one counts which listens there.
+/// Copies the settings into an examined server. `asked` holds the addresses at which others connect to it: of several
+/// pools, the one that listens there counts.
 fn settle(one: &mut ExaminedServer, of: &ServerKnobs, asked: &[String]) {
     one.settings.clone_from(&of.effective.settings);
     one.directives.clone_from(&of.directives);
@@ -82,7 +83,8 @@ fn settle(one: &mut ExaminedServer, of: &ServerKnobs, asked: &[String]) {
     }
 }
 
-/// Is what somebody connects to (`127.0.0.1:9000`, `unix:/run/x.sock`) where a pool listens (the same, `9000`, `[::]:9000`, `/run/x.sock`)?
+/// True if the address that a client connects to (`127.0.0.1:9000`, `unix:/run/x.sock`) is where a pool listens (the
+/// same, `9000`, `[::]:9000`, `/run/x.sock`).
 fn is_at(via: &str, listens: &str) -> bool {
     match via.strip_prefix("unix:") {
         Some(path) => path == listens,
@@ -90,7 +92,7 @@ fn is_at(via: &str, listens: &str) -> bool {
     }
 }
 
-/// What bounds the number of workers of each server that has a pool, now that its workers have served.
+/// Returns the ceilings for the number of workers of each server with a pool, after its workers have served.
 pub fn ceilings(members: &Members) -> BTreeMap<String, Vec<WorkersCeiling>> {
     let masters: Vec<i32> = members.all.iter().map(|m| m.found.master).collect();
     let of = |member: &Member| {
@@ -102,9 +104,9 @@ pub fn ceilings(members: &Members) -> BTreeMap<String, Vec<WorkersCeiling>> {
     members.all.iter().filter(|m| m.found.kind.can_change()).filter_map(of).collect()
 }
 
-/// Has the Apache at the URL tried without the modules that it may not need, and each PHP-FPM without extensions.
-pub fn try_modules(members: &Members, url: &Url) -> Tried {
-    let mut all = Tried::default();
+/// Tries the Apache at the URL without the modules that it may not need, and each PHP-FPM without extensions.
+pub fn try_modules(members: &Members, url: &Url) -> ModuleTrials {
+    let mut all = ModuleTrials::default();
     for (place, member) in members.all.iter().enumerate() {
         let tried = match member.found.kind.name {
             "apache" if place == 0 => reference(member).and_then(|own| unused_modules(&own, url)),
@@ -119,7 +121,7 @@ pub fn try_modules(members: &Members, url: &Url) -> Tried {
     all
 }
 
-/// Folders that servers serve which connect to one of them.
+/// Returns the folders that servers serve which connect to this one.
 fn sites(members: &Members, to: usize) -> Result<Vec<PathBuf>, ServerError> {
     let before = members.links.links.iter().filter(|link| link.to == to).filter_map(|link| members.all.get(link.from));
     let mut all = Vec::new();
@@ -133,8 +135,8 @@ fn reference(member: &Member) -> Result<ServerRef, ServerError> {
     member.named.clone().map_or_else(|| member.found.name.parse().map_err(ServerError::Setting), Ok)
 }
 
-/// Processes that have a listener of a server open and are none of its own: neither below nor above it, or below it and of another program,
-/// which has been there for longer than a request takes.
+/// Returns foreign processes that have a listener of the server open: neither below nor above its master; or below it,
+/// of another program, and older than a request takes.
 fn foreign(master: i32) -> Vec<String> {
     let related = |pid: i32, of: i32| process::ancestry(pid).any(|p| p == of);
     let exe = |pid: i32| process::look(pid).and_then(|p| p.exe);
@@ -150,9 +152,9 @@ fn foreign(master: i32) -> Vec<String> {
     holders.filter(is_foreign).map(|pid| format!("{pid} {}", process::name(pid).unwrap_or_default())).collect()
 }
 
-/// Settings of the kernel that old advice names, as the server at the URL has them: a container has a network of its own. Those that the
-/// kernel has not got are absent, and those of another network that may not be entered. Whoever may not know where the server is, is told
-/// ours: it is most often there.
+/// Kernel settings that old advice names, as the server at the URL has them: a container has a network of its own.
+/// Settings that the kernel lacks are absent, and so are those of another network that may not be entered. If it is
+/// unknown where the server is, ours are returned: most often it is here.
 pub fn sysctls(members: &Members, unseen: &mut Vec<String>) -> BTreeMap<String, String> {
     let Some(front) = members.all.first() else { return sysctls_here() };
     let Ok(namespace) = Namespace::of(front.found.master) else { return sysctls_here() };

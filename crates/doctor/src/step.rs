@@ -1,4 +1,4 @@
-//! An experiment: the plan of its load, and what came of it.
+//! A step of an examination: the plan of its load, and its result.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lastdrop_model::{Kind, Run};
 
 use crate::site::Machine;
 
-/// The load of so many users for so long, or as the plan has it.
+/// Returns the plan with this many users for this time; with its own load if `users` is None.
 pub fn plan(plan: &Plan, users: Option<u32>, time: Duration) -> Plan {
     let mut plan = plan.clone();
     plan.phases.retain(|p| p.measured);
@@ -25,7 +25,7 @@ pub fn plan(plan: &Plan, users: Option<u32>, time: Duration) -> Plan {
     plan
 }
 
-/// What a run of it is called.
+/// Returns the label of the step's run.
 pub fn label(kind: StepKind) -> String {
     format!("doctor {}", name(kind))
 }
@@ -44,7 +44,7 @@ pub fn name(kind: StepKind) -> &'static str {
     }
 }
 
-/// What came of its run, with what was seen of the servers on their machine while its load was on.
+/// Makes a step from its run, and from the samples of the servers under its load.
 pub fn of(
     run: &Run,
     kind: StepKind,
@@ -54,7 +54,7 @@ pub fn of(
     machine: &Machine,
 ) -> ExaminationStep {
     let is_fleet = !run.agents.is_empty();
-    // What was stolen from other machines is no matter of the servers'.
+    // Steal on other machines does not matter to the servers.
     let steal = run.generator.steal.filter(|_| !is_fleet && !machine.away).unwrap_or(0.0);
     let own = ExaminationStep { steal, ..ExaminationStep::default() };
     let mut step = ExaminationStep {
@@ -69,7 +69,7 @@ pub fn of(
     fold::phase(phase, &mut step);
     step.connect_errors = run.generator.connect_errors.clone();
     let cores = |cpu_s: f64| if phase.duration_s > 0.0 { cpu_s / phase.duration_s } else { 0.0 };
-    // Agents of one machine are other programs to each other.
+    // Agents on one machine count as other programs to each other.
     let share_a_machine = run.agents.iter().filter(|a| a.here).count() > 1;
     step.generator = GeneratorMeasurements {
         saturated: run.generator.saturated,
@@ -82,7 +82,7 @@ pub fn of(
         lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),
         others_cores: run.generator.others_cores.filter(|_| !share_a_machine).unwrap_or(0.0),
     };
-    // Of this machine agents are known by their addresses.
+    // Agents on this machine are known by their addresses.
     let here = || run.agents.iter().filter(|a| a.here).map(|a| a.name.clone()).collect();
     let known = !machine.agents.is_empty() || machine.away;
     let machine = Machine { agents: if known { machine.agents.clone() } else { here() }, ..machine.clone() };
@@ -90,7 +90,7 @@ pub fn of(
     step
 }
 
-/// Cores of the load that are this machine's own; None: all of them.
+/// Cores that the load used on this machine. None means all of them.
 pub fn cores_beside(generator: &GeneratorMeasurements, machine: &Machine) -> Option<f64> {
     let own = generator.agents.iter().filter(|(name, _)| machine.agents.contains(name)).map(|(_, cores)| cores);
     (machine.away || !generator.agents.is_empty()).then(|| own.sum())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::{diagnose, diagnose_without, finding_kind, finding_kinds};
-use lastdrop_doctor::{Manner, Order, Trying, confirm, examine};
+use lastdrop_doctor::{ConfirmOptions, DoctorOptions, Intrusiveness, confirm, examine};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::DoctorDocument;
 use lastdrop_model::examination::Examination;
@@ -145,15 +145,15 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     }
     let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(false)?;
-    let manner = match (args.observe, args.gentle) {
-        (true, _) => Manner::Observe,
-        (_, true) => Manner::Gentle,
-        _ => Manner::Whole,
+    let intrusiveness = match (args.observe, args.gentle) {
+        (true, _) => Intrusiveness::Observe,
+        (_, true) => Intrusiveness::Gentle,
+        _ => Intrusiveness::Whole,
     };
-    let order = Order {
+    let order = DoctorOptions {
         servers: &args.servers,
         plan,
-        manner,
+        intrusiveness,
         live: args.others.live,
         ignore: args.others.ignore_source.clone(),
         databases: args.database.options()?,
@@ -177,7 +177,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     if args.confirm && stop.signal().is_none() {
         let others = OtherTrafficPolicy::from(&args.others);
         let elsewhere = reach.as_ref().map(|reach| reach as &dyn RemoteHosts);
-        let trying = Trying { others: &others, keep: args.keep, elsewhere };
+        let trying = ConfirmOptions { others: &others, keep: args.keep, elsewhere };
         confirmed = match confirm(&mut lab, &order, site.as_mut(), &trying, &mut document) {
             Err(LabError::Interrupted) => Ok(()),
             other => other,

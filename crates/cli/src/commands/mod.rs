@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use lastdrop_doctor::{Here, Order, Site, telling};
+use lastdrop_doctor::{DoctorOptions, LocalSite, Site, sample_channel};
 use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::Url;
@@ -99,11 +99,15 @@ pub fn open_stack(
 ///
 /// # Errors
 /// When the agent cannot be asked.
-pub fn site_of(reach: Option<&Reach>, order: &Order<'_>, lab: &mut Lab<'_>) -> Result<Box<dyn Site>, ServerError> {
-    let told = telling(lab);
+pub fn site_of(
+    reach: Option<&Reach>,
+    order: &DoctorOptions<'_>,
+    lab: &mut Lab<'_>,
+) -> Result<Box<dyn Site>, ServerError> {
+    let told = sample_channel(lab);
     match reach {
         Some(reach) => reach.sites(order.servers, &told),
-        None => Ok(Box::new(Here::new(order.servers, order.databases.clone(), told))),
+        None => Ok(Box::new(LocalSite::new(order.servers, order.databases.clone(), told))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::diagnose;
-use lastdrop_doctor::{Manner, Order, clues, examine, look_again, proposals, workers};
+use lastdrop_doctor::{DoctorOptions, Intrusiveness, clues, examine, examine_again, proposals, workers};
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::databases::DatabaseOptions;
@@ -256,10 +256,10 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
     }
     let store = open_store(&args.output)?;
-    let look = Order {
+    let look = DoctorOptions {
         servers: &args.servers,
         plan: plan.clone(),
-        manner: Manner::Whole,
+        intrusiveness: Intrusiveness::Whole,
         live: args.others.live,
         ignore: args.others.ignore_source.clone(),
         databases: DatabaseOptions::default(),
@@ -338,7 +338,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         .and_then(|p| p.duration)
         .map_or(BRIEF_LOOK, |block| block.clamp(SHORTEST_LOOK, BRIEF_LOOK));
     if visitors.is_some() && order.beside_visitors.is_none() {
-        brief.manner = Manner::Observe;
+        brief.intrusiveness = Intrusiveness::Observe;
     }
     // What is named needs no reason.
     let is_wanted = order.wishes.only.is_empty() && before.is_none();
@@ -389,12 +389,12 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
 /// What holds the servers back as they run now, under the same load.
 fn limit_after(
     lab: &mut Lab<'_>,
-    look: &Order<'_>,
+    look: &DoctorOptions<'_>,
     reach: Option<&Reach>,
     before: &Examination,
 ) -> Result<RemainingLimit, LabError> {
     let mut site = site_of(reach, look, lab)?;
-    let found = diagnose(&look_again(lab, look, site.as_mut(), before)?);
+    let found = diagnose(&examine_again(lab, look, site.as_mut(), before)?);
     let limit = found.findings.iter().find(|f| found.limit.as_ref() == Some(&f.id));
     let title = limit.map_or_else(|| "nothing is seen to be the limit".into(), |f| f.title.clone());
     Ok(RemainingLimit { id: found.limit.clone(), title })

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use lastdrop_doctor::{Goal, Here, Site, Tried};
+use lastdrop_doctor::{Goal, LocalSite, ModuleTrials, Site};
 use lastdrop_fleet::EngineError;
 use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
@@ -20,7 +20,7 @@ pub struct ExaminedHere(Option<Found>);
 
 #[derive(Debug)]
 struct Found {
-    site: Here,
+    site: LocalSite,
     told: Receiver<Sample>,
     url: Url,
 }
@@ -53,7 +53,7 @@ impl ExaminedHere {
         let goal = Goal { servers: wanted.iter().map(ToString::to_string).collect(), ..goal };
         let (tell, told) = channel();
         // What is asked about databases is the agent's own affair: no password comes from elsewhere.
-        let site = Here::only(&servers.named, DatabaseOptions::default(), tell);
+        let site = LocalSite::only(&servers.named, DatabaseOptions::default(), tell);
         let found = self.0.insert(Found { site, told, url: goal.url.clone() }).site.find(&goal);
         Ok(found.map(|machine| examined(Examined::Found { machine, called })))
     }
@@ -83,9 +83,9 @@ impl ExaminedHere {
             }
             Examine::Modules => {
                 let why = "which modules it could do without: the URL leads to another machine";
-                examined(Examined::Modules(Tried { unseen: vec![why.into()], ..Tried::default() }))
+                examined(Examined::Modules(ModuleTrials { unseen: vec![why.into()], ..ModuleTrials::default() }))
             }
-            Examine::Rest => examined(Examined::Rest(site.rest()?)),
+            Examine::Rest => examined(Examined::Rest(site.finish()?)),
         })
     }
 }

@@ -160,8 +160,8 @@ pub enum Examined {
     Looks(Vec<Sample>),
     Step(Box<ExaminationStep>),
     Inside(Vec<ServerProfile>),
-    Modules(doctor::Tried),
-    Rest(doctor::Rest),
+    Modules(doctor::ModuleTrials),
+    Rest(doctor::SiteSummary),
 }
 
 impl From<&ServerError> for Answer {

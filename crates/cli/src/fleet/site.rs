@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lastdrop_doctor::{Goal, Machine, Nodes, Rest, Servers, Site, Tried};
+use lastdrop_doctor::{Goal, Machine, ModuleTrials, Nodes, Servers, Site, SiteSummary};
 use lastdrop_lab::LabError;
 use lastdrop_model::Sample;
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
@@ -264,16 +264,16 @@ impl Site for Elsewhere {
         self.done(Examine::Settle)
     }
 
-    fn modules(&mut self) -> Result<Tried, LabError> {
+    fn modules(&mut self) -> Result<ModuleTrials, LabError> {
         if !self.has_modules {
-            return Ok(Tried::default());
+            return Ok(ModuleTrials::default());
         }
         if !self.acts {
             let what = "which modules it could do without: a second instance is started for that, and the agent only looks (--act)";
-            return Ok(Tried { unseen: vec![self.there(what)], ..Tried::default() });
+            return Ok(ModuleTrials { unseen: vec![self.there(what)], ..ModuleTrials::default() });
         }
         match self.ask(Examine::Modules)? {
-            Examined::Modules(Tried { modules, unseen }) => Ok(Tried {
+            Examined::Modules(ModuleTrials { modules, unseen }) => Ok(ModuleTrials {
                 modules: modules.into_iter().map(|(server, tried)| (self.name(&server), tried)).collect(),
                 unseen: unseen.iter().map(|what| self.there(what)).collect(),
             }),
@@ -281,7 +281,7 @@ impl Site for Elsewhere {
         }
     }
 
-    fn rest(&mut self) -> Result<Rest, LabError> {
+    fn finish(&mut self) -> Result<SiteSummary, LabError> {
         let mut rest = match self.ask(Examine::Rest)? {
             Examined::Rest(rest) => rest,
             other => return Err(self.odd(other)),

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Folder, Target};
-use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, Tried, examine};
+use lastdrop_doctor::{
+    DoctorOptions, Goal, Intrusiveness, LocalSite, Machine, ModuleTrials, Servers, Site, SiteSummary, examine,
+};
 use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab, LabError};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_looks::databases::DatabaseOptions;
@@ -36,7 +38,7 @@ impl Carrier for Late {
 }
 
 /// A machine that is asked from elsewhere: every question and every answer is written down and read again.
-struct FromElsewhere(Here);
+struct FromElsewhere(LocalSite);
 
 fn sent<T: Serialize + DeserializeOwned>(what: T) -> T {
     let text = serde_json::to_string(&what).expect("it is data");
@@ -80,12 +82,12 @@ impl Site for FromElsewhere {
         self.0.settle()
     }
 
-    fn modules(&mut self) -> Result<Tried, LabError> {
+    fn modules(&mut self) -> Result<ModuleTrials, LabError> {
         self.0.modules().map(sent)
     }
 
-    fn rest(&mut self) -> Result<Rest, LabError> {
-        self.0.rest().map(sent)
+    fn finish(&mut self) -> Result<SiteSummary, LabError> {
+        self.0.finish().map(sent)
     }
 }
 
@@ -97,10 +99,10 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
     let servers = [target.name().parse().expect("a server")];
     let mut plan = Plan::new(target.url().parse().expect("valid"), 7);
     (plan.phases[0].load, plan.keepalive) = (Load::closed(2), KeepAlive::Off);
-    let order = Order {
+    let order = DoctorOptions {
         servers: &servers,
         plan,
-        manner: Manner::Gentle,
+        intrusiveness: Intrusiveness::Gentle,
         live: false,
         ignore: Vec::new(),
         databases: DatabaseOptions::default(),
@@ -112,7 +114,7 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
         let is_late = carrier.is_some();
         let mut lab = Lab { carrier, ..Lab::new(&stop, Vec::new()) };
         let (told, _looks) = channel();
-        let mut here = Here::new(&servers, DatabaseOptions::default(), told);
+        let mut here = LocalSite::new(&servers, DatabaseOptions::default(), told);
         if !is_late {
             return examine(&mut lab, &order, &mut here).expect("an examination");
         }
