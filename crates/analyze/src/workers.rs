@@ -84,8 +84,8 @@ pub fn advise(e: &WorkersEvidence) -> Option<WorkersAdvice> {
         e.ceilings.iter().map(|c| WorkersCeiling { number: down(c.number), ..c.clone() }).collect();
     let at_work = e.request.as_ref().and_then(|cost| busy(e, cost));
     let Some((rate, busy)) = at_work else {
-        let because = "no load tells how many would be at work".into();
-        let unknown = WorkersAdvice { because, ..WorkersAdvice::default() };
+        let reason = "no load tells how many would be at work".into();
+        let unknown = WorkersAdvice { reason, ..WorkersAdvice::default() };
         return (!ceilings.is_empty()).then(|| capped(unknown, ceilings));
     };
     let idle = e.keep_alive.as_ref().map_or(0.0, |k| held(k, rate, busy));
@@ -108,7 +108,7 @@ pub fn advise(e: &WorkersEvidence) -> Option<WorkersAdvice> {
         held_by_idle_connections: need.saturating_sub(up(busy)),
         cpu_us_per_request: e.request.map(|cost| cost.cpu_s * 1e6),
         held_us_per_request: e.request.map(|cost| cost.held_s * 1e6),
-        because: because(e, rate, busy, idle),
+        reason: reason(e, rate, busy, idle),
         lower,
         ..WorkersAdvice::default()
     };
@@ -129,7 +129,7 @@ pub fn capped(advice: WorkersAdvice, mut ceilings: Vec<WorkersCeiling>) -> Worke
     WorkersAdvice { number, bound_by, too_few: advice.need.is_some_and(|need| number < need), ceilings, ..advice }
 }
 
-fn because(e: &WorkersEvidence, rate: f64, busy: f64, idle: f64) -> String {
+fn reason(e: &WorkersEvidence, rate: f64, busy: f64, idle: f64) -> String {
     let Some(cost) = &e.request else { return String::new() };
     let what = match e.rate_rps {
         Some(r) if r <= rate => format!("{rate:.1} requests/s are asked for"),
@@ -159,7 +159,7 @@ mod tests {
 
     fn ceilings(all: &[(&str, u64)]) -> Vec<WorkersCeiling> {
         all.iter()
-            .map(|(by, number)| WorkersCeiling { by: (*by).into(), number: *number, because: String::new() })
+            .map(|(by, number)| WorkersCeiling { by: (*by).into(), number: *number, reason: String::new() })
             .collect()
     }
 

@@ -31,7 +31,7 @@ fn a_live_comparison() {
         live.add(block.a.clone(), block.b.clone());
     }
     let again = live.conclude();
-    assert_eq!((again.verdict, &again.because), (kept.verdict, &kept.because));
+    assert_eq!((again.verdict, &again.reason), (kept.verdict, &kept.reason));
     for (name, m) in &kept.metrics {
         assert!(same(again.metrics[name].ratio, m.ratio) && same(again.metrics[name].interval[0], m.interval[0]));
         assert_eq!(again.metrics[name].verdict, m.verdict);

@@ -476,7 +476,7 @@ fn as_many_workers_are_advised_as_are_needed_and_as_ceilings_allow() {
             .map(|(by, number)| WorkersCeiling {
                 by: (*by).into(),
                 number: *number,
-                because: format!("{by} allows {number}"),
+                reason: format!("{by} allows {number}"),
             })
             .collect();
         let main = main_of(&mut all);

@@ -27,7 +27,7 @@ pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal
             continue;
         }
         let expected = finding.expect.as_ref().map(|e| e.ratio);
-        all.push(Proposal { settings, because: finding.title.clone(), finding: finding.id.clone(), expected });
+        all.push(Proposal { settings, reason: finding.title.clone(), finding: finding.id.clone(), expected });
     }
     all.sort_by(|a, b| b.expected.unwrap_or(1.0).total_cmp(&a.expected.unwrap_or(1.0)));
     all

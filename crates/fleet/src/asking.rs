@@ -45,7 +45,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// The reason why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    #[error("agent {agent}: it is lost, nothing was heard of it for {} s{}", silent.as_secs(), because(.last))]
+    #[error("agent {agent}: it is lost, nothing was heard of it for {} s{}", silent.as_secs(), reason(.last))]
     Lost { agent: String, silent: Duration, last: Option<String> },
     #[error(
         "agent {agent}: it has ended the conversation, because it heard nothing of us for too long or was started anew; what it had changed \
@@ -71,7 +71,7 @@ impl AskError {
     }
 }
 
-fn because(last: &Option<String>) -> String {
+fn reason(last: &Option<String>) -> String {
     last.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
 }
 

@@ -177,8 +177,8 @@ impl Lab<'_> {
             }
         }
         if repeated > 0 && self.repeats == 0 {
-            let because = "other programs stay busy".into();
-            self.tell(&Event::Decided { what: ExperimentDecision::RepeatNoMore, because });
+            let reason = "other programs stay busy".into();
+            self.tell(&Event::Decided { what: ExperimentDecision::RepeatNoMore, reason });
         }
         Ok((best, repeated))
     }

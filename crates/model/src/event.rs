@@ -66,7 +66,11 @@ pub enum Event<'a> {
     /// A measurement is repeated.
     Repeated { what: RepeatScope, rule: Cow<'a, str>, why: Cow<'a, str> },
     /// The experiment deviates from what was asked for or done before.
-    Decided { what: ExperimentDecision, because: Cow<'a, str> },
+    Decided {
+        what: ExperimentDecision,
+        #[serde(rename = "because")]
+        reason: Cow<'a, str>,
+    },
     /// The server's memory was measured, and how many workers fit.
     Sized { size: Cow<'a, SizeDocument> },
     /// Warm-up of a fresh pool: how many of its workers have answered a request.
@@ -195,7 +199,8 @@ pub struct Suspect {
     pub id: String,
     pub title: String,
     /// The strongest evidence, with its name: `processors busy 1.98`.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
     /// Percent.
     pub confidence: u8,
 }

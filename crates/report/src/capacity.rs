@@ -84,7 +84,7 @@ pub fn capacity_text(d: &CapacityDocument) -> String {
         let heading = ["requests/s", "for", "time", "answers/s", "p50", "p99", "errors", ""];
         let _ = writeln!(out, "{}", aligned(&heading, &rows));
     }
-    let _ = writeln!(out, "{}", d.because);
+    let _ = writeln!(out, "{}", d.reason);
     if let Some(rate) = d.departure_rps {
         let _ = writeln!(out, "from {rate:.1} requests/s on requests wait for a connection: response leaves service");
     }

@@ -105,7 +105,7 @@ pub fn compare_text(d: &CompareDocument) -> String {
         out.push('\n');
     }
     out.push_str(&classes_text(&d.classes));
-    let _ = writeln!(out, "{}", d.because);
+    let _ = writeln!(out, "{}", d.reason);
     if d.kind == CompareKind::Aa
         && let Some(noise) = &d.noise_floor
     {

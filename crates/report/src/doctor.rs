@@ -148,7 +148,7 @@ fn whole(f: &Finding) -> String {
     }
     if let Some(e) = &f.expect {
         let between = e.interval.map_or_else(String::new, |[low, high]| format!(" (between {low:.2} and {high:.2})"));
-        let _ = writeln!(out, "  should be  {:.2} times the throughput{between}: {}", e.ratio, e.because);
+        let _ = writeln!(out, "  should be  {:.2} times the throughput{between}: {}", e.ratio, e.reason);
     }
     if !f.check.is_empty() {
         let _ = writeln!(out, "  check      {}", f.check);

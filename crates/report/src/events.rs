@@ -24,11 +24,11 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::TrialDone { outcome } => done(outcome),
         Event::Repeated { what: RepeatScope::Run, why, .. } => format!("     {why}: measured again"),
         Event::Repeated { what: RepeatScope::Rate, why, .. } => format!("     repeated: {why}"),
-        Event::Decided { what: ExperimentDecision::RepeatNoMore, because } => {
-            format!("     {because}: from here on nothing is measured again for that")
+        Event::Decided { what: ExperimentDecision::RepeatNoMore, reason } => {
+            format!("     {reason}: from here on nothing is measured again for that")
         }
-        Event::Decided { what: ExperimentDecision::LongerBlocks, because } => because.to_string(),
-        Event::Decided { what: ExperimentDecision::GoBack, because } => format!("     going back: {because}"),
+        Event::Decided { what: ExperimentDecision::LongerBlocks, reason } => reason.to_string(),
+        Event::Decided { what: ExperimentDecision::GoBack, reason } => format!("     going back: {reason}"),
         Event::Sized { size } => format!(
             "{} ({}, {}): {} workers use {} of real memory; {} fit into {} ({}){}{}",
             size.server,

@@ -70,11 +70,11 @@ pub fn size_text(d: &SizeDocument) -> String {
 /// The recommended number of workers, and the reason.
 pub(crate) fn advice_text(advice: &WorkersAdvice) -> String {
     let mut out = format!("workers: {}\n", advice.line());
-    if !advice.because.is_empty() {
-        let _ = writeln!(out, "  need: {}", advice.because);
+    if !advice.reason.is_empty() {
+        let _ = writeln!(out, "  need: {}", advice.reason);
     }
-    for ceiling in advice.ceilings.iter().filter(|c| !c.because.is_empty()) {
-        let _ = writeln!(out, "  {} {}: {}", ceiling.by, ceiling.number, line(&ceiling.because));
+    for ceiling in advice.ceilings.iter().filter(|c| !c.reason.is_empty()) {
+        let _ = writeln!(out, "  {} {}: {}", ceiling.by, ceiling.number, line(&ceiling.reason));
     }
     for way in &advice.lower {
         let _ = writeln!(out, "  a lower need by {way}");

@@ -23,7 +23,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     }
     for clue in d.clues.iter().filter(|_| explains) {
         let server = if clue.server.is_empty() { String::new() } else { format!("{}: ", clue.server) };
-        let _ = writeln!(out, "seen: {server}{} ({})", clue.because, clue.finding);
+        let _ = writeln!(out, "seen: {server}{} ({})", clue.reason, clue.finding);
     }
     if explains || d.verdict == TuneVerdict::Planned {
         out.push_str(&explained(&d.searched));
@@ -31,7 +31,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     for p in &d.proposals {
         let gain = p.expected.filter(|ratio| *ratio >= LEAST_GAIN);
         let expected = gain.map_or(String::new(), |ratio| format!(", should give {ratio:.2} times the throughput"));
-        let _ = writeln!(out, "proposed: {}{expected}: {} ({})", describe(&p.settings), p.because, p.finding);
+        let _ = writeln!(out, "proposed: {}{expected}: {} ({})", describe(&p.settings), p.reason, p.finding);
     }
     if !d.proposals.is_empty() {
         out.push('\n');
@@ -96,7 +96,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         TuneVerdict::Inconclusive => "INCONCLUSIVE",
         TuneVerdict::Planned => "PLANNED",
     };
-    let _ = writeln!(out, "\n{verdict}: {}", d.because);
+    let _ = writeln!(out, "\n{verdict}: {}", d.reason);
     if matches!(d.verdict, TuneVerdict::NoGain | TuneVerdict::Inconclusive) {
         out.push_str(&tried_and_not(d));
     }
@@ -163,7 +163,7 @@ fn walked(v: &LiveTuning) -> String {
     let rows = v.steps.iter().map(|s| {
         let ratio = s.ratio.map_or_else(|| "–".into(), |r| format!("{r:.2}"));
         let interval = s.interval.map_or_else(|| "–".into(), |[low, high]| format!("{low:.2} to {high:.2}"));
-        vec![format!("{} {} → {}", s.name, s.from, s.to), s.pairs.to_string(), ratio, interval, s.because.clone()]
+        vec![format!("{} {} → {}", s.name, s.from, s.to), s.pairs.to_string(), ratio, interval, s.reason.clone()]
     });
     let rows: Vec<Vec<String>> = rows.collect();
     if !rows.is_empty() {
@@ -181,7 +181,7 @@ fn watched(w: &WatchPeriod) -> String {
         w.watched,
         saw(&w.before),
         saw(&w.during),
-        w.because
+        w.reason
     )
 }
 
@@ -246,10 +246,10 @@ fn explained(all: &[SearchedSetting]) -> String {
             }
             all => all.join(", "),
         };
-        let _ = writeln!(out, "searched: {}: {values}: {}", s.name, s.because);
+        let _ = writeln!(out, "searched: {}: {values}: {}", s.name, s.reason);
     }
     for s in left {
-        let _ = writeln!(out, "left alone: {}: {}", s.name, s.because);
+        let _ = writeln!(out, "left alone: {}: {}", s.name, s.reason);
     }
     out.push('\n');
     out
@@ -287,7 +287,7 @@ mod tests {
             url: "http://127.0.0.1/".into(),
             goal: Goal::Throughput,
             verdict: TuneVerdict::Improved,
-            because: "the server as it is answered nothing".into(),
+            reason: "the server as it is answered nothing".into(),
             baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),
             winner: Some(Winner {
                 settings,

@@ -290,7 +290,7 @@ impl Finder<'_, '_> {
         let held = search.as_ref().and_then(RateSearch::held);
         let failed = search.as_ref().and_then(RateSearch::lowest_failed);
         let goal = self.order.objectives.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let because = match (capacity, held) {
+        let reason = match (capacity, held) {
             (Some(rate), Some(_)) => format!(
                 "{rate:.1} requests/s meet {goal}, held for {:.0} s{}",
                 self.held_s,
@@ -341,7 +341,7 @@ impl Finder<'_, '_> {
             met: capacity.is_some(),
             capacity_rps: rate,
             interval: [rate, failed.unwrap_or(rate).max(rate)],
-            because,
+            reason,
             held_s: if held.is_some() { self.held_s } else { 0.0 },
             steps: self.steps,
             stairs: if staircase { self.stairs } else { Vec::new() },

@@ -153,7 +153,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
         metrics: comparison.metrics,
         classes: comparison.classes,
         verdict: comparison.verdict,
-        because: comparison.because,
+        reason: comparison.reason,
         smallest_difference: comparison.smallest_difference,
         blocks,
         noise_floor,

@@ -201,7 +201,7 @@ pub fn advise_of(
             .map(|c| SizeBound {
                 what: "database-connections".into(),
                 workers: c.number / document.threads_per_worker.max(1),
-                because: c.because.clone(),
+                reason: c.reason.clone(),
             })
             .into_iter()
             .collect();

@@ -51,7 +51,7 @@ pub fn evidence(adapter: &dyn Adapter, settings: &Settings, size: &SizeDocument,
         ceilings.push(WorkersCeiling {
             by: "memory".into(),
             number: fits.independent * threads,
-            because: format!("so many fit into {}", lastdrop_model::units::show_bytes(size.budget_bytes)),
+            reason: format!("so many fit into {}", lastdrop_model::units::show_bytes(size.budget_bytes)),
         });
     }
     ceilings.extend(database(master, members));
@@ -59,7 +59,7 @@ pub fn evidence(adapter: &dyn Adapter, settings: &Settings, size: &SizeDocument,
         ceilings.push(WorkersCeiling {
             by: "ServerLimit".into(),
             number: limit as u64 * threads,
-            because: format!("ServerLimit is {limit}; a higher one needs a restart"),
+            reason: format!("ServerLimit is {limit}; a higher one needs a restart"),
         });
     }
     ceilings.extend(tasks(master, size.workers.count, threads));
@@ -158,18 +158,18 @@ fn database(master: i32, members: &[i32]) -> Option<WorkersCeiling> {
     let singles: u64 = programs.iter().filter(|p| !is_pool(p)).map(|p| p.connections).sum();
     let others = programs.iter().filter(is_pool).filter(|p| p.pid != master).count() as u64;
     let (usable, pools) = (limit.usable().saturating_sub(singles), others + 1);
-    let mut because = format!("{name} takes {} connections at once ({})", limit.connections, limit.source);
+    let mut reason = format!("{name} takes {} connections at once ({})", limit.connections, limit.source);
     if limit.reserved > 0 {
-        because += &format!(", {} of them reserved", limit.reserved);
+        reason += &format!(", {} of them reserved", limit.reserved);
     }
     if singles > 0 {
-        because += &format!(", {singles} in use by other programs");
+        reason += &format!(", {singles} in use by other programs");
     }
     if pools > 1 {
-        because += &format!(", shared by {pools} pools");
+        reason += &format!(", shared by {pools} pools");
     }
-    because += "; of workers that each have one, those beyond that get errors";
-    Some(WorkersCeiling { by: "database".into(), number: usable / pools, because })
+    reason += "; of workers that each have one, those beyond that get errors";
+    Some(WorkersCeiling { by: "database".into(), number: usable / pools, reason })
 }
 
 /// How many more processes its control groups allow.
@@ -184,7 +184,7 @@ fn tasks(master: i32, processes: u64, threads: u64) -> Option<WorkersCeiling> {
     Some(WorkersCeiling {
         by: "tasks".into(),
         number: (processes + left / each) * threads,
-        because: format!("control group {path} allows {limit} tasks"),
+        reason: format!("control group {path} allows {limit} tasks"),
     })
 }
 
@@ -198,6 +198,6 @@ fn descriptors(master: i32, threads: u64) -> Option<WorkersCeiling> {
     (each < threads).then(|| WorkersCeiling {
         by: "descriptors".into(),
         number: each.max(1),
-        because: format!("a process may have {limit} files open, which is enough for {each} requests at once"),
+        reason: format!("a process may have {limit} files open, which is enough for {each} requests at once"),
     })
 }

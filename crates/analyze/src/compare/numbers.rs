@@ -43,7 +43,7 @@ pub fn numbers(a: &[Metrics], b: &[Metrics], open: bool, floor: &NoiseFloor) -> 
     metrics.extend(errors(&a[..pairs], &b[..pairs]).map(|c| ("errors".to_string(), c)));
     let mut comparison = conclude(metrics, Vec::new(), open, notes);
     if !enough {
-        comparison.because = format!(
+        comparison.reason = format!(
             "cannot tell: one number of each metric says nothing of its noise; give both sides {FEWEST} reports or more, one after \
              the other in a file"
         );
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(c.verdict, CompareVerdict::Inconclusive);
         assert!((c.metrics["rps"].ratio - 9.0).abs() < 1e-9 && c.metrics["rps"].verdict == MetricVerdict::Inconclusive);
         // A metric that one side lacks is not compared.
-        assert!(!c.metrics.contains_key("p99_us") && c.because.contains("one number"), "{c:?}");
+        assert!(!c.metrics.contains_key("p99_us") && c.reason.contains("one number"), "{c:?}");
     }
 
     #[test]

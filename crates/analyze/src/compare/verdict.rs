@@ -17,7 +17,7 @@ pub struct Comparison {
     pub metrics: BTreeMap<String, MetricComparison>,
     pub classes: Vec<ClassComparison>,
     pub verdict: CompareVerdict,
-    pub because: String,
+    pub reason: String,
     pub smallest_difference: f64,
     pub notes: Vec<String>,
 }
@@ -44,7 +44,7 @@ pub(super) fn conclude(
     let (better, worse) = (named(MetricVerdict::Better), named(MetricVerdict::Worse));
     let main = metrics.get(main_metric(open));
     let smallest_difference = main.map_or(0.0, |m| m.smallest_difference);
-    let (verdict, because) = match (better.is_empty(), worse.is_empty()) {
+    let (verdict, reason) = match (better.is_empty(), worse.is_empty()) {
         (false, false) => {
             (CompareVerdict::Mixed, format!("B is better in {}; worse in {}", better.join(", "), worse.join(", ")))
         }
@@ -74,7 +74,7 @@ pub(super) fn conclude(
             },
         ),
     };
-    Comparison { metrics, classes, verdict, because, smallest_difference, notes }
+    Comparison { metrics, classes, verdict, reason, smallest_difference, notes }
 }
 
 /// The name of a metric in a sentence.

@@ -203,7 +203,7 @@ fn compare_reports((a, sa): (&str, &Side), (b, sb): (&str, &Side), store: Option
         metrics: comparison.metrics,
         classes: comparison.classes,
         verdict: comparison.verdict,
-        because: comparison.because,
+        reason: comparison.reason,
         smallest_difference: comparison.smallest_difference,
         blocks: Vec::new(),
         noise_floor: Some(floor),
@@ -228,11 +228,11 @@ pub fn compare_runs((a, ra): (&str, &Run), (b, rb): (&str, &Run), store: Option<
         store.check_reads()?;
     }
     let mut notes = comparison.notes;
-    let (mut verdict, mut because) = (comparison.verdict, comparison.because);
+    let (mut verdict, mut reason) = (comparison.verdict, comparison.reason);
     for (name, run) in [("A", ra), ("B", rb)] {
         if run.validity.verdict == Verdict::Invalid {
             let why: Vec<&str> = run.validity.reasons.iter().map(|r| r.what.as_str()).collect();
-            because = format!("run {name} is invalid and cannot be compared: {}", why.join("; "));
+            reason = format!("run {name} is invalid and cannot be compared: {}", why.join("; "));
             verdict = CompareVerdict::Inconclusive;
         } else if run.validity.verdict == Verdict::Doubtful {
             let why: Vec<&str> = run.validity.reasons.iter().map(|r| r.what.as_str()).collect();
@@ -248,7 +248,7 @@ pub fn compare_runs((a, ra): (&str, &Run), (b, rb): (&str, &Run), store: Option<
         metrics: comparison.metrics,
         classes: comparison.classes,
         verdict,
-        because,
+        reason,
         smallest_difference: comparison.smallest_difference,
         blocks: Vec::new(),
         noise_floor: Some(floor),

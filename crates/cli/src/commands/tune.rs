@@ -378,8 +378,8 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
         // What only follows from them follows again.
         let settings: Settings = winner.settings.clone().into_iter().filter(|(name, _)| searched(name)).collect();
         if !settings.is_empty() && all.iter().all(|p| p.settings != settings) {
-            let because = format!("the tune {id} has proven it better");
-            all.push(Proposal { settings, because, finding: EARLIER.into(), expected: None });
+            let reason = format!("the tune {id} has proven it better");
+            all.push(Proposal { settings, reason, finding: EARLIER.into(), expected: None });
         }
     }
     all.truncate(MOST_EARLIER);

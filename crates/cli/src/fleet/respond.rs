@@ -100,7 +100,7 @@ impl Answerer for Here {
         let session = self.session.take()?;
         let server = session.server.to_string();
         let restored = session.end().transpose()?;
-        let because = match why {
+        let reason = match why {
             ConversationEnd::Left => "whoever changed it has left".to_string(),
             ConversationEnd::Silent(silent) => {
                 format!("nothing was heard for {} s of whoever changed it", silent.as_secs())
@@ -108,8 +108,8 @@ impl Answerer for Here {
             ConversationEnd::Agent => "the agent ends".into(),
         };
         Some(match restored {
-            Ok(_) => format!("{server}: {because}; put back as it was found"),
-            Err(e) => format!("{server}: {because}; {e}"),
+            Ok(_) => format!("{server}: {reason}; put back as it was found"),
+            Err(e) => format!("{server}: {reason}; {e}"),
         })
     }
 }

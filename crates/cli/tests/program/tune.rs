@@ -199,8 +199,8 @@ fn the_highest_rate_that_meets_the_objectives_is_searched_and_held_on_a_fresh_st
     let (rate, before) = (rate.expect("a rate that is met"), before.expect("a baseline"));
     assert!(best >= 4 && rate > 2.0 * before && before <= 50.0 && rate <= 340.0, "{before} {rate} {document:#}");
     assert_eq!((&winner["meets"]["ok"], &winner["meets"]["role"]), (&true.into(), &"confirm".into()), "{winner:#}");
-    let because = document["because"].to_string();
-    assert!(because.contains("times the rate that meets p50<600ms") && because.contains("fresh start"), "{because}");
+    let reason = document["because"].to_string();
+    assert!(reason.contains("times the rate that meets p50<600ms") && reason.contains("fresh start"), "{reason}");
     let searched = trials(&document, "baseline").chain(trials(&document, "search")).chain(trials(&document, "race"));
     for t in searched.filter(|t| t["valid"] == true) {
         let steps = t["steps"].as_array().expect("rates");

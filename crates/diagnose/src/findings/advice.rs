@@ -66,7 +66,7 @@ fn effect_of(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>, fix: &Fix, is_less
 fn workers(v: &ServerEvidence<'_>, to: i64, is_less: bool) -> FixEffect {
     let now = v.size() as i64;
     let lowest = v.about.ceilings.iter().min_by_key(|c| c.number);
-    let why = |c: &WorkersCeiling| format!("no more than {} workers: {}", c.number, c.because);
+    let why = |c: &WorkersCeiling| format!("no more than {} workers: {}", c.number, c.reason);
     match lowest {
         Some(ceiling) if !is_less && ceiling.number as i64 <= now.min(to) => {
             FixEffect::Useless(format!("more workers would not help, {}", why(ceiling)))

@@ -42,10 +42,10 @@ const QUEUE: &[&str] = &["accept-queue-overflow", "upstream-backlog-overflow", "
 pub fn clues(examination: &Examination) -> Vec<Clue> {
     let mut all: Vec<Clue> = Vec::new();
     let Some(case) = LoadEvidence::of(examination) else { return all };
-    let mut add = |server: &str, findings: &[&str], because: &str| {
+    let mut add = |server: &str, findings: &[&str], reason: &str| {
         for finding in findings {
             if !all.iter().any(|c| c.finding == *finding && c.server == server) {
-                all.push(Clue { finding: (*finding).into(), server: server.into(), because: because.into() });
+                all.push(Clue { finding: (*finding).into(), server: server.into(), reason: reason.into() });
             }
         }
     };
@@ -58,8 +58,8 @@ pub fn clues(examination: &Examination) -> Vec<Clue> {
     servers.sort_by(|a, b| b.seen.cpu_cores.unwrap_or(0.0).total_cmp(&a.seen.cpu_cores.unwrap_or(0.0)));
     let all_cores: f64 = servers.iter().filter_map(|v| v.seen.cpu_cores).sum();
     for v in &servers {
-        for (findings, because) in signs(&case, v, all_cores) {
-            add(&v.about.server, findings, &because);
+        for (findings, reason) in signs(&case, v, all_cores) {
+            add(&v.about.server, findings, &reason);
         }
     }
     all
@@ -70,18 +70,18 @@ fn signs(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>, all_cores: f64) -> Vec
     let mut all: Vec<(&'static [&'static str], String)> = Vec::new();
     let (seen, main) = (v.seen, case.main);
     let cores = seen.cpu_cores.unwrap_or(0.0);
-    if let Some((does_most, because)) = never_idle(seen, cores) {
+    if let Some((does_most, reason)) = never_idle(seen, cores) {
         if does_most {
-            all.push((ONE_CORE, because.clone()));
+            all.push((ONE_CORE, reason.clone()));
         }
-        all.push((PROCESSORS, because));
+        all.push((PROCESSORS, reason));
     }
     let used = main.busy(&v.about.cpus) + main.steal;
     if used >= NEARLY_FULL && cores >= TAKES_PART * all_cores && cores > 0.0 {
-        let because = format!("processors are {:.0} % busy, and it uses {cores:.2} of them", used.min(1.0) * 100.0);
-        all.push((PROCESSORS, because.clone()));
+        let reason = format!("processors are {:.0} % busy, and it uses {cores:.2} of them", used.min(1.0) * 100.0);
+        all.push((PROCESSORS, reason.clone()));
         if case.all.tls && v.place == 0 {
-            all.push((&["tls-bound"], because));
+            all.push((&["tls-bound"], reason));
         }
     }
     if v.has_pool() && (v.busy() >= MOST_OF_A_POOL * v.size().max(1.0) || v.queue() >= 0.5) {
@@ -100,10 +100,10 @@ fn signs(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>, all_cores: f64) -> Vec
         ));
     }
     if case.per_request(seen.born) >= BIRTHS && seen.born >= 2 {
-        let because = format!("{} workers were born for {} requests", seen.born, main.answered);
-        all.push((&["process-churn"], because.clone()));
+        let reason = format!("{} workers were born for {} requests", seen.born, main.answered);
+        all.push((&["process-churn"], reason.clone()));
         if seen.workers_last > seen.workers_first {
-            all.push((&["spawn-ramp", "fpm-spawn-lag"], because));
+            all.push((&["spawn-ramp", "fpm-spawn-lag"], reason));
         }
     }
     if v.share("peer") >= 0.5 && v.busy() >= 0.5 {
@@ -116,9 +116,9 @@ fn signs(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>, all_cores: f64) -> Vec
         all.push((&["upstream-connect-per-request"], format!("{each:.1} connections a request are opened behind it")));
     }
     if main.keepalive && v.place == 0 && case.per_request(main.connections) >= CONNECTS && main.answered >= 20 {
-        let because =
+        let reason =
             format!("clients that keep connections had to open {} for {} requests", main.connections, main.answered);
-        all.push((&["keepalive-off"], because));
+        all.push((&["keepalive-off"], reason));
     }
     let kept = seen.waiting("client kept").max(seen.scoreboard.get("K").copied().unwrap_or(0.0));
     if kept >= 0.3 * v.size().max(1.0) && v.has_pool() {
@@ -142,11 +142,11 @@ fn never_idle(seen: &ServerMeasurements, cores: f64) -> Option<(bool, String)> {
         return Some((true, format!("the busiest of its processes uses {hottest:.2} of a processor")));
     }
     let thread = seen.most_runnable.filter(|thread| thread.share() >= NEARLY_ONE_CORE)?;
-    let because = format!(
+    let reason = format!(
         "the busiest of its threads uses {:.2} of a processor, and waits for one {:.2} of the time",
         thread.cores, thread.run_delay
     );
-    Some((thread.cores >= MOST_OF_THE_WORK * cores, because))
+    Some((thread.cores >= MOST_OF_THE_WORK * cores, reason))
 }
 
 #[cfg(test)]
@@ -198,7 +198,7 @@ mod tests {
         ));
         for id in ["single-worker-cpu", "single-process", "cpu-saturated", "compression-bound"] {
             let clue = all.iter().find(|c| c.finding == id).unwrap_or_else(|| panic!("{id} in {all:?}"));
-            assert!(clue.server == "nginx" && clue.because.contains("0.80"), "{clue:?}");
+            assert!(clue.server == "nginx" && clue.reason.contains("0.80"), "{clue:?}");
         }
         let once = ids(&all).iter().filter(|id| **id == "cpu-saturated").count();
         assert!(once == 1 && !ids(&all).contains(&"accept-queue-overflow"), "{all:?}");
@@ -223,7 +223,7 @@ mod tests {
         let all = looked(0.4, 0.5, 0.4);
         for id in ["single-worker-cpu", "cpu-saturated", "compression-bound"] {
             let clue = all.iter().find(|c| c.finding == id).unwrap_or_else(|| panic!("{id} in {all:?}"));
-            assert!(clue.because.contains("0.40 of a processor, and waits for one 0.50 of the time"), "{clue:?}");
+            assert!(clue.reason.contains("0.40 of a processor, and waits for one 0.50 of the time"), "{clue:?}");
         }
         // One of many threads that take turns: processors are lacking, not a second worker.
         let all = looked(0.1, 0.8, 1.6);

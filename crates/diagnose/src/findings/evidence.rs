@@ -273,7 +273,7 @@ impl<'a> LoadEvidence<'a> {
 
     /// Expected throughput without some of a request's processor time. Throughput rises if processors are lacking;
     /// otherwise the time of a request falls. `spared` holds the minimum, likely and maximum seconds per request.
-    pub fn without_cpu(&self, spared: [f64; 3], because: impl Into<String>) -> Option<ExpectedGain> {
+    pub fn without_cpu(&self, spared: [f64; 3], reason: impl Into<String>) -> Option<ExpectedGain> {
         // For one user alone this is the whole time of a request; for a load that fills the processors, its processor
         // time.
         let all = if self.cpu_full() {
@@ -284,7 +284,7 @@ impl<'a> LoadEvidence<'a> {
         // Some of a request always remains.
         let ratio = |spared: f64| round(1.0 / (1.0 - (spared / all).clamp(0.0, 0.9)));
         let [least, likely, most] = spared.map(ratio);
-        (all > 0.0).then(|| ExpectedGain { ratio: likely, interval: Some([least, most]), because: because.into() })
+        (all > 0.0).then(|| ExpectedGain { ratio: likely, interval: Some([least, most]), reason: reason.into() })
     }
 
     pub fn inside(&self, server: &str) -> Option<&'a ServerProfile> {
@@ -333,7 +333,7 @@ impl<'a> LoadEvidence<'a> {
         } else {
             format!("{} users, each {} a request when nobody waits", self.main.users, show_us(service * 1e6))
         };
-        Some(ExpectedGain { ratio: round(most / now), interval: None, because: why })
+        Some(ExpectedGain { ratio: round(most / now), interval: None, reason: why })
     }
 }
 

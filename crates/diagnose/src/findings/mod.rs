@@ -147,9 +147,9 @@ fn tables_for(case: &LoadEvidence<'_>) -> &'static [&'static [Rule]] {
 
 fn suspect(id: &str, finding: &Finding) -> Suspect {
     let value = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
-    let because = finding.evidence.first().map_or(String::new(), |e| format!("{} {}", e.name, value(&e.value)));
+    let reason = finding.evidence.first().map_or(String::new(), |e| format!("{} {}", e.name, value(&e.value)));
     let confidence = (finding.confidence * 100.0).round() as u8;
-    Suspect { id: id.into(), title: finding.title.clone(), because, confidence }
+    Suspect { id: id.into(), title: finding.title.clone(), reason, confidence }
 }
 
 /// Diagnoses an examination.

@@ -118,7 +118,7 @@ fn compression(case: &LoadEvidence<'_>) -> Option<Finding> {
                 .fix(knob.map(|name| v.fix(name, json!(1))).into_iter().collect(), LESS_COMPRESSION)
                 .expected(case.bound(None).map(|mut e| {
                     e.ratio = (1.0 / (1.0 - 0.7 * share)).min(e.ratio.max(1.0 / (1.0 - 0.7 * share)));
-                    e.because = format!(
+                    e.reason = format!(
                         "{:.0} % of the time is compression, of which a low level saves about two thirds",
                         share * 100.0
                     );
@@ -154,7 +154,7 @@ fn uncompressed(case: &LoadEvidence<'_>) -> Option<Finding> {
             .expected(Some(ExpectedGain {
                 interval: None,
                 ratio: round(1.0 / (1.0 - 0.7 * share)),
-                because: format!(
+                reason: format!(
                     "{:.0} % of the time is compression, of which a low level saves about two thirds",
                     share * 100.0
                 ),
@@ -208,7 +208,7 @@ fn opcode_cache(case: &LoadEvidence<'_>) -> Option<Finding> {
                 )
                 .expected(case.bound(None).map(|mut e| {
                     e.ratio = (1.0 / (1.0 - compiles.min(0.85))).max(2.0);
-                    e.because = "what the compiler takes, and what reading its files costs".into();
+                    e.reason = "what the compiler takes, and what reading its files costs".into();
                     e
                 }))
                 .verify("files opened a request in lastdrop trace")

@@ -208,12 +208,12 @@ fn connection_kept(case: &LoadEvidence<'_>, step: &ExaminationStep, connections:
     let connect = step.connect.mean * connections;
     let all = step.response.mean;
     let ratio = round(1.0 / (1.0 - (connect / all).clamp(0.0, 0.9)));
-    let because = format!("to connect takes {} of {} per request", show_us(connect), show_us(all));
+    let reason = format!("to connect takes {} of {} per request", show_us(connect), show_us(all));
     if case.cpu_full() {
-        let because = "to open and close a connection takes some 60 µs of processor time at both ends together";
-        return case.without_cpu(BEHIND_CONNECT_S.map(|each| each * connections), because);
+        let reason = "to open and close a connection takes some 60 µs of processor time at both ends together";
+        return case.without_cpu(BEHIND_CONNECT_S.map(|each| each * connections), reason);
     }
-    (connect > 0.0 && all > 0.0).then_some(ExpectedGain { ratio, interval: None, because })
+    (connect > 0.0 && all > 0.0).then_some(ExpectedGain { ratio, interval: None, reason })
 }
 
 /// Finds workers that are replaced all the time as soon as clients do not keep their connections, by the steps with and
@@ -251,7 +251,7 @@ fn churn_without_keepalive(case: &LoadEvidence<'_>) -> Option<Finding> {
                 .expected(Some(ExpectedGain {
                     ratio: round(ratio),
                     interval: Some([1.0, round(ratio)]),
-                    because: format!(
+                    reason: format!(
                         "without keep-alive {:.1} requests/s, with it {:.1}: new workers take most of the difference",
                         closing.answered_rps, kept.answered_rps
                     ),
@@ -309,7 +309,7 @@ fn grown(case: &LoadEvidence<'_>) -> Option<ExpectedGain> {
     (now > 0.0).then(|| ExpectedGain {
         ratio: round((best / now).min(MOST_GROWN)),
         interval: None,
-        because: format!("only while it grows: {now:.1} answers/s meanwhile, {best:.1} in the steps after"),
+        reason: format!("only while it grows: {now:.1} answers/s meanwhile, {best:.1} in the steps after"),
     })
 }
 
@@ -396,7 +396,7 @@ fn delayed_ack(case: &LoadEvidence<'_>) -> Option<Finding> {
                         alone.response.p50 / (alone.response.p50 - DELAYED_ACK_US).max(0.1 * alone.response.p50),
                     ),
                     interval: None,
-                    because: format!("40 ms of {} of one user alone are the wait", show_us(alone.response.p50)),
+                    reason: format!("40 ms of {} of one user alone are the wait", show_us(alone.response.p50)),
                 }))
                 .verify("the median of one user alone")
         })
@@ -450,8 +450,8 @@ fn unshared(case: &LoadEvidence<'_>) -> Option<Finding> {
 
 /// Expected gain of a change that saves memory, but no time.
 fn spares_memory(what: impl std::fmt::Display) -> Option<ExpectedGain> {
-    let because = format!("it spares memory ({what}), and no time of a request");
-    Some(ExpectedGain { ratio: 1.0, interval: None, because })
+    let reason = format!("it spares memory ({what}), and no time of a request");
+    Some(ExpectedGain { ratio: 1.0, interval: None, reason })
 }
 
 fn unused_modules(case: &LoadEvidence<'_>) -> Option<Finding> {

@@ -83,7 +83,8 @@ pub struct CapacityDocument {
     /// The held rate, and the lowest rate that failed.
     pub interval: [f64; 2],
     /// The verdict in a sentence.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
     /// Seconds for which the capacity was held.
     pub held_s: f64,
     pub steps: Vec<CapacityStep>,

@@ -104,7 +104,8 @@ pub struct CompareDocument {
     pub classes: Vec<ClassComparison>,
     pub verdict: CompareVerdict,
     /// The verdict in a sentence.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
     /// For the main metric: `rps` in a closed loop, `p50_us` in an open loop.
     pub smallest_difference: f64,
     pub blocks: Vec<CompareBlock>,

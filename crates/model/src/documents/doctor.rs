@@ -154,7 +154,8 @@ pub struct ExpectedGain {
     /// Bounds of the ratio, if the evidence gives them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 /// Measured effect of the proposed change.

@@ -104,7 +104,8 @@ pub struct SizeBound {
     pub what: String,
     pub workers: u64,
     /// The calculation in words.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 /// A number with its 95 % interval.

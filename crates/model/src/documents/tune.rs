@@ -166,7 +166,8 @@ pub struct SearchedSetting {
     pub name: String,
     /// Values that the search could try; empty if it left the setting alone.
     pub values: Vec<String>,
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 /// A change that the doctor proposes; it is tried first.
@@ -174,7 +175,8 @@ pub struct SearchedSetting {
 pub struct Proposal {
     pub settings: Settings,
     /// The finding in words; `finding` is its id.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
     pub finding: String,
     /// Predicted throughput after the change as a ratio to now, if there is a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,7 +191,8 @@ pub struct Clue {
     /// Name of the server; empty: any server.
     pub server: String,
     /// The observation, in words.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 /// Upper estimate of a tune's effort.
@@ -232,7 +235,8 @@ pub struct WatchPeriod {
     pub during: UserMetrics,
     /// True if the previous settings were restored.
     pub went_back: bool,
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 /// One setting changed by one step while visitors use the servers.
@@ -247,7 +251,8 @@ pub struct TuneStep {
     pub pairs: usize,
     /// True if the change stayed in force for later steps.
     pub taken: bool,
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 /// Tuning of servers with real visitors.
@@ -271,7 +276,8 @@ pub struct TuneDocument {
     pub goal: Goal,
     pub verdict: TuneVerdict,
     /// The verdict in a sentence.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
     pub baseline: Option<Baseline>,
     pub winner: Option<Winner>,
     /// Each setting of the servers, with the values to try or why it was left alone.
@@ -336,7 +342,7 @@ impl TuneDocument {
         let tried = self.tried();
         let mut all: Vec<(String, Vec<&str>)> = Vec::new();
         for s in self.searched.iter().filter(|s| !tried.contains(&s.name.as_str())) {
-            let why = if s.values.is_empty() { s.because.clone() } else { self.unreached(&s.name) };
+            let why = if s.values.is_empty() { s.reason.clone() } else { self.unreached(&s.name) };
             let why = why.replace(&format!("--only {} ", s.name), "--only NAME ");
             match all.iter_mut().find(|(known, _)| *known == why) {
                 Some((_, names)) => names.push(&s.name),
@@ -367,7 +373,7 @@ mod tests {
                 "real_memory_bytes": null, "warmed": "", "role": "search", "keepalive": "off", "run": run})
         };
         let searched =
-            |name: &str, values: &[&str], because: &str| json!({"name": name, "values": values, "because": because});
+            |name: &str, values: &[&str], reason: &str| json!({"name": name, "values": values, "because": reason});
         let document: TuneDocument = serde_json::from_value(json!({
             "schema": TUNE_SCHEMA, "server": "nginx", "url": "", "verdict": "no_gain", "because": "", "baseline": null, "winner": null,
             "searched": [

@@ -30,7 +30,8 @@ pub struct WorkersAdvice {
     pub held_us_per_request: Option<f64>,
     /// The calculation of the need, with its numbers.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
     /// What would lower the need, with the resulting need.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lower: Vec<String>,
@@ -50,7 +51,8 @@ pub struct WorkersCeiling {
     pub number: u64,
     /// The calculation in words.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 impl WorkersAdvice {

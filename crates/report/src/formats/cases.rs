@@ -87,7 +87,7 @@ fn of_compare(d: &CompareDocument) -> Suite {
         let ratio = format!("B / A is {:.3} ({:.3} to {:.3})", m.ratio, m.interval[0], m.interval[1]);
         let came = match m.verdict {
             MetricVerdict::Better | MetricVerdict::NoDifference => TestOutcome::Passed,
-            MetricVerdict::Worse => TestOutcome::Failed(format!("{name} is worse: {ratio}"), d.because.clone()),
+            MetricVerdict::Worse => TestOutcome::Failed(format!("{name} is worse: {ratio}"), d.reason.clone()),
             MetricVerdict::Inconclusive => TestOutcome::Skipped("the measurement cannot tell".into()),
         };
         (name, came)
@@ -99,8 +99,8 @@ fn of_capacity(d: &CapacityDocument) -> Suite {
     let name = d.objective.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let came = match d.met {
         true => TestOutcome::Passed,
-        false if d.generator_limited || d.out_of_time => TestOutcome::Error(d.because.clone()),
-        false => TestOutcome::Failed(d.because.clone(), format!("capacity {:.1}/s", d.capacity_rps)),
+        false if d.generator_limited || d.out_of_time => TestOutcome::Error(d.reason.clone()),
+        false => TestOutcome::Failed(d.reason.clone(), format!("capacity {:.1}/s", d.capacity_rps)),
     };
     let seconds = d.steps.iter().map(|s| s.seconds).sum();
     Suite { of: d.url.clone(), seconds, cases: vec![(if name.is_empty() { "capacity".into() } else { name }, came)] }
@@ -109,8 +109,8 @@ fn of_capacity(d: &CapacityDocument) -> Suite {
 fn of_tune(d: &TuneDocument) -> Suite {
     let came = match d.verdict {
         TuneVerdict::Improved | TuneVerdict::NoGain | TuneVerdict::Planned => TestOutcome::Passed,
-        TuneVerdict::Infeasible => TestOutcome::Failed(d.because.clone(), String::new()),
-        TuneVerdict::Inconclusive => TestOutcome::Skipped(d.because.clone()),
+        TuneVerdict::Infeasible => TestOutcome::Failed(d.reason.clone(), String::new()),
+        TuneVerdict::Inconclusive => TestOutcome::Skipped(d.reason.clone()),
     };
     Suite { of: d.url.clone(), seconds: 0.0, cases: vec![("tune".into(), came)] }
 }

@@ -54,7 +54,7 @@ pub(crate) fn verdict(d: &CapacityDocument) -> Headline {
     } else {
         Headline::new(Tone::Bad, "At no rate does it do what is asked of it.")
     };
-    told.say(d.because.clone());
+    told.say(d.reason.clone());
     if d.met {
         let how = if held { format!("held for {}", seconds(d.held_s)) } else { "met, but not held".into() };
         told.number(Unit::Rate.show(d.capacity_rps), how);

@@ -91,7 +91,7 @@ pub(crate) fn verdict(d: &CompareDocument) -> Headline {
         CompareVerdict::Inconclusive => (Tone::Note, "It cannot be told from this whether B is better or worse."),
     };
     let mut told = Headline::new(tone, headline);
-    told.say(d.because.clone());
+    told.say(d.reason.clone());
     if d.interrupted {
         told.say("It was interrupted; this is what was known by then.");
     }

@@ -52,7 +52,7 @@ pub(super) fn verdict(d: &DoctorDocument) -> Headline {
         told.say(format!("To change: {}", change(fix, limit.map_or("", |l| &l.server))));
     }
     if let Some(e) = limit.and_then(|l| l.expect.as_ref()).filter(|e| e.ratio > 1.04) {
-        told.say(format!("That should give {:.1} times the throughput: {}", e.ratio, e.because));
+        told.say(format!("That should give {:.1} times the throughput: {}", e.ratio, e.reason));
     }
     for [a, b] in &d.cannot_tell {
         told.say(format!("{a} cannot be told from {b}."));
@@ -116,7 +116,7 @@ fn found(f: &Finding) -> Markup {
             h3 { (EscapedText(&f.title)) }
             @if !f.fix.is_empty() { ul { @for fix in &f.fix { li { "Change " (EscapedText(&change(fix, &f.server))) } } } }
             @if !f.advice.is_empty() { p { (EscapedText(&f.advice)) } }
-            @if let Some(e) = f.expect.as_ref().filter(|e| e.ratio > 1.04) { p { "Should be " (format!("{:.1}", e.ratio)) " times the throughput: " (EscapedText(&e.because)) } }
+            @if let Some(e) = f.expect.as_ref().filter(|e| e.ratio > 1.04) { p { "Should be " (format!("{:.1}", e.ratio)) " times the throughput: " (EscapedText(&e.reason)) } }
             @if !f.check.is_empty() { p.quiet { "To check: " (EscapedText(&f.check)) } }
             @if rows.is_empty() { (table.folded()) }
             @else { (bars("Known by", "Against the number from which each speaks for the finding, which is the line; grey does not.", &rows, &table)) }

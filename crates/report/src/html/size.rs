@@ -286,7 +286,7 @@ mod tests {
     fn there_is_one_number_of_workers_and_the_block_to_copy_has_it() {
         let suggested = Settings::from([("MaxRequestWorkers".to_string(), Setting::from(57))]);
         let ceiling =
-            |by: &str, number| WorkersCeiling { by: by.into(), number, because: format!("{by} allows {number}") };
+            |by: &str, number| WorkersCeiling { by: by.into(), number, reason: format!("{by} allows {number}") };
         let mut d = SizeDocument {
             fits: Some(SizeFits { independent: 213, worst_case: 200, ..SizeFits::default() }),
             profiles: [("dedicated".to_string(), suggested.clone())].into(),

@@ -47,7 +47,7 @@ pub(crate) fn verdict(d: &TuneDocument) -> Headline {
         TuneVerdict::Planned => (Tone::Note, "This is what would be tried. Nothing was changed.".into()),
     };
     let mut told = Headline::new(tone, headline);
-    told.say(d.because.clone());
+    told.say(d.reason.clone());
     if matches!(d.verdict, TuneVerdict::NoGain | TuneVerdict::Inconclusive) {
         let untried = d.untried();
         for (why, names) in &untried {
@@ -61,7 +61,7 @@ pub(crate) fn verdict(d: &TuneDocument) -> Headline {
         _ => {}
     }
     if let Some(w) = &d.watch {
-        told.say(format!("Watched for {:.0} s ({}): {}.", w.during.seconds, w.watched, w.because));
+        told.say(format!("Watched for {:.0} s ({}): {}.", w.during.seconds, w.watched, w.reason));
     }
     if d.interrupted {
         told.say("It was interrupted; this is what was known by then.");
@@ -109,7 +109,7 @@ fn steps(d: &TuneDocument) -> Markup {
             _ => "–".into(),
         };
         let (from, to) = (s.from.clone(), s.to.clone());
-        table.row(vec![s.name.clone(), from, to, ratio, s.pairs.to_string(), s.because.clone()]);
+        table.row(vec![s.name.clone(), from, to, ratio, s.pairs.to_string(), s.reason.clone()]);
     }
     html! {
         h2.group { "Step by step" }

@@ -88,7 +88,7 @@ impl Screen<'_> {
                 Span::styled(format!(" {}", bar(share, 6)), self.paint.fg(Color::Yellow)),
                 Span::styled(format!(" {:>3} % ", suspect.confidence), self.paint.dim()),
                 Span::styled(line(&suspect.title), style),
-                Span::styled(format!("  {}", line(&suspect.because)), self.paint.dim()),
+                Span::styled(format!("  {}", line(&suspect.reason)), self.paint.dim()),
             ];
             self.line(row, spans);
         }

@@ -137,7 +137,7 @@ fn some_diagnosis() -> LiveExperiment {
     let suspect = |id: &str, title: &str, confidence| Suspect {
         id: id.into(),
         title: title.into(),
-        because: "busy workers 8".into(),
+        reason: "busy workers 8".into(),
         confidence,
     };
     live.on_event(&Event::Suspicion {

@@ -218,7 +218,7 @@ mod tests {
     fn trials_come_back_in_their_order_until_something_differs() {
         let place = Place(std::env::temp_dir().join(format!("lastdrop-diary-{}", std::process::id())));
         let order = |resume| DiaryOrder { folder: place.0.clone(), resume };
-        let clue = Clue { finding: "cpu-saturated".into(), server: "s".into(), because: "a core is full".into() };
+        let clue = Clue { finding: "cpu-saturated".into(), server: "s".into(), reason: "a core is full".into() };
         let (seen, none) = (Hints { clues: vec![clue], ..Hints::default() }, Hints::default());
         assert!(Diary::open(&order(true), "s", "order", 1, &none).is_err(), "there is none");
         let (mut diary, seed, _) = Diary::open(&order(false), "s", "order", 1, &seen).expect("begun");

@@ -45,7 +45,7 @@ impl Tuning<'_, '_> {
                     "; {rate:.1}/s meet {goal} for {seconds:.0} s on one more fresh start with another seed (p99 {})",
                     show_us(step.p99_us)
                 );
-                self.document.because.push_str(&held);
+                self.document.reason.push_str(&held);
                 if let Some(winner) = &mut self.document.winner {
                     winner.meets = Some(step);
                 }
@@ -54,7 +54,7 @@ impl Tuning<'_, '_> {
             missed = step.why;
         }
         self.document.verdict = TuneVerdict::Inconclusive;
-        self.document.because.push_str(&format!(
+        self.document.reason.push_str(&format!(
             "; but no rate down to {:.1}/s was held on one more fresh start: {missed}",
             lowest * LOWER.powi(TRIES as i32 - 1)
         ));

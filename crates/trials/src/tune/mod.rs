@@ -131,7 +131,7 @@ pub fn tune(
         url: order.plan.url.to_string(),
         goal: order.goal,
         verdict: TuneVerdict::Inconclusive,
-        because: "it was ended before there was a result".into(),
+        reason: "it was ended before there was a result".into(),
         baseline: None,
         winner: None,
         searched: Vec::new(),
@@ -378,7 +378,7 @@ impl Tuning<'_, '_> {
             self.lab.tell(&Event::Sized { size: Cow::Borrowed(size) });
             if size.fitting() == 0 {
                 self.document.verdict = TuneVerdict::Infeasible;
-                self.document.because = format!("not even one worker fits into {}", show_bytes(size.budget_bytes));
+                self.document.reason = format!("not even one worker fits into {}", show_bytes(size.budget_bytes));
                 return Ok(None);
             }
         }
@@ -413,7 +413,7 @@ impl Tuning<'_, '_> {
         let Some(Ready { prepared, .. }) = self.ready()? else { return Ok(()) };
         let planned = if by_visitors { self.plan_steps() } else { self.plan_search(&prepared.space) };
         self.document.verdict = TuneVerdict::Planned;
-        self.document.because = self.planned_words(planned, &prepared.space);
+        self.document.reason = self.planned_words(planned, &prepared.space);
         self.document.planned = Some(planned);
         Ok(())
     }
@@ -533,9 +533,9 @@ impl Tuning<'_, '_> {
         let Some(challenger) = challenger else {
             let elapsed = began.elapsed();
             let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
-            (self.document.verdict, self.document.because) = if self.document.trials.iter().any(|t| t.cut_short) {
-                let because = "all other settings that could be measured fell short of the server as it is";
-                (TuneVerdict::NoGain, because.into())
+            (self.document.verdict, self.document.reason) = if self.document.trials.iter().any(|t| t.cut_short) {
+                let reason = "all other settings that could be measured fell short of the server as it is";
+                (TuneVerdict::NoGain, reason.into())
             } else if tried {
                 (TuneVerdict::Infeasible, "no other settings could be measured; see why in the trials".into())
             } else {
@@ -654,9 +654,9 @@ impl Tuning<'_, '_> {
     }
 
     /// Something is done otherwise than expected: told now, and in the document.
-    fn decided(&mut self, what: ExperimentDecision, because: String) {
-        self.lab.tell(&Event::Decided { what, because: because.as_str().into() });
-        self.document.notes.push(because);
+    fn decided(&mut self, what: ExperimentDecision, reason: String) {
+        self.lab.tell(&Event::Decided { what, reason: reason.as_str().into() });
+        self.document.notes.push(reason);
     }
 
     /// Share of requests that may have no answer.

@@ -122,7 +122,7 @@ impl Tuning<'_, '_> {
             if ours == 0 { "nothing".into() } else { ours.to_string() },
         );
         let d = &mut *self.document;
-        (d.verdict, d.because) = match (verdict, measured) {
+        (d.verdict, d.reason) = match (verdict, measured) {
             (RaceVerdict::Improved, r) if only_best_counts(blocks) && !self.plan.objectives.is_empty() => {
                 let so_much = r.map_or(String::new(), |r| format!("; it has {:.2} times {times}", r.ratio));
                 let said = format!(

@@ -184,7 +184,7 @@ impl Facts<'_> {
             return (Reason::Given, by_role);
         }
         if let Some(p) = self.proposals.iter().find(|p| p.settings.contains_key(name)) {
-            return (Reason::Given, named(format!("a look found: {}", p.because)));
+            return (Reason::Given, named(format!("a look found: {}", p.reason)));
         }
         let clues = self.clues(name, knob, place);
         let Some((at, clue)) = clues.first().filter(|_| by_role == Err(Left::NoReason)) else {
@@ -193,7 +193,7 @@ impl Facts<'_> {
         if let Err(why) = self.may_be_tried(name, knob) {
             return (Reason::Given, Err(why.into()));
         }
-        (Reason::Seen(Reverse(clues.len()), *at), named(format!("{} ({})", clue.because, clue.finding)))
+        (Reason::Seen(Reverse(clues.len()), *at), named(format!("{} ({})", clue.reason, clue.finding)))
     }
 
     /// The clues that a setting is worth trying for, with their places among all.
@@ -406,7 +406,7 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
             }
             Err(because) => (Vec::new(), because),
         };
-        searched.push(SearchedSetting { name, values, because });
+        searched.push(SearchedSetting { name, values, reason: because });
     }
     for (place, size) in facts.sizes {
         let is_pool = |c: &Chosen| c.role == Some(Role::PoolSize) && c.place == Some(*place);

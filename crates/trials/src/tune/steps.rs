@@ -85,7 +85,7 @@ impl Tuning<'_, '_> {
         for s in prepared.searched.iter_mut().filter(|s| !s.values.is_empty()) {
             if prepared.space.parameters.iter().any(|p| p.name == s.name && !gentle(p)) {
                 s.values.clear();
-                s.because = format!("it needs a restart, which visitors would notice; --only {} tries it", s.name);
+                s.reason = format!("it needs a restart, which visitors would notice; --only {} tries it", s.name);
             }
         }
         let parameters: Vec<Parameter> = prepared.space.parameters.iter().filter(|p| gentle(p)).cloned().collect();
@@ -206,7 +206,7 @@ impl Steps<'_, '_, '_> {
                 (step.ratio, step.pairs) = (compared.ratio.map(|r| r.ratio), compared.pairs.len());
                 step.interval = compared.ratio.map(|r| [r.low, r.high]);
                 step.taken = compared.verdict == RaceVerdict::Improved;
-                step.because = match (compared.worse, compared.verdict, compared.ratio) {
+                step.reason = match (compared.worse, compared.verdict, compared.ratio) {
                     (Some(worse), ..) => format!("put back at once: {worse}"),
                     (_, RaceVerdict::Improved, _) => "shown to be better".into(),
                     (.., Some(r)) if r.high < 1.0 => "worse".into(),
@@ -214,7 +214,7 @@ impl Steps<'_, '_, '_> {
                     _ => "cannot be told apart".into(),
                 };
             }
-            Err(LabError::Server(e)) if e.is_refusal() => step.because = format!("refused: {e}"),
+            Err(LabError::Server(e)) if e.is_refusal() => step.reason = format!("refused: {e}"),
             Err(e) => return Err(e),
         }
         let taken = step.taken;
@@ -233,12 +233,12 @@ impl Steps<'_, '_, '_> {
     fn prove(&mut self) -> Result<(), LabError> {
         let settings = self.current.clone();
         if let Some(hurts) = self.hurts.take() {
-            (self.tuning.document.verdict, self.tuning.document.because) = (TuneVerdict::Inconclusive, hurts);
+            (self.tuning.document.verdict, self.tuning.document.reason) = (TuneVerdict::Inconclusive, hurts);
             return Ok(());
         }
         if settings.is_empty() {
             let tried = self.tuning.document.visited.as_ref().is_some_and(|v| !v.steps.is_empty());
-            (self.tuning.document.verdict, self.tuning.document.because) = if tried {
+            (self.tuning.document.verdict, self.tuning.document.reason) = if tried {
                 (TuneVerdict::NoGain, "no step was shown to be better for visitors".into())
             } else {
                 let elapsed = self.began.elapsed();
@@ -262,7 +262,7 @@ impl Steps<'_, '_, '_> {
                 "{ratio:.2} times as short a {what} of visitors, between {low:.2} and {high:.2} with 95 % confidence, in {pairs} pairs"
             )
         };
-        (document.verdict, document.because) = match (compared.verdict, compared.worse, compared.ratio) {
+        (document.verdict, document.reason) = match (compared.verdict, compared.worse, compared.ratio) {
             (_, Some(worse), _) => (TuneVerdict::NoGain, format!("all steps together made it worse: {worse}")),
             (RaceVerdict::Improved, _, Some(r)) => (TuneVerdict::Improved, interval(r)),
             (RaceVerdict::NoGain, _, Some(r)) => {
@@ -405,8 +405,8 @@ impl Steps<'_, '_, '_> {
         let enough = seen.latency.count() >= LEAST_REQUESTS / 2;
         let us = enough.then(|| seen.latency.quantile(self.quantile) as f64).filter(|us| *us > 0.0);
         if let Some(worse) = &worse {
-            let because = format!("{}: {worse}", describe(settings)).into();
-            self.tuning.lab.tell(&Event::Decided { what: ExperimentDecision::GoBack, because });
+            let reason = format!("{}: {worse}", describe(settings)).into();
+            self.tuning.lab.tell(&Event::Decided { what: ExperimentDecision::GoBack, reason });
         }
         let trial = Trial {
             settings: settings.clone(),

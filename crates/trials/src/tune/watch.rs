@@ -83,7 +83,7 @@ pub(super) fn keep_if_good(
     let during = Experience::sum(&looked.seconds);
     let seen = during.seen();
     let stopped = lab.stopped();
-    let because = match &looked.worse {
+    let reason = match &looked.worse {
         Some(worse) => format!("after {:.0} s it had got worse: {worse}", seen.seconds),
         None if stopped => format!(
             "the watch was ended after {:.0} s of {}; nothing had got worse, and the settings stay",
@@ -100,10 +100,10 @@ pub(super) fn keep_if_good(
         before: Experience::sum(&before).seen(),
         during: seen,
         went_back: looked.worse.is_some(),
-        because: because.clone(),
+        reason: reason.clone(),
     });
     if looked.worse.is_some() {
-        lab.tell(&Event::Decided { what: ExperimentDecision::GoBack, because: because.into() });
+        lab.tell(&Event::Decided { what: ExperimentDecision::GoBack, reason: reason.into() });
         return Ok(None);
     }
     Ok(Some(stack.commit(staying)?))
