@@ -47,7 +47,7 @@ impl Experience {
 
     /// Returns the numbers as documents report them.
     #[must_use]
-    pub fn seen(&self) -> UserMetrics {
+    pub fn metrics(&self) -> UserMetrics {
         let at = |q| (self.latency.count() > 0).then(|| self.latency.quantile(q) as f64);
         UserMetrics {
             seconds: (self.seconds * 10.0).round() / 10.0,

@@ -35,7 +35,7 @@ impl KeptPlan {
     ///
     /// # Errors
     /// When the stored plan is not complete.
-    pub fn again(&self) -> Result<Plan, NotRepeatable> {
+    pub fn repeatable(&self) -> Result<Plan, NotRepeatable> {
         if self.replay.is_some() {
             return Err(NotRepeatable::Replay);
         }
@@ -77,7 +77,7 @@ mod tests {
     fn a_plan_that_is_whole_is_what_it_was() {
         let kept = KeptPlan::from(plan());
         let read: KeptPlan = serde_json::from_str(&serde_json::to_string(&kept).expect("JSON")).expect("reads");
-        assert_eq!(read.again(), Ok(plan()));
+        assert_eq!(read.repeatable(), Ok(plan()));
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         let with = |change: fn(&mut Plan)| {
             let mut plan = plan();
             change(&mut plan);
-            KeptPlan::from(plan).again().expect_err("not whole")
+            KeptPlan::from(plan).repeatable().expect_err("not whole")
         };
         assert_eq!(with(|p| p.requests[0].headers.push(("Cookie".into(), "a=b".into()))), NotRepeatable::Secrets);
         assert_eq!(with(|p| p.requests[0].body = Body::Text("{}".into())), NotRepeatable::Secrets);
@@ -108,6 +108,6 @@ mod tests {
         };
         let mut plan = plan();
         kept(&mut plan);
-        assert!(KeptPlan::from(plan).again().is_ok(), "what was kept is there");
+        assert!(KeptPlan::from(plan).repeatable().is_ok(), "what was kept is there");
     }
 }

@@ -127,9 +127,9 @@ mod tests {
 
     /// An archive of the numbers below a bound; a page has seven.
     #[derive(Debug)]
-    struct Below(u32);
+    struct NumbersBelow(u32);
 
-    impl Archive<u32> for Below {
+    impl Archive<u32> for NumbersBelow {
         fn page(&self, from: u64) -> Vec<u32> {
             (from as u32..self.0).take(7).collect()
         }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_on_disk_comes_before_what_is_in_memory() {
-        let mut timeline = Timeline::archived(Arc::new(Below(1000)));
+        let mut timeline = Timeline::archived(Arc::new(NumbersBelow(1000)));
         for i in 0..500 {
             timeline.push(i);
             timeline.forget_older();
@@ -159,7 +159,7 @@ mod tests {
             timeline.forget_older();
         }
         assert!(timeline.iter().eq(0..500));
-        assert!(Timeline::archived(Arc::new(Below(20))).iter().eq(0..20));
+        assert!(Timeline::archived(Arc::new(NumbersBelow(20))).iter().eq(0..20));
         assert!(Timeline::<u32>::default().is_empty());
     }
 }

@@ -266,7 +266,7 @@ fn action(path: &str, word: &str, class: &str, authenticator: &Authenticator) ->
 pub fn actions(run: &Run, authenticator: &Authenticator) -> Markup {
     html! {
         a.button href=(ListQuery { first: Some(run.id.clone()), ..ListQuery::default() }.link()) { "Compare with another run" }
-        @match run.plan.again() {
+        @match run.plan.repeatable() {
             Ok(_) => (action(&format!("/run/{}/again", run.id), "Start it again", "primary", authenticator)),
             Err(why) => span.quiet { "It cannot be started again: " (why.to_string()) },
         }

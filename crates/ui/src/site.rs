@@ -282,7 +282,7 @@ impl Site {
     }
 
     fn again(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
-        if let Err(why) = store.load(id)?.plan.again() {
+        if let Err(why) = store.load(id)?.plan.repeatable() {
             return Ok(self.failure(409, &format!("It cannot be carried out again: {why}.")));
         }
         Ok(match self.started.start(self.program.again(id), store) {

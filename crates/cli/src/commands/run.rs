@@ -177,7 +177,7 @@ fn again(id: &str, output: &OutputArgs) -> Result<Plan> {
     let store = history::open(output.store.clone())?;
     let id = store.find(id)?;
     let plan = store.load(&id)?.plan;
-    Ok(plan.again().map_err(|why| UsageError(format!("run {id} cannot be carried out again: {why}")))?)
+    Ok(plan.repeatable().map_err(|why| UsageError(format!("run {id} cannot be carried out again: {why}")))?)
 }
 
 fn unfinished_log(e: &std::io::Error, part: Option<PathBuf>) -> anyhow::Error {

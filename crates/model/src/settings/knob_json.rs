@@ -36,12 +36,12 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(ToString::to_string).collect()
 }
 
-fn kept(word: String) -> &'static str {
+fn leak(word: String) -> &'static str {
     word.leak()
 }
 
-fn all_kept(words: Vec<String>) -> &'static [&'static str] {
-    words.into_iter().map(kept).collect::<Vec<_>>().leak()
+fn leak_all(words: Vec<String>) -> &'static [&'static str] {
+    words.into_iter().map(leak).collect::<Vec<_>>().leak()
 }
 
 impl Serialize for Knob {
@@ -82,26 +82,26 @@ impl From<Knob> for KnobJson {
 }
 
 impl From<KnobJson> for Knob {
-    fn from(told: KnobJson) -> Knob {
+    fn from(json: KnobJson) -> Knob {
         Knob {
-            name: kept(told.name),
-            short: told.short.map(kept),
-            role: told.role,
-            takes: match told.takes {
+            name: leak(json.name),
+            short: json.short.map(leak),
+            role: json.role,
+            takes: match json.takes {
                 KnobValuesJson::Count(least, most) => KnobValues::Count(least, most),
-                KnobValuesJson::CountOr(least, most, word) => KnobValues::CountOr(least, most, kept(word)),
+                KnobValuesJson::CountOr(least, most, word) => KnobValues::CountOr(least, most, leak(word)),
                 KnobValuesJson::Range(least, most) => KnobValues::Range(least, most),
-                KnobValuesJson::Switch { on, off } => KnobValues::Switch { on: kept(on), off: kept(off) },
-                KnobValuesJson::Choice(words) => KnobValues::Choice(all_kept(words)),
+                KnobValuesJson::Switch { on, off } => KnobValues::Switch { on: leak(on), off: leak(off) },
+                KnobValuesJson::Choice(words) => KnobValues::Choice(leak_all(words)),
             },
-            default: kept(told.default),
-            needs: told.needs,
-            constraint: kept(told.constraint),
-            effect: kept(told.effect),
-            when: told.when.map(|(name, values)| (kept(name), all_kept(values))),
-            findings: all_kept(told.findings),
-            usual: told.usual.leak(),
-            by_name: told.by_name.map(kept),
+            default: leak(json.default),
+            needs: json.needs,
+            constraint: leak(json.constraint),
+            effect: leak(json.effect),
+            when: json.when.map(|(name, values)| (leak(name), leak_all(values))),
+            findings: leak_all(json.findings),
+            usual: json.usual.leak(),
+            by_name: json.by_name.map(leak),
         }
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_knob_is_the_same_when_it_has_been_told() {
+    fn a_knob_survives_a_round_trip_through_json() {
         let plain = Knob::new("a", KnobValues::Count(1, 9), "1", ReloadClass::Restart, "c", "e");
         let all = [
             plain.with_role(Role::Backlog).called("q").only_with("pm", &["static", "dynamic"]),

@@ -152,7 +152,7 @@ impl Steps<'_, '_, '_> {
             p99_us: seen.latency.quantile(0.99) as f64,
             run: String::new(),
         });
-        document.visited = Some(LiveTuning { by, compared: name.into(), before: seen.seen(), steps: Vec::new() });
+        document.visited = Some(LiveTuning { by, compared: name.into(), before: seen.metrics(), steps: Vec::new() });
         Ok(())
     }
 

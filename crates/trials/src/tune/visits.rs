@@ -105,7 +105,7 @@ impl Looking<'_> {
             }
             let seen = Experience { seconds: second.elapsed().as_secs_f64(), ..visitors.borrow_mut().look() };
             second = Instant::now();
-            lab.tell(&Event::Visited { seen: Cow::Owned(seen.seen()) });
+            lab.tell(&Event::Visited { seen: Cow::Owned(seen.metrics()) });
             looked.take(seen, self.guard);
             if self.guard.is_some() && asked.elapsed() >= HEALTH_EVERY {
                 asked = Instant::now();

@@ -81,7 +81,7 @@ pub(super) fn keep_if_good(
     (looking.guard, looking.label, looking.time) = (Some(&guard), "tune watch", time);
     let looked = looking.look(lab, stack)?;
     let during = Experience::sum(&looked.seconds);
-    let seen = during.seen();
+    let seen = during.metrics();
     let stopped = lab.stopped();
     let reason = match &looked.worse {
         Some(worse) => format!("after {:.0} s it had got worse: {worse}", seen.seconds),
@@ -97,7 +97,7 @@ pub(super) fn keep_if_good(
     document.watch = Some(WatchPeriod {
         watched,
         asked_s: time.as_secs_f64(),
-        before: Experience::sum(&before).seen(),
+        before: Experience::sum(&before).metrics(),
         during: seen,
         went_back: looked.worse.is_some(),
         reason: reason.clone(),
