@@ -349,7 +349,7 @@ pub struct Runnable {
 #[serde(default)]
 pub struct PeerConnections {
     pub open: f64,
-    /// Connections that the peer had not accepted yet.
+    /// Connections whose handshake the peer had not answered yet (SYN_SENT).
     pub opening: f64,
 }
 
