@@ -52,7 +52,7 @@ pub(crate) struct EntryLocation {
 pub(crate) struct Journal {
     file: File,
     path: PathBuf,
-    whose: JournalId,
+    id: JournalId,
     /// The end of the last complete entry.
     end: u64,
 }
@@ -68,11 +68,11 @@ pub(crate) struct JournalBacklog {
 }
 
 impl Journal {
-    pub fn create(folder: &Path, whose: JournalId) -> io::Result<Journal> {
-        let path = folder.join(format!("{}.{}.journal", whose.run, whose.epoch));
+    pub fn create(folder: &Path, id: JournalId) -> io::Result<Journal> {
+        let path = folder.join(format!("{}.{}.journal", id.run, id.epoch));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let header = serde_json::to_vec(&whose)?;
-        let mut journal = Journal { file, path, whose, end: 0 };
+        let header = serde_json::to_vec(&id)?;
+        let mut journal = Journal { file, path, id, end: 0 };
         if let Err(e) = journal.append(HEADER, 0, &header).and_then(|_| File::open(folder)?.sync_all()) {
             let _ = std::fs::remove_file(&journal.path);
             return Err(e);
@@ -89,7 +89,7 @@ impl Journal {
         let torn = || io::Error::new(ErrorKind::InvalidData, "the journal has no whole header");
         let Some(header) = entry(&file, 0)?.filter(|e| e.kind == HEADER) else { return Err(torn()) };
         let mut end = header.end;
-        let whose: JournalId = serde_json::from_slice(&header.body[BODY_PREFIX..]).map_err(|_| torn())?;
+        let id: JournalId = serde_json::from_slice(&header.body[BODY_PREFIX..]).map_err(|_| torn())?;
         let mut left = JournalBacklog::default();
         while let Some(JournalEntry { kind, seq, body, end: next }) = entry(&file, end)? {
             match kind {
@@ -104,11 +104,11 @@ impl Journal {
             end = next;
         }
         file.set_len(end)?;
-        Ok((Journal { file, path: path.to_owned(), whose, end }, left))
+        Ok((Journal { file, path: path.to_owned(), id, end }, left))
     }
 
-    pub fn whose(&self) -> &JournalId {
-        &self.whose
+    pub fn id(&self) -> &JournalId {
+        &self.id
     }
 
     pub fn path(&self) -> &Path {
@@ -221,12 +221,12 @@ fn filled(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn whose() -> JournalId {
+    fn id() -> JournalId {
         JournalId { run: "r".into(), agent: "a".into(), epoch: 4 }
     }
 
     fn written(folder: &Path) -> PathBuf {
-        let mut journal = Journal::create(folder, whose()).expect("created");
+        let mut journal = Journal::create(folder, id()).expect("created");
         for seq in 0..5 {
             journal.append(RECORD, seq, &vec![seq as u8; 10 * seq as usize]).expect("written");
         }
@@ -239,7 +239,7 @@ mod tests {
     fn what_was_not_acknowledged_is_there_in_the_next_life() {
         let folder = tempfile::tempdir().expect("folder");
         let (mut journal, left) = Journal::open(&written(folder.path())).expect("opened");
-        assert_eq!(journal.whose(), &whose());
+        assert_eq!(journal.id(), &id());
         assert_eq!(left.pending.keys().copied().collect::<Vec<_>>(), [0, 2, 4]);
         assert_eq!((left.next, left.ended), (5, false));
         assert_eq!(journal.read(left.pending[&4]).expect("read"), (RECORD, vec![4; 40]));

@@ -22,8 +22,8 @@ const AT_ONCE: usize = 16;
 /// A journal and what remains to be published of it.
 #[derive(Debug)]
 pub(crate) struct OutgoingJournal {
-    whose: JournalId,
-    pages: Mutex<State>,
+    id: JournalId,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
@@ -75,25 +75,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl OutgoingJournal {
     pub fn new(journal: Journal) -> Arc<OutgoingJournal> {
-        let whose = journal.whose().clone();
+        let id = journal.id().clone();
         Arc::new(OutgoingJournal {
-            whose,
-            pages: Mutex::new(State { journal: Some(journal), next: 0, pending: 0, ended: false }),
+            id,
+            state: Mutex::new(State { journal: Some(journal), next: 0, pending: 0, ended: false }),
         })
     }
 
     /// Writes a record to the journal, or keeps it in memory if that fails, and queues it for publishing.
     /// Returns its sequence number, and the error if it is not on the disk.
     pub fn add(self: &Arc<Self>, outbox: &Outbox, kind: u8, record: &[u8]) -> (u64, Option<std::io::Error>) {
-        let mut pages = lock(&self.pages);
-        let seq = pages.next;
-        let written = match &mut pages.journal {
+        let mut state = lock(&self.state);
+        let seq = state.next;
+        let written = match &mut state.journal {
             Some(journal) => journal.append(kind, seq, record),
             None => Err(std::io::Error::other("the journal is closed")),
         };
-        pages.next += 1;
-        pages.pending += 1;
-        pages.ended |= kind == END;
+        state.next += 1;
+        state.pending += 1;
+        state.ended |= kind == END;
         let (content, error) = match written {
             Ok(place) => (RecordContent::Disk(place), None),
             Err(e) => (RecordContent::Memory(kind, record.to_vec()), Some(e)),
@@ -105,29 +105,29 @@ impl OutgoingJournal {
 
     /// Returns the number of records.
     pub fn next(&self) -> u64 {
-        lock(&self.pages).next
+        lock(&self.state).next
     }
 
     pub fn path(&self) -> std::path::PathBuf {
-        lock(&self.pages).journal.as_ref().map(|j| j.path().to_owned()).unwrap_or_default()
+        lock(&self.state).journal.as_ref().map(|j| j.path().to_owned()).unwrap_or_default()
     }
 
     /// Removes a journal that was never used.
     pub fn discard(&self) {
-        if let Some(journal) = lock(&self.pages).journal.take() {
+        if let Some(journal) = lock(&self.state).journal.take() {
             let _ = journal.remove();
         }
     }
 
     fn acknowledged(&self, seq: u64) {
-        let mut pages = lock(&self.pages);
-        pages.pending -= 1;
-        if let Some(journal) = &mut pages.journal {
+        let mut state = lock(&self.state);
+        state.pending -= 1;
+        if let Some(journal) = &mut state.journal {
             // Without this note the record is sent again after a restart, and recognised.
             let _ = journal.acknowledged(seq);
         }
-        if pages.ended && pages.pending == 0 {
-            drop(pages);
+        if state.ended && state.pending == 0 {
+            drop(state);
             self.discard();
         }
     }
@@ -140,10 +140,10 @@ impl Outbox {
 
     /// Takes over a journal of an earlier epoch and adds its final report.
     pub fn take_up(&self, journal: Journal, left: JournalBacklog, last_word: &[u8]) {
-        let whose = journal.whose().clone();
-        let pages =
+        let id = journal.id().clone();
+        let state =
             State { journal: Some(journal), next: left.next, pending: left.pending.len() as u64, ended: left.ended };
-        let journal = Arc::new(OutgoingJournal { whose, pages: Mutex::new(pages) });
+        let journal = Arc::new(OutgoingJournal { id, state: Mutex::new(state) });
         if left.ended && left.pending.is_empty() {
             journal.discard();
             return;
@@ -229,7 +229,7 @@ impl Outbox {
     fn read(&self, item: QueuedRecord, trouble: &mut Option<String>) -> Option<(QueuedRecord, u8, Vec<u8>)> {
         let read = match &item.content {
             RecordContent::Memory(kind, record) => Ok((*kind, record.clone())),
-            RecordContent::Disk(place) => match &lock(&item.journal.pages).journal {
+            RecordContent::Disk(place) => match &lock(&item.journal.state).journal {
                 Some(journal) => journal.read(*place),
                 None => Err(std::io::Error::other("the journal is closed")),
             },
@@ -237,8 +237,7 @@ impl Outbox {
         match read {
             Ok((kind, record)) => Some((item, kind, record)),
             Err(e) => {
-                *trouble =
-                    Some(format!("record {} of run {} cannot be read back: {e}", item.seq, item.journal.whose.run));
+                *trouble = Some(format!("record {} of run {} cannot be read back: {e}", item.seq, item.journal.id.run));
                 None
             }
         }
@@ -253,7 +252,7 @@ async fn send(link: &Link, batch: &[(QueuedRecord, u8, Vec<u8>)], twice: bool) -
     }
     let mut acknowledgements = Vec::new();
     for (item, kind, record) in batch {
-        let JournalId { run, agent, epoch } = item.journal.whose.clone();
+        let JournalId { run, agent, epoch } = item.journal.id.clone();
         let parts = split(*kind, record, link.client.max_payload());
         let mut of = PartId { run, agent, epoch, seq: item.seq, part: 0, parts: parts.len() as u32 };
         let mut sent = Vec::new();

@@ -106,7 +106,8 @@ pub(crate) fn machine(examination: &Examination) -> Option<String> {
 /// One line about a limit, for commands other than `doctor`.
 #[must_use]
 pub fn limit_line(limit: &Finding) -> String {
-    let known = limit.evidence.iter().find(|e| e.speaks()).map_or_else(String::new, |e| format!("; {}", told(e)));
+    let known =
+        limit.evidence.iter().find(|e| e.speaks()).map_or_else(String::new, |e| format!("; {}", evidence_text(e)));
     format!("limit: {} ({}{known})\n", limit.title, limit.id)
 }
 
@@ -134,7 +135,7 @@ fn whole(f: &Finding) -> String {
     let mut out = String::new();
     // At most four numbers: the decisive ones come first, and few readers look at more.
     for evidence in f.evidence.iter().filter(|e| e.speaks()).take(4) {
-        let _ = writeln!(out, "  known by   {}", told(evidence));
+        let _ = writeln!(out, "  known by   {}", evidence_text(evidence));
     }
     for against in f.against.iter().take(1) {
         let _ = writeln!(out, "  not seen   {against}");
@@ -156,7 +157,7 @@ fn whole(f: &Finding) -> String {
     out
 }
 
-fn told(e: &Evidence) -> String {
+fn evidence_text(e: &Evidence) -> String {
     let value = number(&e.value);
     let worth = match &e.threshold {
         Value::Null => String::new(),
@@ -321,11 +322,11 @@ mod tests {
 
     #[test]
     fn a_threshold_in_words_is_a_reason() {
-        assert_eq!(told(&known(json!(3), json!(2))), "connections a request: 3 (from 2)   [load]");
+        assert_eq!(evidence_text(&known(json!(3), json!(2))), "connections a request: 3 (from 2)   [load]");
         assert_eq!(
-            told(&known(json!(3), json!("more than users"))),
+            evidence_text(&known(json!(3), json!("more than users"))),
             "connections a request: 3 (more than users)   [load]"
         );
-        assert_eq!(told(&known(json!(3), json!(""))), "connections a request: 3   [load]");
+        assert_eq!(evidence_text(&known(json!(3), json!(""))), "connections a request: 3   [load]");
     }
 }

@@ -8,10 +8,10 @@ use serde_json::Value;
 /// Returns lines such as `web-2/apache differs: MaxRequestWorkers is 20, on the others 10`.
 #[must_use]
 pub fn differing_lines(all: &[NodeDifference]) -> Vec<String> {
-    all.iter().map(|d| line(&told(d))).collect()
+    all.iter().map(|d| line(&difference_text(d))).collect()
 }
 
-fn told(d: &NodeDifference) -> String {
+fn difference_text(d: &NodeDifference) -> String {
     let number = |v: &Value| v.as_f64().unwrap_or(0.0);
     let (server, name) = (&d.server, &d.name);
     match d.what {

@@ -244,8 +244,8 @@ impl JobRunner<'_> {
     }
 
     fn journal(&self, job: &Job) -> std::io::Result<Arc<OutgoingJournal>> {
-        let whose = JournalId { run: job.run.clone(), agent: job.agent.clone(), epoch: job.epoch };
-        Journal::create(&self.options.folder.join("journal"), whose).map(OutgoingJournal::new)
+        let id = JournalId { run: job.run.clone(), agent: job.agent.clone(), epoch: job.epoch };
+        Journal::create(&self.options.folder.join("journal"), id).map(OutgoingJournal::new)
     }
 
     fn end(&self, job: &Job, journal: &Arc<OutgoingJournal>, error: Option<String>) {

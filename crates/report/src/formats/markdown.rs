@@ -7,7 +7,7 @@ use super::tables::table;
 use crate::html::ReportDocument;
 
 pub(super) fn markdown(shown: &ReportDocument) -> String {
-    let told = shown.told();
+    let told = shown.headline();
     let mut out = format!("**{}: {}**\n\n", told.tone.word(), escaped(&told.headline));
     for sentence in &told.sentences {
         out += &format!("{}\n\n", escaped(sentence));

@@ -128,7 +128,7 @@ impl ReportDocument {
     }
 
     /// Returns the document's headline.
-    pub(crate) fn told(&self) -> Headline {
+    pub(crate) fn headline(&self) -> Headline {
         match self {
             ReportDocument::Run(run) => run::verdict(run),
             ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => compare::verdict(d),

@@ -62,7 +62,7 @@ pub fn draw(frame: &mut Frame<'_>, live: &LiveExperiment, manner: &ScreenOptions
             let left = Rect { width: rest.width / 2, ..rest };
             let right = Rect { x: rest.x + left.width + 2, width: rest.width - left.width - 2, ..rest };
             s.load(left);
-            s.beside(right);
+            s.right_half(right);
         }
         Pane::Overview => s.stacked(rest),
         Pane::Latency => s.load(rest),
@@ -231,7 +231,7 @@ impl Screen<'_> {
     }
 
     /// Draws the right half of a wide screen.
-    fn beside(&mut self, mut area: Rect) {
+    fn right_half(&mut self, mut area: Rect) {
         let third = area.height / 3;
         if self.live.suspicion.is_some() {
             let part = take(&mut area, third + third / 2);
