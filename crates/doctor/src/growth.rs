@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use lastdrop_model::Sample;
 use lastdrop_model::examination::Growth;
-use lastdrop_probe::group::Group;
+use lastdrop_probe::group::ProcessGroup;
 
 use crate::members::Members;
 
@@ -30,7 +30,7 @@ impl Readings {
             self.servers = members.all.iter().map(|m| (m.called.clone(), Vec::new())).collect();
         }
         for (member, (_, readings)) in members.all.iter().zip(&mut self.servers) {
-            let mut group = Group::new(member.found.master, false, member.found.helpers);
+            let mut group = ProcessGroup::new(member.found.master, false, member.found.helpers);
             group.look(true, &mut Sample::default());
             let workers = group.worker_looks();
             if let Some(master) = group.memory().iter().find(|m| m.pid == member.found.master) {

@@ -197,7 +197,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
     let mut takes_part = vec![true; members.len()];
     members.extend(scope.candidates(&members));
     takes_part.resize(members.len(), false);
-    let (mut links, mut hidden, mut asked) = (links::Following::default(), BTreeSet::new(), BTreeSet::new());
+    let (mut links, mut hidden, mut asked) = (links::LinkTracker::default(), BTreeSet::new(), BTreeSet::new());
     let mut turn = 0u32;
     loop {
         let begun = thread_cpu();

@@ -13,13 +13,13 @@ use lastdrop_diagnose::fold;
 use lastdrop_looks::databases::{DatabaseOptions, Databases};
 use lastdrop_model::Sample;
 use lastdrop_model::examination::{ExaminationStep, PeerConnections, ServerMeasurements};
-use lastdrop_probe::census::{Census, Counted, Subject as Counting};
 use lastdrop_probe::error_log::ErrorLogs;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
-use lastdrop_probe::looker::{Detail, Looker, Subject};
-use lastdrop_probe::namespace::{Made, Walks};
+use lastdrop_probe::namespace::{ConnectionCounts, ConnectionTables};
 use lastdrop_probe::process;
+use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
+use lastdrop_probe::thread_states::{ServerProcesses, ThreadStateSampler, ThreadStates};
 
 use crate::costs::Costs;
 use crate::members::{Members, endpoint};
@@ -40,12 +40,12 @@ const MOST_PEERS: usize = 64;
 #[derive(Debug, Default)]
 struct Clients {
     by_address: BTreeMap<IpAddr, u64>,
-    made: BTreeMap<SocketAddr, Made>,
+    made: BTreeMap<SocketAddr, ConnectionCounts>,
     looks: u64,
 }
 
 impl Clients {
-    fn look(&mut self, walks: &Walks, master: i32, ports: &[u16], load: &LoadSources, connects: &[String]) {
+    fn look(&mut self, walks: &ConnectionTables, master: i32, ports: &[u16], load: &LoadSources, connects: &[String]) {
         self.looks += 1;
         let (ends, made) = walks.others_and_made(master, ports).unwrap_or_default();
         for (to, now) in made {
@@ -64,7 +64,7 @@ impl Clients {
     /// Mean number of connections by the address that they lead to.
     fn peers(&self) -> BTreeMap<String, PeerConnections> {
         let mean = |n: u64| n as f64 / self.looks.max(1) as f64;
-        let seen = |made: &Made| PeerConnections { open: mean(made.open), opening: mean(made.opening) };
+        let seen = |made: &ConnectionCounts| PeerConnections { open: mean(made.open), opening: mean(made.opening) };
         self.made.iter().map(|(to, made)| (to.to_string(), seen(made))).collect()
     }
 
@@ -125,7 +125,7 @@ struct ServerSampler {
 /// Samplers of all servers. Dropping them ends their threads.
 pub struct StepSamplers {
     watched: Vec<ServerSampler>,
-    census: Census,
+    census: ThreadStateSampler,
     databases: Databases,
     softirq: Option<Vec<(u64, u64)>>,
     pub unread: Vec<String>,
@@ -136,15 +136,15 @@ impl StepSamplers {
     pub fn start(members: &Members, goal: &Goal, databases: &DatabaseOptions, told: &Sender<Sample>) -> StepSamplers {
         let url = endpoint(goal);
         let load = LoadSources::of(&goal.load_from);
-        let census = Census::start(
-            members.all.iter().map(|m| Counting { master: m.found.master, helpers: m.found.helpers }).collect(),
+        let census = ThreadStateSampler::start(
+            members.all.iter().map(|m| ServerProcesses { master: m.found.master, helpers: m.found.helpers }).collect(),
         );
-        let walks = Walks::default();
+        let walks = ConnectionTables::default();
         let rest = (PARTS * members.all.len() / host::processors().max(1) as usize) as u32;
         let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
         let watch = |(place, member): (usize, &crate::members::Member)| {
             let found = &member.found;
-            let subject = Subject {
+            let subject = SampledServer {
                 master: found.master,
                 helpers: found.helpers,
                 listeners: found.listeners.clone(),
@@ -161,28 +161,28 @@ impl StepSamplers {
             let cost_us = Arc::<AtomicU64>::default();
             let cost = Arc::clone(&cost_us);
             let work = move || {
-                let mut looker = Looker::new(&subject, Detail::Timeline);
+                let mut sampler = Sampler::new(&subject, Detail::Timeline);
                 let began = Instant::now();
                 let (mut looks, mut clients) = (Vec::new(), Clients::default());
                 let ports: Vec<u16> = subject.listeners.iter().map(std::net::SocketAddr::port).collect();
-                let (mut next, mut before) = (began + EVERY, looker.cost());
+                let (mut next, mut before) = (began + EVERY, sampler.cost());
                 loop {
                     match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
                         Ok(SamplerRequest::Begin) => {
-                            looker.look(began.elapsed().as_secs_f64(), false);
+                            sampler.sample(began.elapsed().as_secs_f64(), false);
                             looks.clear();
                             clients = Clients::default();
                         }
                         Ok(SamplerRequest::End(to)) => {
-                            looks.push(looker.look(began.elapsed().as_secs_f64(), false));
+                            looks.push(sampler.sample(began.elapsed().as_secs_f64(), false));
                             let _ = to.send(SamplerReply {
                                 looks: std::mem::take(&mut looks),
-                                unread: looker.unread(),
+                                unread: sampler.unread(),
                                 clients: std::mem::take(&mut clients),
                             });
                         }
                         Err(RecvTimeoutError::Timeout) => {
-                            let look = looker.look(began.elapsed().as_secs_f64(), false);
+                            let look = sampler.sample(began.elapsed().as_secs_f64(), false);
                             if let Some(told) = &told {
                                 // The receiver may be gone.
                                 let _ = told.send(look.clone());
@@ -197,7 +197,7 @@ impl StepSamplers {
                         }
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
-                    let so_far = looker.cost();
+                    let so_far = sampler.cost();
                     cost.store(so_far.as_micros() as u64, Ordering::Relaxed);
                     let pause = so_far.saturating_sub(before) * rest;
                     before = so_far;
@@ -317,7 +317,7 @@ impl Drop for StepSamplers {
 }
 
 /// Adds the states of the threads to what the samples show.
-fn count(counted: &Counted, seen: &mut ServerMeasurements) {
+fn count(counted: &ThreadStates, seen: &mut ServerMeasurements) {
     (seen.workers_first, seen.workers_last) = (counted.workers_first, counted.workers_last);
     (seen.workers_most, seen.born) = (counted.workers_most, counted.born);
     (seen.readings, seen.threads) = (counted.readings, counted.threads);

@@ -13,9 +13,9 @@ use lastdrop_model::documents::WatchDocument;
 use lastdrop_model::run::Pool;
 use lastdrop_model::{Plan, Sample, ServerTimeline, Timeline};
 use lastdrop_probe::listeners::{Endpoint, is_local};
-use lastdrop_probe::looker::{Detail, Looker, Subject};
-use lastdrop_probe::namespace::Walks;
+use lastdrop_probe::namespace::ConnectionTables;
 use lastdrop_probe::process::{self, Helpers};
+use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
 use lastdrop_server::{FoundServer, find_listening_at};
 
 use crate::others::Goal;
@@ -131,17 +131,23 @@ fn look_on(
     };
     tell.send(News::Found { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
-    let subject =
-        Subject { master: found.master, helpers: found.helpers, listeners, status, url, walks: Walks::default() };
-    let mut looker = Looker::new(&subject, Detail::Timeline);
+    let subject = SampledServer {
+        master: found.master,
+        helpers: found.helpers,
+        listeners,
+        status,
+        url,
+        walks: ConnectionTables::default(),
+    };
+    let mut sampler = Sampler::new(&subject, Detail::Timeline);
     let seconds = |us: u64| us as f64 / 1e6;
     // From here on differences count.
-    looker.look(seconds(clock.now_us()), false);
+    sampler.sample(seconds(clock.now_us()), false);
     loop {
         let now = clock.now_us();
         let on = sleep(Duration::from_micros(1_000_000 - now % 1_000_000), over);
-        let look = looker.look((seconds(clock.now_us()) * 1e3).round() / 1e3, false);
-        let alive = looker.is_alive();
+        let look = sampler.sample((seconds(clock.now_us()) * 1e3).round() / 1e3, false);
+        let alive = sampler.is_alive();
         // The last look covers what is left of a second; a moment is not worth one.
         if (look.span_s > 0.2 || !on) && tell.send(News::Look(Box::new(look))).is_err() {
             return None;
@@ -153,10 +159,10 @@ fn look_on(
     Some(ServerTimeline {
         name: String::new(),
         master: found.master,
-        workers: looker.workers(),
+        workers: sampler.workers(),
         looks: Timeline::default(),
-        unread: looker.unread(),
-        cost_cores: (looker.cost_cores() * 1e5).round() / 1e5,
+        unread: sampler.unread(),
+        cost_cores: (sampler.cost_cores() * 1e5).round() / 1e5,
     })
 }
 

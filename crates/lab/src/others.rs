@@ -11,7 +11,7 @@ use lastdrop_model::{Plan, Url};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::Endpoint;
-use lastdrop_probe::others::{Others, Snapshot};
+use lastdrop_probe::others::{OtherProcesses, Snapshot};
 
 /// When connections are followed, after the start of the run; beyond the last each pause is three times the one before.
 /// A server talks to its database for most of a request or keeps the connection: a few looks find it.
@@ -53,7 +53,7 @@ pub type KnownChain = Arc<Mutex<Chain>>;
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     /// By programs that have nothing to do with the run. None where they cannot be told apart.
-    pub others: Option<Others>,
+    pub others: Option<OtherProcesses>,
     /// By the server and all that it talks to, seconds. None where the server is not on this machine or not known.
     pub chain_s: Option<f64>,
 }
@@ -72,7 +72,7 @@ pub(crate) fn lock(chain: &Mutex<Chain>) -> MutexGuard<'_, Chain> {
     chain.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn is_worth_a_look(others: &Others) -> bool {
+fn is_worth_a_look(others: &OtherProcesses) -> bool {
     others.cores >= others_threshold_cores(host::processors())
 }
 

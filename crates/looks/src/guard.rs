@@ -9,7 +9,7 @@ use lastdrop_analyze::guard::{self, BrokenLimit, FreshWorkerCheck, Worker, Worke
 use lastdrop_model::event::GuardEvent;
 use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Event, Sample, WorkerSample};
-use lastdrop_probe::group::Group;
+use lastdrop_probe::group::ProcessGroup;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::{ProbeError, listeners, memory, process};
 use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
@@ -137,7 +137,7 @@ struct Guard<'a> {
     order: &'a GuardOrder,
     found: FoundServer,
     signal: Signal,
-    group: Group,
+    group: ProcessGroup,
     namespace: Namespace,
     leaving: BTreeMap<i32, Leaving>,
     /// Said already in a dry run.
@@ -174,7 +174,7 @@ pub fn guard(order: &GuardOrder, stop: &AtomicBool, tell: &mut dyn FnMut(&Event<
             found.name
         )));
     }
-    let group = Group::new(found.master, false, found.helpers);
+    let group = ProcessGroup::new(found.master, false, found.helpers);
     let mut guard = Guard {
         order,
         found,
@@ -421,7 +421,7 @@ impl Guard<'_> {
         // It may have come back as a server whose workers leave otherwise.
         self.signal = found.leave_signal().map_err(LabError::Other)?;
         self.tell(GuardEvent::Restarted { master: found.master });
-        self.group = Group::new(found.master, false, found.helpers);
+        self.group = ProcessGroup::new(found.master, false, found.helpers);
         self.found = found;
         self.leaving.clear();
         self.said.clear();

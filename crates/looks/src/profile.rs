@@ -9,7 +9,7 @@ use lastdrop_analyze::stacks::{self, Stacks};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument, ProfileShare};
 use lastdrop_model::{CaptureLevel, Event, Plan, Sample};
-use lastdrop_probe::group::Group;
+use lastdrop_probe::group::ProcessGroup;
 use lastdrop_probe::perf::{self, Perf};
 use lastdrop_probe::process;
 use lastdrop_server::{FoundServer, ServerRef, find};
@@ -52,7 +52,7 @@ pub fn profile(
         }
     };
     let served_before = served(&found);
-    let mut group = Group::new(found.master, false, found.helpers);
+    let mut group = ProcessGroup::new(found.master, false, found.helpers);
     let start = Instant::now();
     let cpu_before = cpu_s(&mut group);
     let over = Arc::new(AtomicBool::new(false));
@@ -133,7 +133,7 @@ pub fn profile(
     Ok(Profiled { document, stacks })
 }
 
-fn cpu_s(group: &mut Group) -> f64 {
+fn cpu_s(group: &mut ProcessGroup) -> f64 {
     group.look(false, &mut Sample::default());
     group.cpu_s()
 }

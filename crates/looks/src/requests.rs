@@ -113,13 +113,13 @@ impl Requests {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_probe::mod_status::Row;
+    use lastdrop_probe::mod_status::ScoreboardSlot;
     use lastdrop_probe::status::PageFormat;
 
     use super::*;
 
-    fn row(slot: &str, of_slot: u64, request: &str) -> Row {
-        Row {
+    fn row(slot: &str, of_slot: u64, request: &str) -> ScoreboardSlot {
+        ScoreboardSlot {
             slot: slot.into(),
             pid: Some(1),
             of_connection: 0,

@@ -4,8 +4,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::Settings;
 use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
-use lastdrop_probe::looker::{Detail, Looker, Subject};
-use lastdrop_probe::namespace::Walks;
+use lastdrop_probe::namespace::ConnectionTables;
+use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
 use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
 use serde::{Deserialize, Serialize};
 
@@ -57,15 +57,21 @@ pub(crate) fn kind(found: &FoundServer) -> String {
 pub struct Watcher {
     server: ServerRef,
     found: FoundServer,
-    looker: Looker,
+    sampler: Sampler,
     started: Instant,
 }
 
-fn looker(found: &FoundServer) -> Looker {
+fn sampler(found: &FoundServer) -> Sampler {
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
-    let subject =
-        Subject { master: found.master, helpers: found.helpers, listeners, status, url: None, walks: Walks::default() };
-    Looker::new(&subject, Detail::Whole)
+    let subject = SampledServer {
+        master: found.master,
+        helpers: found.helpers,
+        listeners,
+        status,
+        url: None,
+        walks: ConnectionTables::default(),
+    };
+    Sampler::new(&subject, Detail::Whole)
 }
 
 impl Watcher {
@@ -75,9 +81,9 @@ impl Watcher {
     /// When it is not found, or may not be looked at.
     pub fn start(server: &ServerRef) -> Result<Watcher, ServerError> {
         let found = find(server)?;
-        let mut looker = looker(&found);
-        looker.look(0.0, true);
-        Ok(Watcher { server: server.clone(), found, looker, started: Instant::now() })
+        let mut sampler = sampler(&found);
+        sampler.sample(0.0, true);
+        Ok(Watcher { server: server.clone(), found, sampler, started: Instant::now() })
     }
 
     #[must_use]
@@ -87,32 +93,32 @@ impl Watcher {
 
     /// Looks. With `patient`, every process's memory is read now and the status page waited for.
     pub fn look(&mut self, patient: bool) -> WatchDocument {
-        let look = self.looker.look(self.started.elapsed().as_secs_f64(), patient);
+        let look = self.sampler.sample(self.started.elapsed().as_secs_f64(), patient);
         WatchDocument {
             schema: WATCH_SCHEMA.into(),
             server: self.found.name.clone(),
             software: self.found.software.clone(),
             master: self.found.master,
             unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
-            workers: self.looker.workers(),
+            workers: self.sampler.workers(),
             look,
             databases: Vec::new(),
-            unread: self.looker.unread(),
-            cost_cores: self.looker.cost_cores(),
+            unread: self.sampler.unread(),
+            cost_cores: self.sampler.cost_cores(),
         }
     }
 
     /// Did the server's master process live at the last look?
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.looker.is_alive()
+        self.sampler.is_alive()
     }
 
     /// Looks for the server anew after its master has ended. True when it is there again.
     pub fn find_again(&mut self) -> bool {
         let Ok(found) = find(&self.server) else { return false };
-        self.looker = looker(&found);
-        self.looker.look(self.started.elapsed().as_secs_f64(), true);
+        self.sampler = sampler(&found);
+        self.sampler.sample(self.started.elapsed().as_secs_f64(), true);
         self.found = found;
         true
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::nodes::{Node, differing};
 use lastdrop_model::Settings;
 use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, WatchOutput};
-use lastdrop_probe::links::{Following, Links};
+use lastdrop_probe::links::{LinkTracker, Links};
 use lastdrop_server::{ServerError, ServerRef};
 
 use crate::databases::{DatabaseOptions, Databases, Nearby};
@@ -277,11 +277,11 @@ impl Seeker {
         let (over, is_over) = channel::<()>();
         let (of, into) = (Arc::clone(&masters), Arc::clone(&seen));
         let seek = move || {
-            let (began, mut following) = (Instant::now(), Following::default());
+            let (began, mut tracker) = (Instant::now(), LinkTracker::default());
             loop {
                 let turn = Instant::now();
                 let masters = lock(&of).clone();
-                let now = following.look(&masters);
+                let now = tracker.look(&masters);
                 let mut all = lock(&into);
                 let before = std::mem::replace(&mut *all, now);
                 all.links.extend(before.links);

@@ -10,9 +10,9 @@ use crate::process::processor_time;
 
 /// The tool's process. Dropping it ends the tool.
 #[derive(Debug)]
-pub(crate) struct Attached(pub Child);
+pub(crate) struct AttachedTool(pub Child);
 
-impl Attached {
+impl AttachedTool {
     /// Returns the processor time that the tool has used so far.
     pub fn cost(&self) -> Duration {
         i32::try_from(self.0.id()).ok().and_then(processor_time).unwrap_or_default()
@@ -29,7 +29,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedTool {
     fn drop(&mut self) {
         self.end();
     }

@@ -9,7 +9,7 @@ use lastdrop_model::CgroupSample;
 
 /// A control group on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct ControlGroup {
     /// Path of the group below the root of its hierarchy.
     pub path: String,
     /// Controllers of a v1 hierarchy; `v2` for the unified one.
@@ -21,7 +21,7 @@ pub struct Group {
 
 /// Returns the groups of a process, from its own to the visible root of each hierarchy.
 #[must_use]
-pub fn groups(pid: i32) -> Vec<Group> {
+pub fn groups(pid: i32) -> Vec<ControlGroup> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mut all = Vec::new();
@@ -41,7 +41,7 @@ pub fn groups(pid: i32) -> Vec<Group> {
         loop {
             if folder.is_dir() {
                 let (path, controller) = (shown.clone(), controller.clone());
-                all.push(Group { path, controller, folder: folder.clone(), own });
+                all.push(ControlGroup { path, controller, folder: folder.clone(), own });
                 own = false;
             }
             if folder == at || !folder.pop() {
@@ -119,15 +119,15 @@ pub fn stalls(text: &str, resource: &str) -> Vec<(String, u64)> {
 
 /// The numbers of a group at one moment; counters are totals.
 #[derive(Debug, Clone, Default)]
-pub struct Reading {
+pub struct CgroupReading {
     look: CgroupSample,
     stalls: BTreeMap<String, u64>,
 }
 
-impl Group {
+impl ControlGroup {
     /// Reads all numbers of this group.
     #[must_use]
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> CgroupReading {
         let f = &self.folder;
         let text = |file: &str| fs::read_to_string(f.join(file)).ok();
         let mut look =
@@ -200,11 +200,11 @@ impl Group {
             look.pids_limit = number(f, "pids.max");
             look.pids_refused = text("pids.events").and_then(|s| field(&s, "max"));
         }
-        Reading { look, stalls: stall }
+        CgroupReading { look, stalls: stall }
     }
 }
 
-impl Reading {
+impl CgroupReading {
     /// Returns the CPU time that the group may use, in cores; None is unlimited.
     #[must_use]
     pub fn cpu_limit_cores(&self) -> Option<f64> {
@@ -219,7 +219,7 @@ impl Reading {
 
     /// Returns what happened since an earlier reading of the same group, `span_s` seconds before.
     #[must_use]
-    pub fn since(&self, earlier: &Reading, span_s: f64) -> CgroupSample {
+    pub fn since(&self, earlier: &CgroupReading, span_s: f64) -> CgroupSample {
         let delta = |f: fn(&CgroupSample) -> Option<u64>| Some(f(&self.look)?.saturating_sub(f(&earlier.look)?));
         CgroupSample {
             throttled_us: delta(|l| l.throttled_us),

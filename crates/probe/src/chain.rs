@@ -110,7 +110,7 @@ impl Chain {
     /// Follows the connections that exist now. The listener at `to` belongs even if connections to it are closed
     /// already. Reads the open files of every process: 1 to 2 µs per file.
     pub fn look(&mut self, to: Option<&Endpoint>) {
-        let table = Table::read();
+        let table = ProcessTable::read();
         self.members.retain(|pid, start| table.starts.get(pid) == Some(start) || *start == 0);
         let mut networks = Networks::default();
         let own = service_of(std::process::id() as i32);
@@ -147,7 +147,7 @@ impl Chain {
         }
     }
 
-    fn is_below(&self, pid: i32, table: &Table) -> bool {
+    fn is_below(&self, pid: i32, table: &ProcessTable) -> bool {
         let mut up = Some(pid);
         while let Some(p) = up.filter(|p| *p > 1) {
             if self.members.contains_key(&p) {
@@ -179,7 +179,7 @@ pub struct ConnectedProgram {
 /// Lists the programs connected to a server by the connections that exist now in its network, TCP and unix.
 #[must_use]
 pub fn connected_programs(master: i32) -> Vec<ConnectedProgram> {
-    let table = Table::read();
+    let table = ProcessTable::read();
     let Some(network) = Network::read(master) else { return Vec::new() };
     let listening = inodes(master).unwrap_or_default();
     let ports: HashSet<u16> =
@@ -208,16 +208,16 @@ pub fn connected_programs(master: i32) -> Vec<ConnectedProgram> {
 
 /// Every process with its parent, and the holder of each open socket.
 #[derive(Debug, Default)]
-struct Table {
+struct ProcessTable {
     parents: HashMap<i32, i32>,
     starts: HashMap<i32, u64>,
     /// Holder of a socket. If several processes hold it, the one with the smallest pid, which usually is the oldest.
     holders: HashMap<u64, i32>,
 }
 
-impl Table {
-    fn read() -> Table {
-        let mut table = Table::default();
+impl ProcessTable {
+    fn read() -> ProcessTable {
+        let mut table = ProcessTable::default();
         for pid in stat::all_pids() {
             let Some((stat, _)) = Stat::of_any(pid) else { continue };
             table.parents.insert(pid, stat.parent);
@@ -351,7 +351,7 @@ impl Networks {
     }
 
     /// Returns the topmost process of the program that listens at `to`, as seen from lastdrop's own namespace.
-    fn listener(to: &Endpoint, table: &Table) -> Option<i32> {
+    fn listener(to: &Endpoint, table: &ProcessTable) -> Option<i32> {
         let network = Network::of_listeners(&mut SockDiag::open().ok()?).ok()?;
         let inode = match to {
             Endpoint::Tcp(address) if is_local(address) => network.listeners.get(&address.port()),
@@ -363,7 +363,7 @@ impl Networks {
 
     /// Returns the processes at the other ends of the connections that a process opened. None marks an end on this
     /// machine that cannot be seen.
-    fn ends_of(&mut self, pid: i32, inodes: &[u64], table: &Table) -> Vec<Option<i32>> {
+    fn ends_of(&mut self, pid: i32, inodes: &[u64], table: &ProcessTable) -> Vec<Option<i32>> {
         if inodes.is_empty() {
             return Vec::new();
         }
@@ -403,7 +403,7 @@ impl Networks {
 
     /// Finds the other end of a connection that leaves its namespace, to another one of this machine or to another
     /// machine.
-    fn far_end(&mut self, from: &PathBuf, socket: &TcpSocket, table: &Table) -> Option<Option<i32>> {
+    fn far_end(&mut self, from: &PathBuf, socket: &TcpSocket, table: &ProcessTable) -> Option<Option<i32>> {
         let known = self.known.get_or_insert_with(|| {
             let mut all = HashMap::new();
             for pid in table.parents.keys() {
@@ -493,12 +493,13 @@ mod tests {
     }
 
     /// A process in a network namespace of its own, which can start others there.
-    struct There(Child);
+    struct NamespaceProcess(Child);
 
-    impl There {
-        fn new() -> There {
+    impl NamespaceProcess {
+        fn new() -> NamespaceProcess {
             let own = namespace_name(std::process::id() as i32);
-            let there = There(Command::new("unshare").args(["-n", "sleep", "600"]).spawn().expect("util-linux"));
+            let there =
+                NamespaceProcess(Command::new("unshare").args(["-n", "sleep", "600"]).spawn().expect("util-linux"));
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             while namespace_name(there.0.id() as i32) == own {
                 assert!(std::time::Instant::now() < deadline, "no namespace: it wants root");
@@ -518,7 +519,7 @@ mod tests {
         }
     }
 
-    impl Drop for There {
+    impl Drop for NamespaceProcess {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -527,7 +528,7 @@ mod tests {
 
     #[test]
     fn connections_into_another_network_are_followed_also_where_their_address_is_translated() {
-        let (near, away) = (There::new(), There::new());
+        let (near, away) = (NamespaceProcess::new(), NamespaceProcess::new());
         near.does(&format!("ip link add v0 type veth peer name v0 netns {}", away.0.id()));
         for (there, own) in [(&near, 1), (&away, 2)] {
             there.does(&format!("ip addr add 10.9.0.{own}/24 dev v0 && ip link set v0 up && ip link set lo up"));

@@ -28,17 +28,17 @@ impl ConnectionLimit {
 
 /// A setting: its spellings and its default.
 #[derive(Debug, Clone, Copy)]
-struct Count {
+struct CountSetting {
     names: &'static [&'static str],
     default: u64,
 }
 
 /// A kind of database: its settings and where they are.
-struct Kind {
+struct DatabaseKind {
     service: &'static str,
-    limit: Count,
+    limit: CountSetting,
     /// Settings that reserve connections, which applications do not get.
-    reserved: &'static [Count],
+    reserved: &'static [CountSetting],
     /// A file in the data folder that overrides the configuration.
     overrides: Option<&'static str>,
     /// Configuration files that are read if the command line names none.
@@ -47,22 +47,22 @@ struct Kind {
     options: &'static [(&'static str, &'static str)],
 }
 
-const KINDS: &[Kind] = &[
-    Kind {
+const KINDS: &[DatabaseKind] = &[
+    DatabaseKind {
         service: "mysql",
-        limit: Count { names: &["max_connections", "max-connections"], default: 151 },
+        limit: CountSetting { names: &["max_connections", "max-connections"], default: 151 },
         // MariaDB and MySQL accept one connection beyond max_connections, for an administrator.
         reserved: &[],
         overrides: None,
         files: &["/etc/mysql/my.cnf", "/etc/my.cnf"],
         options: &[("--defaults-file", ""), ("--defaults-extra-file", "")],
     },
-    Kind {
+    DatabaseKind {
         service: "postgresql",
-        limit: Count { names: &["max_connections"], default: 100 },
+        limit: CountSetting { names: &["max_connections"], default: 100 },
         reserved: &[
-            Count { names: &["superuser_reserved_connections"], default: 3 },
-            Count { names: &["reserved_connections"], default: 0 },
+            CountSetting { names: &["superuser_reserved_connections"], default: 3 },
+            CountSetting { names: &["reserved_connections"], default: 0 },
         ],
         // Written by ALTER SYSTEM.
         overrides: Some("postgresql.auto.conf"),
@@ -84,14 +84,14 @@ pub fn connection_limit(pid: i32, service: &str) -> Option<ConnectionLimit> {
     Some(limit(kind, &argv))
 }
 
-fn limit(kind: &Kind, argv: &[String]) -> ConnectionLimit {
+fn limit(kind: &DatabaseKind, argv: &[String]) -> ConnectionLimit {
     let (connections, source) = value_of(kind, kind.limit, argv);
     let reserved = kind.reserved.iter().map(|count| value_of(kind, *count, argv).0).sum();
     ConnectionLimit { connections, reserved, source }
 }
 
 /// Returns the value of a setting and where it was found.
-fn value_of(kind: &Kind, count: Count, argv: &[String]) -> (u64, String) {
+fn value_of(kind: &DatabaseKind, count: CountSetting, argv: &[String]) -> (u64, String) {
     let plain = |word: &str| word.trim_start_matches('-').to_string();
     // Forms: --max-connections=25, and -c max_connections=25.
     let given = argv.iter().rev().find_map(|word| {
@@ -169,7 +169,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("lastdrop-database-{}", std::process::id()));
         fs::create_dir_all(dir.join("conf.d")).expect("a folder");
         fs::write(dir.join("my.cnf"), "[mysqld]\nmax_connections = 30\n!includedir conf.d\n").expect("written");
-        let at = |kind: &Kind, line: &str| {
+        let at = |kind: &DatabaseKind, line: &str| {
             let found = limit(kind, &words(line));
             (found.connections, found.source)
         };

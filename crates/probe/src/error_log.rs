@@ -66,7 +66,7 @@ const MOST_LOGS: usize = 16;
 
 /// Lines since the last call.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct News {
+pub struct ErrorLogLines {
     pub counts: BTreeMap<String, u64>,
     /// One sample line of each kind.
     pub samples: BTreeMap<String, String>,
@@ -104,8 +104,8 @@ impl ErrorLogs {
     }
 
     /// Returns the lines written since the last call.
-    pub fn news(&mut self) -> News {
-        let mut news = News::default();
+    pub fn news(&mut self) -> ErrorLogLines {
+        let mut news = ErrorLogLines::default();
         for (file, at) in &mut self.logs {
             let end = file.metadata().map_or(*at, |m| m.len());
             // The file was truncated: read it from its beginning.
@@ -129,7 +129,7 @@ pub fn is_for_writing(fdinfo: &str) -> bool {
     flags.and_then(|f| u32::from_str_radix(f, 8).ok()).is_some_and(|f| f & 3 != 0)
 }
 
-impl News {
+impl ErrorLogLines {
     /// Counts the known lines of a text. Most lines match nothing and are never split off.
     fn add_all(&mut self, text: &[u8]) {
         let Some(words) = WORDS.as_ref() else { return };

@@ -79,26 +79,26 @@ impl Stream for UnixStream {
 }
 
 /// A stream with a deadline for the whole exchange, also if the server sends one byte per second.
-struct Exchange {
+struct DeadlineStream {
     stream: Box<dyn Stream>,
     deadline: Instant,
 }
 
-impl Exchange {
+impl DeadlineStream {
     fn limit(&self) -> io::Result<()> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { self.stream.limit(left) }
     }
 }
 
-impl Read for Exchange {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.limit()?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Exchange {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.limit()?;
         self.stream.write(bytes)
@@ -166,7 +166,7 @@ fn output_of(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) ->
         FpmSocket::Tcp(address) => Box::new(TcpStream::connect_timeout(address, limit)?),
         FpmSocket::Unix(path) => Box::new(unix::connect(path, limit)?),
     };
-    let mut stream = Exchange { stream, deadline };
+    let mut stream = DeadlineStream { stream, deadline };
     // Role 1 is a responder. Without flags, the connection ends with the response.
     let mut request = record(BEGIN_REQUEST, &[0, 1, 0, 0, 0, 0, 0, 0]);
     // A record holds 65535 bytes at most.

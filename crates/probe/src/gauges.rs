@@ -35,13 +35,13 @@ const SEED: u64 = 12;
 
 /// Count, sum and maximum of the readings of one number.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Tally {
+pub(crate) struct ValueStats {
     pub count: u32,
     pub sum: f64,
     pub max: f64,
 }
 
-impl Tally {
+impl ValueStats {
     pub fn add(&mut self, value: f64) {
         self.count += 1;
         self.sum += value;
@@ -55,21 +55,21 @@ impl Tally {
 
 /// All readings since the last `take`.
 #[derive(Debug, Default)]
-pub(crate) struct Readings {
+pub(crate) struct GaugeReadings {
     pub count: u32,
     /// Listen queues by the inode of the listener.
-    pub listen: HashMap<u64, Tally>,
+    pub listen: HashMap<u64, ValueStats>,
     /// Sockets by the names of [`namespace::socket_counts`].
-    pub sockets: BTreeMap<String, Tally>,
+    pub sockets: BTreeMap<String, ValueStats>,
     /// Workers that run or wait for a disk, scaled to the pool if a reading covers only a part of it.
-    pub busy: Tally,
+    pub busy: ValueStats,
     /// Maximum of the readings that covered every worker.
     pub busy_max: Option<u64>,
 }
 
 /// What to read, as of the last sample.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct GaugeTargets {
     pub workers: Vec<i32>,
     /// Listeners that do not share their address.
     pub listeners: Vec<SocketAddr>,
@@ -80,9 +80,9 @@ pub(crate) struct Wanted {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    wanted: Wanted,
-    readings: Readings,
+struct GaugeState {
+    wanted: GaugeTargets,
+    readings: GaugeReadings,
     /// Processor time that reading has used so far.
     cost: Duration,
 }
@@ -90,11 +90,11 @@ struct Shared {
 /// The reading thread. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Gauges {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<GaugeState>>,
     _over: Sender<()>,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<GaugeState>) -> MutexGuard<'_, GaugeState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -112,10 +112,10 @@ impl Gauges {
     /// When the namespace cannot be entered (it needs root), or no thread can be started.
     pub fn start(master: i32, namespace: &Namespace) -> io::Result<Gauges> {
         let sockets = namespace.sock_diag()?;
-        let shared = Arc::<Mutex<Shared>>::default();
+        let shared = Arc::<Mutex<GaugeState>>::default();
         let (over, is_over) = channel::<()>();
         let counts = namespace::open_socket_counts(master).ok();
-        let mut reader = Reader { sockets, counts, files: HashMap::new(), next: 0 };
+        let mut reader = GaugeReader { sockets, counts, files: HashMap::new(), next: 0 };
         let theirs = Arc::clone(&shared);
         let work = move || {
             go_first();
@@ -137,12 +137,12 @@ impl Gauges {
         Ok(Gauges { shared, _over: over })
     }
 
-    pub fn want(&self, wanted: Wanted) {
+    pub fn want(&self, wanted: GaugeTargets) {
         lock(&self.shared).wanted = wanted;
     }
 
     /// Returns the readings since the last call.
-    pub fn take(&self) -> Readings {
+    pub fn take(&self) -> GaugeReadings {
         std::mem::take(&mut lock(&self.shared).readings)
     }
 
@@ -154,15 +154,15 @@ impl Gauges {
 
 /// One reading.
 #[derive(Debug, Default)]
-struct Seen {
+struct SingleReading {
     listen: Vec<(u64, u32)>,
     sockets: BTreeMap<String, u64>,
     /// (running workers, sampled workers, all workers).
     busy: (usize, usize, usize),
 }
 
-impl Seen {
-    fn add_to(self, readings: &mut Readings) {
+impl SingleReading {
+    fn add_to(self, readings: &mut GaugeReadings) {
         readings.count += 1;
         for (inode, queue) in self.listen {
             readings.listen.entry(inode).or_default().add(f64::from(queue));
@@ -180,7 +180,7 @@ impl Seen {
     }
 }
 
-struct Reader {
+struct GaugeReader {
     sockets: SockDiag,
     /// Kept open: opening a file of /proc costs more than reading it again.
     counts: Option<File>,
@@ -189,9 +189,9 @@ struct Reader {
     next: usize,
 }
 
-impl Reader {
-    fn read(&mut self, wanted: &Wanted) -> Seen {
-        let mut seen = Seen::default();
+impl GaugeReader {
+    fn read(&mut self, wanted: &GaugeTargets) -> SingleReading {
+        let mut seen = SingleReading::default();
         // What fails here also fails in the next sample, which reports it.
         for address in &wanted.listeners {
             let one = self.sockets.listener(address).ok().flatten();
@@ -243,14 +243,14 @@ mod tests {
 
     #[test]
     fn a_reading_of_a_part_is_scaled_and_gives_no_largest() {
-        let mut readings = Readings::default();
-        Seen { busy: (4, 16, 64), ..Seen::default() }.add_to(&mut readings);
-        Seen { busy: (8, 16, 64), listen: vec![(7, 3)], ..Seen::default() }.add_to(&mut readings);
-        Seen { listen: vec![(7, 5)], ..Seen::default() }.add_to(&mut readings);
+        let mut readings = GaugeReadings::default();
+        SingleReading { busy: (4, 16, 64), ..SingleReading::default() }.add_to(&mut readings);
+        SingleReading { busy: (8, 16, 64), listen: vec![(7, 3)], ..SingleReading::default() }.add_to(&mut readings);
+        SingleReading { listen: vec![(7, 5)], ..SingleReading::default() }.add_to(&mut readings);
         assert_eq!((readings.busy.mean(), readings.busy_max, readings.count), (Some(24.0), None, 3));
         let queue = readings.listen[&7];
         assert_eq!((queue.max, queue.mean()), (5.0, Some(4.0)));
-        Seen { busy: (2, 3, 3), ..Seen::default() }.add_to(&mut readings);
+        SingleReading { busy: (2, 3, 3), ..SingleReading::default() }.add_to(&mut readings);
         assert_eq!(readings.busy_max, Some(2));
     }
 
@@ -261,10 +261,10 @@ mod tests {
         let own = std::process::id() as i32;
         let namespace = Namespace::of(own).expect("ours");
         let gauges = Gauges::start(own, &namespace).expect("starts");
-        gauges.want(Wanted { workers: vec![own], listeners: vec![address], ..Wanted::default() });
+        gauges.want(GaugeTargets { workers: vec![own], listeners: vec![address], ..GaugeTargets::default() });
         let inode = namespace.look().expect("answers").tcp.iter().find(|l| l.address == address).expect("ours").inode;
-        let mut readings = Readings::default();
-        let mut until = |done: &dyn Fn(&Readings) -> bool| {
+        let mut readings = GaugeReadings::default();
+        let mut until = |done: &dyn Fn(&GaugeReadings) -> bool| {
             let deadline = std::time::Instant::now() + Duration::from_secs(20);
             while !done(&readings) {
                 assert!(std::time::Instant::now() < deadline, "{readings:?}");

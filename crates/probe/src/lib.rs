@@ -2,7 +2,6 @@
 //! read: a missing number is never zero.
 
 mod attached;
-pub mod census;
 pub mod cgroup;
 pub mod chain;
 pub mod database;
@@ -15,7 +14,6 @@ pub mod identity;
 pub mod kernel_log;
 pub mod links;
 pub mod listeners;
-pub mod looker;
 pub mod memory;
 pub mod mod_status;
 pub mod namespace;
@@ -23,13 +21,15 @@ pub mod others;
 pub mod perf;
 pub mod process;
 pub mod reader;
-mod sleeping;
+pub mod sampler;
 mod sock_diag;
 pub mod socket_names;
 mod stat;
 pub mod stats_socket;
 pub mod status;
 pub mod strace;
+pub mod thread_states;
+mod thread_waits;
 pub mod tool;
 pub mod unix;
 

@@ -41,13 +41,13 @@ pub fn links(masters: &[i32]) -> Links {
 /// Looks at servers repeatedly. It assigns processes to servers again only if a process was started on the machine
 /// since.
 #[derive(Debug, Default)]
-pub struct Following {
+pub struct LinkTracker {
     masters: Vec<i32>,
     newest: Option<i32>,
     processes: Vec<(i32, usize)>,
 }
 
-impl Following {
+impl LinkTracker {
     /// As [`links`].
     #[must_use]
     pub fn look(&mut self, masters: &[i32]) -> Links {
@@ -243,7 +243,7 @@ mod tests {
         let link = |from, to, via: &Endpoint| Link { from, to, via: via.clone() };
         let all = BTreeSet::from([link(0, 1, &unix), link(1, 2, &tcp)]);
         let deadline = Instant::now() + Duration::from_secs(20);
-        let mut following = Following::default();
+        let mut following = LinkTracker::default();
         let mut seen = following.look(&masters);
         while seen.links != all {
             assert!(Instant::now() < deadline, "{seen:?}");

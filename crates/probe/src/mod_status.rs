@@ -3,7 +3,7 @@
 
 /// One slot of the scoreboard.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct ScoreboardSlot {
     /// The child and its generation, such as `0-1`; the child alone names the process slot.
     pub slot: String,
     /// None if the slot has no process now.
@@ -25,7 +25,7 @@ pub struct Row {
 
 /// Reads the rows by the names of their columns. None without such a table.
 #[must_use]
-pub fn rows(html: &str) -> Option<Vec<Row>> {
+pub fn rows(html: &str) -> Option<Vec<ScoreboardSlot>> {
     let table = html.split("<table").find(|t| t.contains(">PID<") && t.contains(">Acc<"))?;
     let mut lines = table.split("<tr").skip(1);
     let names: Vec<String> = lines.next()?.split("<th").skip(1).map(|c| plain(&format!("<th{c}"))).collect();
@@ -37,7 +37,7 @@ pub fn rows(html: &str) -> Option<Vec<Row>> {
         let cell = |at: usize| cells.get(at).map(String::as_str).unwrap_or_default();
         let of = |at: usize| cell(acc).split('/').nth(at).and_then(|n| n.parse().ok()).unwrap_or(0);
         let text = |at: Option<usize>| at.map(|at| cell(at).to_string()).unwrap_or_default();
-        Row {
+        ScoreboardSlot {
             slot: cell(slot).to_string(),
             pid: cell(pid).parse().ok(),
             of_connection: of(0),

@@ -117,14 +117,14 @@ const CONNTRACK: &[(&str, &str)] =
 
 /// Connections that were opened to one address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct ConnectionCounts {
     pub open: u64,
     /// The other side has not answered the SYN yet.
     pub opening: u64,
 }
 
-impl AddAssign for Made {
-    fn add_assign(&mut self, more: Made) {
+impl AddAssign for ConnectionCounts {
+    fn add_assign(&mut self, more: ConnectionCounts) {
         self.open += more.open;
         self.opening += more.opening;
     }
@@ -172,7 +172,7 @@ fn conntrack_fill() -> Option<(u64, u64)> {
 
 /// What is visible only from inside the namespace.
 #[derive(Debug, Default, Clone)]
-pub struct Inside {
+pub struct NamespaceSnapshot {
     pub tcp: Vec<TcpListener>,
     pub unix: Vec<UnixListener>,
     pub conntrack: Option<(u64, u64)>,
@@ -198,7 +198,7 @@ pub struct UnixListener {
 
 /// The open connections of a namespace at one moment.
 #[derive(Debug)]
-struct Walk {
+struct ConnectionTable {
     sockets: Vec<TcpSocket>,
     /// Inodes of our own namespace's connections by both addresses. If the walk is of another namespace, also by their
     /// local address alone, which several may share (`open_at`). `own` has the inodes that this process has open.
@@ -208,7 +208,7 @@ struct Walk {
     is_here: bool,
 }
 
-impl Walk {
+impl ConnectionTable {
     fn others(&self, ports: &[u16]) -> Vec<SocketAddr> {
         // A local client counts only if its end is open in another process: an end of ours may be closed meanwhile.
         let is_other = |s: &&TcpSocket| {
@@ -222,12 +222,12 @@ impl Walk {
         self.sockets.iter().filter(|s| is_client(s, ports)).filter(is_other).map(|s| s.remote).collect()
     }
 
-    fn made(&self, ports: &[u16]) -> HashMap<SocketAddr, Made> {
-        let mut made: HashMap<SocketAddr, Made> = HashMap::new();
+    fn made(&self, ports: &[u16]) -> HashMap<SocketAddr, ConnectionCounts> {
+        let mut made: HashMap<SocketAddr, ConnectionCounts> = HashMap::new();
         for s in self.sockets.iter().filter(|s| !ports.contains(&s.local.port())) {
             let one = match s.state {
-                ESTABLISHED => Made { open: 1, opening: 0 },
-                SYN_SENT => Made { open: 0, opening: 1 },
+                ESTABLISHED => ConnectionCounts { open: 1, opening: 0 },
+                SYN_SENT => ConnectionCounts { open: 0, opening: 1 },
                 _ => continue,
             };
             *made.entry(s.remote).or_default() += one;
@@ -239,12 +239,12 @@ impl Walk {
 /// Connections of servers that are sampled side by side: the kernel's table is walked once for all servers in one
 /// namespace. Clones share their results.
 #[derive(Debug, Default, Clone)]
-pub struct Walks(Arc<Mutex<Walked>>);
+pub struct ConnectionTables(Arc<Mutex<CachedTables>>);
 
 /// The latest results, by the inode of the namespace.
 #[derive(Debug, Default)]
-struct Walked {
-    open: HashMap<u64, (Instant, Arc<Walk>)>,
+struct CachedTables {
+    open: HashMap<u64, (Instant, Arc<ConnectionTable>)>,
     /// TIME_WAIT connections by destination: when they were counted, and when they may be counted again.
     held: HashMap<u64, (Instant, Instant, Option<PortsInUse>)>,
 }
@@ -256,13 +256,17 @@ const SAME_PORTS: Duration = Duration::from_secs(1);
 /// Counting TIME_WAIT connections by destination may take at most one part in this many of the time.
 const PORTS_COST: u32 = 300;
 
-impl Walks {
+impl ConnectionTables {
     /// Like [`Namespace::others`], for the namespace of a process. Also returns, per address, the connections that any
     /// process in the namespace, this one included, has opened to it, established or opening.
     ///
     /// # Errors
     /// As [`Namespace::look`].
-    pub fn others_and_made(&self, pid: i32, ports: &[u16]) -> io::Result<(Vec<SocketAddr>, HashMap<SocketAddr, Made>)> {
+    pub fn others_and_made(
+        &self,
+        pid: i32,
+        ports: &[u16],
+    ) -> io::Result<(Vec<SocketAddr>, HashMap<SocketAddr, ConnectionCounts>)> {
         let walk = self.walk(&Namespace::of(pid)?)?;
         Ok((walk.others(ports), walk.made(ports)))
     }
@@ -292,7 +296,7 @@ impl Walks {
         held
     }
 
-    fn walk(&self, namespace: &Namespace) -> io::Result<Arc<Walk>> {
+    fn walk(&self, namespace: &Namespace) -> io::Result<Arc<ConnectionTable>> {
         let (inode, mut last) = self.at(namespace)?;
         if let Some((_, walk)) = last.open.get(&inode).filter(|(at, _)| at.elapsed() < SAME_WALK) {
             return Ok(Arc::clone(walk));
@@ -303,7 +307,7 @@ impl Walks {
     }
 
     /// Returns the key of a namespace and the locked results; other threads wait meanwhile.
-    fn at(&self, namespace: &Namespace) -> io::Result<(u64, MutexGuard<'_, Walked>)> {
+    fn at(&self, namespace: &Namespace) -> io::Result<(u64, MutexGuard<'_, CachedTables>)> {
         let inode = match &namespace.theirs {
             Some(file) => file.metadata()?.ino(),
             None => fs::metadata("/proc/thread-self/ns/net")?.ino(),
@@ -405,9 +409,9 @@ impl Namespace {
     ///
     /// # Errors
     /// When the namespace cannot be entered or the kernel does not answer.
-    pub fn look(&self) -> io::Result<Inside> {
+    pub fn look(&self) -> io::Result<NamespaceSnapshot> {
         let (conntrack, local_ports) = self.inside(|| Ok((conntrack_fill(), host::local_ports())))?;
-        let mut seen = Inside { conntrack, local_ports, ..Inside::default() };
+        let mut seen = NamespaceSnapshot { conntrack, local_ports, ..NamespaceSnapshot::default() };
         let mut ask = self.sock_diag()?;
         ask.tcp(StateFlags::LISTEN, 0, |s| {
             seen.tcp.push(TcpListener { address: s.local, inode: s.inode, queue: s.listen_queue() });
@@ -446,7 +450,7 @@ impl Namespace {
         self.walk().map(|walk| walk.others(ports))
     }
 
-    fn walk(&self) -> io::Result<Walk> {
+    fn walk(&self) -> io::Result<ConnectionTable> {
         let mut sockets = Vec::new();
         self.each(|s| sockets.push(*s))?;
         let own = crate::listeners::inodes(std::process::id() as i32)?;
@@ -460,7 +464,7 @@ impl Namespace {
                 open_at.insert(s.local, s.inode);
             })?;
         }
-        Ok(Walk { sockets, open, open_at, own, is_here })
+        Ok(ConnectionTable { sockets, open, open_at, own, is_here })
     }
 
     /// Returns the remote addresses of open connections to the given ports.
@@ -662,8 +666,9 @@ mod tests {
         let before = taken(own).expect("counted");
         let _client = std::net::TcpStream::connect(address).expect("connected");
         assert!(taken(own).expect("counted") > before);
-        let (others, made) = Walks::default().others_and_made(own, &[address.port()]).expect("the kernel answers");
+        let (others, made) =
+            ConnectionTables::default().others_and_made(own, &[address.port()]).expect("the kernel answers");
         // Its other end is ours.
-        assert_eq!((others, made.get(&address)), (Vec::new(), Some(&Made { open: 1, opening: 0 })));
+        assert_eq!((others, made.get(&address)), (Vec::new(), Some(&ConnectionCounts { open: 1, opening: 0 })));
     }
 }

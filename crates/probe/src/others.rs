@@ -18,7 +18,7 @@ const KERNEL_THREADS: i32 = 2;
 const LEAST_CORES: f64 = 0.005;
 
 #[derive(Debug, Clone)]
-struct Times {
+struct ProcessTimes {
     stat: Stat,
     name: String,
     /// Nanoseconds that it has run. A tick, a hundredth of a second, is too coarse if a pool of many workers serves a
@@ -26,12 +26,12 @@ struct Times {
     ran_ns: u64,
 }
 
-impl Times {
-    fn of(pid: i32) -> Option<Times> {
+impl ProcessTimes {
+    fn of(pid: i32) -> Option<ProcessTimes> {
         let (stat, name) = Stat::of_any(pid)?;
         // For a zombie, the kernel gives only ticks.
         let ran_ns = ran_ns(pid).unwrap_or(0).max(of_ticks(stat.ticks));
-        Some(Times { stat, name, ran_ns })
+        Some(ProcessTimes { stat, name, ran_ns })
     }
 
     /// Returns the nanoseconds of the process and of its children that it has waited for.
@@ -45,7 +45,7 @@ impl Times {
 pub struct Snapshot {
     at: Instant,
     machine: Option<CpuTicks>,
-    processes: HashMap<i32, Times>,
+    processes: HashMap<i32, ProcessTimes>,
 }
 
 /// A program that does not belong to the measurement.
@@ -59,7 +59,7 @@ pub struct Program {
 
 /// What other programs used between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Others {
+pub struct OtherProcesses {
     pub cores: f64,
     /// Sorted by use, highest first.
     pub programs: Vec<Program>,
@@ -69,7 +69,7 @@ impl Snapshot {
     /// Takes a snapshot, which costs about 12 µs per process.
     #[must_use]
     pub fn now() -> Snapshot {
-        let processes = stat::all_pids().filter_map(|pid| Some((pid, Times::of(pid)?))).collect();
+        let processes = stat::all_pids().filter_map(|pid| Some((pid, ProcessTimes::of(pid)?))).collect();
         Snapshot { at: Instant::now(), machine: CpuTicks::now(), processes }
     }
 
@@ -84,7 +84,7 @@ impl Snapshot {
     }
 
     /// Returns this process in the other snapshot, unless its pid was reused.
-    fn same<'a>(&'a self, pid: i32, then: &Times) -> Option<&'a Times> {
+    fn same<'a>(&'a self, pid: i32, then: &ProcessTimes) -> Option<&'a ProcessTimes> {
         self.processes.get(&pid).filter(|t| t.stat.start_ticks == then.stat.start_ticks)
     }
 
@@ -102,8 +102,8 @@ impl Snapshot {
             }
             *known.entry(heir).or_default() += then.all();
         }
-        let used = |(pid, now): (&i32, &Times)| {
-            let before = earlier.same(*pid, now).map_or(0, Times::all) + known.get(pid).copied().unwrap_or(0);
+        let used = |(pid, now): (&i32, &ProcessTimes)| {
+            let before = earlier.same(*pid, now).map_or(0, ProcessTimes::all) + known.get(pid).copied().unwrap_or(0);
             (*pid, now.all().saturating_sub(before))
         };
         self.processes.iter().map(used).collect()
@@ -121,7 +121,7 @@ impl Snapshot {
 
     /// Returns what programs outside the chain used since `earlier`.
     #[must_use]
-    pub fn others_since(&self, earlier: &Snapshot, chain: &Chain) -> Others {
+    pub fn others_since(&self, earlier: &Snapshot, chain: &Chain) -> OtherProcesses {
         let span_ns = self.after(earlier).as_secs_f64().max(1e-6) * 1e9;
         let (mut all, mut others) = (0, 0);
         let mut programs: BTreeMap<&str, (u64, u64, i32)> = BTreeMap::new();
@@ -154,7 +154,7 @@ impl Snapshot {
             .filter(|p| p.cores >= LEAST_CORES)
             .collect();
         programs.sort_by(|a, b| b.cores.total_cmp(&a.cores));
-        Others { cores: others as f64 / span_ns, programs }
+        OtherProcesses { cores: others as f64 / span_ns, programs }
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     fn snapshot(processes: &[(i32, i32, u64, u64)]) -> Snapshot {
         let times = |(pid, parent, ticks, reaped_ticks): &(i32, i32, u64, u64)| {
             let stat = Stat { parent: *parent, ticks: *ticks, reaped_ticks: *reaped_ticks, ..Stat::default() };
-            (*pid, Times { stat, name: format!("p{pid}"), ran_ns: of_ticks(*ticks) })
+            (*pid, ProcessTimes { stat, name: format!("p{pid}"), ran_ns: of_ticks(*ticks) })
         };
         Snapshot { at: Instant::now(), machine: None, processes: processes.iter().map(times).collect() }
     }

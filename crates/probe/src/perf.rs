@@ -11,7 +11,7 @@ use lastdrop_model::printable::lossless;
 use tempfile::NamedTempFile;
 
 use crate::ProbeError;
-use crate::attached::Attached;
+use crate::attached::AttachedTool;
 use crate::process;
 
 /// Samples per second and processor. Not a round number, to avoid sampling in step with periodic work.
@@ -32,7 +32,7 @@ const SLICES_WITH_WORKERS: usize = 2;
 /// A perf process that records processes and their children.
 #[derive(Debug)]
 pub struct Perf {
-    child: Attached,
+    child: AttachedTool,
     event: &'static str,
     /// The first recording, and further recordings started after perf had ended by itself.
     output: PathBuf,
@@ -162,7 +162,12 @@ impl Perf {
 }
 
 /// Starts perf with the masters and the living workers, and waits until it records.
-fn begin(event: &str, masters: &[i32], workers: &dyn Fn() -> Vec<i32>, output: &Path) -> Result<Attached, ProbeError> {
+fn begin(
+    event: &str,
+    masters: &[i32],
+    workers: &dyn Fn() -> Vec<i32>,
+    output: &Path,
+) -> Result<AttachedTool, ProbeError> {
     let mut tries = 0;
     loop {
         tries += 1;
@@ -186,7 +191,7 @@ fn begin(event: &str, masters: &[i32], workers: &dyn Fn() -> Vec<i32>, output: &
     }
 }
 
-fn spawn(event: &str, pids: &[i32], output: &Path) -> Result<Attached, ProbeError> {
+fn spawn(event: &str, pids: &[i32], output: &Path) -> Result<AttachedTool, ProbeError> {
     let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let mut command = perf().map_err(|_| tool(MISSING))?;
     // By default perf searches the samples for libraries and keeps copies of them in the user's folder.
@@ -194,7 +199,7 @@ fn spawn(event: &str, pids: &[i32], output: &Path) -> Result<Attached, ProbeErro
     command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g"]).args(keep_nothing);
     command.args(["-p", &list, "-o"]).arg(output);
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    quiet.spawn().map(Attached).map_err(|e| match e.kind() {
+    quiet.spawn().map(AttachedTool).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => tool(MISSING),
         _ => tool(e.to_string()),
     })

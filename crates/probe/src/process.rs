@@ -180,7 +180,7 @@ pub fn execution(pid: i32) -> Option<Vec<u8>> {
 }
 
 /// A resource limit: number of the resource, soft and hard value; None is unlimited.
-pub type Limit = (u32, Option<u64>, Option<u64>);
+pub type ResourceLimit = (u32, Option<u64>, Option<u64>);
 
 /// Everything needed to start a successor of a process in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,7 +208,7 @@ pub struct Birth {
     pub groups: Vec<u32>,
     pub umask: Option<u32>,
     pub nice: i64,
-    pub limits: Vec<Limit>,
+    pub limits: Vec<ResourceLimit>,
     pub cpus: Vec<usize>,
     /// Path of the cgroup in each hierarchy, as in /proc/PID/cgroup: (controllers, path).
     pub cgroups: Vec<(String, String)>,
@@ -230,7 +230,7 @@ pub struct Birth {
 /// A process as read before lastdrop took on its rights. After a process has changed its user, that user may not
 /// inspect it.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct RememberedProcess {
     pub pid: i32,
     pub exe: PathBuf,
     pub directory: PathBuf,
@@ -238,14 +238,14 @@ pub struct Seen {
     pub environment: Vec<u8>,
 }
 
-static SEEN: OnceLock<Seen> = OnceLock::new();
+static SEEN: OnceLock<RememberedProcess> = OnceLock::new();
 
 /// Remembers a process for [`Birth::of`], once, in case the kernel does not show it any more.
-pub fn remember(seen: Seen) {
+pub fn remember(seen: RememberedProcess) {
     let _ = SEEN.set(seen);
 }
 
-impl Seen {
+impl RememberedProcess {
     fn variables(&self) -> Vec<(String, String)> {
         let words = self.environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         words
@@ -378,7 +378,7 @@ pub fn without(argv: &[String], options: &[&str]) -> Vec<String> {
 /// Reads the limits from the file that everybody may read: prlimit(2) needs CAP_SYS_RESOURCE for processes of other
 /// users, which root in a container often lacks. Lines are in the order of the resource numbers; the name takes 25
 /// columns.
-fn limits(pid: i32) -> Result<Vec<Limit>, ProbeError> {
+fn limits(pid: i32) -> Result<Vec<ResourceLimit>, ProbeError> {
     let path = format!("/proc/{pid}/limits");
     let text = std::fs::read_to_string(&path).map_err(|source| match source.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => ProbeError::Gone(pid),

@@ -10,11 +10,11 @@ use crate::process::Birth;
 /// the server is root's. They may be nested.
 #[derive(Debug)]
 pub struct Reader {
-    before: Option<Before>,
+    before: Option<OwnRights>,
 }
 
 #[derive(Debug)]
-struct Before {
+struct OwnRights {
     uid: u32,
     gid: u32,
     groups: Vec<libc::gid_t>,
@@ -46,13 +46,13 @@ impl Reader {
         let groups = own.into_iter().map(nix::unistd::Gid::as_raw).collect();
         // Root in a unit with few capabilities may not be able to change its rights: then nothing is read.
         let refused = input::refuse(!is_whole);
-        Reader { before: Some(Before { uid: before_uid, gid: before_gid, groups, refused }) }
+        Reader { before: Some(OwnRights { uid: before_uid, gid: before_gid, groups, refused }) }
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        if let Some(Before { uid, gid, groups, refused }) = &self.before {
+        if let Some(OwnRights { uid, gid, groups, refused }) = &self.before {
             take(*uid, *gid, groups);
             input::refuse(*refused);
         }

@@ -64,9 +64,9 @@ pub fn ask(at: &Endpoint, command: &str, limit: Duration) -> io::Result<String> 
 
 /// A line of `show stat` by column name; empty cells are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Row(BTreeMap<String, String>);
+pub struct StatsRow(BTreeMap<String, String>);
 
-impl Row {
+impl StatsRow {
     #[must_use]
     pub fn text(&self, column: &str) -> &str {
         self.0.get(column).map_or("", String::as_str)
@@ -86,7 +86,7 @@ impl Row {
 
 /// Parses the lines of `show stat`; None for any other text.
 #[must_use]
-pub fn rows(text: &str) -> Option<Vec<Row>> {
+pub fn rows(text: &str) -> Option<Vec<StatsRow>> {
     let mut lines = text.lines();
     let names = cells(lines.find_map(|line| line.strip_prefix("# "))?);
     if names.first().is_none_or(|name| name != "pxname") {
@@ -94,7 +94,7 @@ pub fn rows(text: &str) -> Option<Vec<Row>> {
     }
     let row = |line: &str| {
         let filled = cells(line).into_iter().zip(&names).filter(|(cell, _)| !cell.is_empty());
-        Row(filled.map(|(cell, name)| (name.clone(), cell)).collect())
+        StatsRow(filled.map(|(cell, name)| (name.clone(), cell)).collect())
     };
     Some(lines.filter(|line| !line.is_empty()).map(row).collect())
 }
@@ -131,10 +131,10 @@ pub fn info(text: &str) -> BTreeMap<String, String> {
 #[must_use]
 pub fn reading(text: &str) -> Option<StatusReading> {
     let rows = rows(text)?;
-    let sum = |part: &str, count: &dyn Fn(&Row) -> Option<u64>| {
+    let sum = |part: &str, count: &dyn Fn(&StatsRow) -> Option<u64>| {
         rows.iter().filter(|row| row.text("svname") == part).filter_map(count).sum()
     };
-    let requests = |row: &Row| row.count(if row.text("mode") == "tcp" { "stot" } else { "req_tot" });
+    let requests = |row: &StatsRow| row.count(if row.text("mode") == "tcp" { "stot" } else { "req_tot" });
     Some(StatusReading {
         total_requests: Some(sum("FRONTEND", &|row| requests(row).or(row.count("stot")))),
         busy: Some(sum("FRONTEND", &|row| row.count("scur"))),

@@ -197,7 +197,7 @@ pub struct StatusReading {
     /// Worker processes. For threaded servers, each process once, with the requests of its threads added up.
     pub workers: Vec<WorkerStatus>,
     /// What each slot of mod_status is doing or did last.
-    pub slots: Vec<mod_status::Row>,
+    pub slots: Vec<mod_status::ScoreboardSlot>,
 }
 
 impl StatusReading {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use lastdrop_model::sample::Syscall;
 
 use crate::ProbeError;
-use crate::attached::Attached;
+use crate::attached::AttachedTool;
 use crate::process;
 use crate::socket_names::SocketNames;
 
@@ -36,7 +36,7 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 /// An attached strace.
 #[derive(Debug)]
 pub struct Strace {
-    child: Attached,
+    child: AttachedTool,
     output: PathBuf,
     requests: usize,
     answers: usize,
@@ -89,7 +89,7 @@ impl Strace {
             }
         });
         let strace =
-            Strace { child: Attached(child), output: output.to_path_buf(), requests: 0, answers: 0, counted_to: 0 };
+            Strace { child: AttachedTool(child), output: output.to_path_buf(), requests: 0, answers: 0, counted_to: 0 };
         let deadline = Instant::now() + ATTACH_LIMIT;
         let (mut attached, mut gone, mut refused, mut problem) = (0, 0, 0, String::new());
         while attached + gone + refused < pids.len() {

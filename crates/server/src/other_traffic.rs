@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use lastdrop_model::Url;
 use lastdrop_probe::links;
 use lastdrop_probe::listeners::{self, Connection};
-use lastdrop_probe::mod_status::{self, Row};
+use lastdrop_probe::mod_status::{self, ScoreboardSlot};
 use lastdrop_probe::process;
 use lastdrop_probe::status::{self, StatusPage};
 
@@ -64,7 +64,7 @@ enum Verdict {
 
 /// The counters of a status page.
 enum Count {
-    Rows(Vec<Row>),
+    Rows(Vec<ScoreboardSlot>),
     Total(u64),
 }
 
@@ -307,21 +307,23 @@ impl<'a> TrafficDetector<'a> {
 }
 
 /// The child process of a row, whatever its generation.
-fn process_slot(row: &Row) -> &str {
+fn process_slot(row: &ScoreboardSlot) -> &str {
     row.slot.split('-').next().unwrap_or_default()
 }
 
 /// Compares the rows of two reads. A threaded server has several rows per process, which cannot be matched between
 /// reads. Therefore the process's counts are used, and changed rows show the clients.
 fn between(
-    before: &[Row],
-    after: &[Row],
+    before: &[ScoreboardSlot],
+    after: &[ScoreboardSlot],
     owed: &mut BTreeMap<String, u64>,
     mark: &str,
     is_own: impl Fn(IpAddr) -> bool,
 ) -> Requests {
     let mut requests = Requests::default();
-    let of = |rows: &[Row], slot: &str| rows.iter().filter(|r| process_slot(r) == slot).map(|r| r.of_slot).sum::<u64>();
+    let of = |rows: &[ScoreboardSlot], slot: &str| {
+        rows.iter().filter(|r| process_slot(r) == slot).map(|r| r.of_slot).sum::<u64>()
+    };
     let mut slots: Vec<&str> = after.iter().map(process_slot).collect();
     slots.dedup();
     for slot in slots {
@@ -331,7 +333,9 @@ fn between(
             let counted = new.min(*ours);
             (new, *ours) = (new - counted, *ours - counted);
         }
-        let same = |a: &Row, b: &Row| (a.of_slot, &a.client, &a.request) == (b.of_slot, &b.client, &b.request);
+        let same = |a: &ScoreboardSlot, b: &ScoreboardSlot| {
+            (a.of_slot, &a.client, &a.request) == (b.of_slot, &b.client, &b.request)
+        };
         let changed = after
             .iter()
             .filter(|r| process_slot(r) == slot && !before.iter().any(|b| process_slot(b) == slot && same(r, b)));
@@ -389,8 +393,8 @@ mod tests {
 
     const MARK: &str = "GET /server-status?lastdrop-7-";
 
-    fn row(slot: &str, of_slot: u64, mode: char, client: &str, request: &str) -> Row {
-        Row {
+    fn row(slot: &str, of_slot: u64, mode: char, client: &str, request: &str) -> ScoreboardSlot {
+        ScoreboardSlot {
             slot: slot.into(),
             pid: Some(1),
             of_connection: 0,
@@ -404,7 +408,7 @@ mod tests {
         }
     }
 
-    fn seen(before: &[Row], after: &[Row], owed: &[(&str, u64)]) -> Requests {
+    fn seen(before: &[ScoreboardSlot], after: &[ScoreboardSlot], owed: &[(&str, u64)]) -> Requests {
         let mut owed = owed.iter().map(|(slot, n)| ((*slot).to_string(), *n)).collect();
         between(before, after, &mut owed, MARK, |ip| ip.is_loopback())
     }

@@ -11,7 +11,7 @@ use lastdrop_model::documents::{FitPoint, SharingPoint, SizeDocument, SizeFit, S
 use lastdrop_model::event::{Document, Outcome, TrialBegan};
 use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Event, Load, Plan, Role, Sample, Setting, Settings, WorkerSample};
-use lastdrop_probe::group::Group;
+use lastdrop_probe::group::ProcessGroup;
 use lastdrop_probe::status::StatusSource;
 use lastdrop_probe::{cgroup, memory};
 use lastdrop_server::{Change, ServerError, Session};
@@ -286,7 +286,7 @@ impl Fitting<'_, '_> {
     /// Looks at the whole group. `before` are workers that are still expected.
     fn moment(&self, before: &[WorkerSample]) -> Result<Moment, LabError> {
         let master = self.session.master();
-        let mut group = Group::new(master, false, self.session.adapter().facts().kind.helpers);
+        let mut group = ProcessGroup::new(master, false, self.session.adapter().facts().kind.helpers);
         let mut look = Sample::default();
         group.look(true, &mut look);
         let pids = group.pids();

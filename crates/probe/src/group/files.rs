@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use super::{Group, SETTLED};
+use super::{ProcessGroup, SETTLED};
 use crate::stat::read_into;
 
 /// Processes whose open files are counted in one sample.
 const FILES_COUNTED: usize = 20;
 
-impl Group {
+impl ProcessGroup {
     /// Counts the open files of the next few processes.
     pub(super) fn count_files(&mut self) {
         let after = self.files_counted_to;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::files::fds_limit;
-use super::{Group, Member};
+use super::{MemberProcess, ProcessGroup};
 use crate::stat::{Stat, all_pids, newest_pid, of_ticks, ran_ns};
 
 /// Groups of up to this many processes keep each `stat` file open between samples: opening it costs more than reading
@@ -13,7 +13,7 @@ const KEEP_OPEN: usize = 300;
 /// How often all of /proc is scanned again, because pids may have been reused.
 const RESCAN: Duration = Duration::from_secs(15);
 
-impl Group {
+impl ProcessGroup {
     /// Brings the list of processes up to date.
     pub(super) fn find(&mut self, now: Instant) {
         // Do not use up descriptors that connections may need.
@@ -76,7 +76,7 @@ impl Group {
             for pid in ours {
                 if let Some(stat) = new.remove(&pid) {
                     let ran = ran_ns(pid).unwrap_or_else(|| of_ticks(stat.ticks));
-                    let member = Member {
+                    let member = MemberProcess {
                         first: (ran, now),
                         ran_ns: ran,
                         stat,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Group, Unchanged};
+use super::{MemoryInputs, ProcessGroup};
 use crate::ProbeError;
 use crate::host::thread_cpu;
 use crate::memory;
@@ -56,7 +56,7 @@ impl Allowance {
     }
 }
 
-impl Group {
+impl ProcessGroup {
     /// Marks memory as current if it cannot have changed since it was read. Its own process had no page fault, and the
     /// page faults of the others, each of which may have unshared a page, are too few to matter. In an idle pool this
     /// covers all processes.
@@ -103,7 +103,7 @@ impl Group {
                     if let Some(member) = self.members.get_mut(&pid) {
                         member.memory = Some((memory, Instant::now()));
                         let Stat { faults, rss_pages, .. } = member.stat;
-                        let unchanged = Unchanged { faults, rss_pages, group_faults, group_changes: self.changes };
+                        let unchanged = MemoryInputs { faults, rss_pages, group_faults, group_changes: self.changes };
                         member.read = Some((now, unchanged));
                     }
                 }

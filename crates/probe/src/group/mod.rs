@@ -26,7 +26,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 
 /// Numbers that are cheap to read. While none of them changes, the memory does not change either.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Unchanged {
+struct MemoryInputs {
     faults: u64,
     rss_pages: u64,
     /// Page faults of the whole group so far.
@@ -36,7 +36,7 @@ struct Unchanged {
 }
 
 #[derive(Debug)]
-struct Member {
+struct MemberProcess {
     /// Nanoseconds that the process had run when it was first sampled, and the time of that sample.
     first: (u64, Instant),
     ran_ns: u64,
@@ -51,7 +51,7 @@ struct Member {
     /// The memory as last read, and when it was last known to be current.
     memory: Option<(ProcessMemory, Instant)>,
     /// When the memory was read, and the numbers that would change with it.
-    read: Option<(Instant, Unchanged)>,
+    read: Option<(Instant, MemoryInputs)>,
     fds: Option<u64>,
     fds_limit: Option<u64>,
     /// The process ended after this sample had found it.
@@ -60,13 +60,13 @@ struct Member {
 
 /// A master process and all its descendants.
 #[derive(Debug)]
-pub struct Group {
+pub struct ProcessGroup {
     master: i32,
     /// Measure each process's processor time to the nanosecond, and how long it waited for a processor.
     precise: bool,
     /// Which of the master's children are not workers.
     helpers: Helpers,
-    members: BTreeMap<i32, Member>,
+    members: BTreeMap<i32, MemberProcess>,
     /// Processes that are not in the group.
     others: HashSet<i32>,
     scanned: Option<Instant>,
@@ -86,10 +86,10 @@ pub struct Group {
     pub refused: Option<String>,
 }
 
-impl Group {
+impl ProcessGroup {
     #[must_use]
-    pub fn new(master: i32, precise: bool, helpers: Helpers) -> Group {
-        Group {
+    pub fn new(master: i32, precise: bool, helpers: Helpers) -> ProcessGroup {
+        ProcessGroup {
             master,
             precise,
             helpers,
@@ -119,7 +119,7 @@ impl Group {
     /// Returns the pids of the workers: the master's children without helpers, or the master itself if it has none.
     #[must_use]
     pub fn workers(&self) -> Vec<i32> {
-        let is_worker = |m: &Member| m.stat.parent == self.master && !m.helper;
+        let is_worker = |m: &MemberProcess| m.stat.parent == self.master && !m.helper;
         let children: Vec<i32> = self.members.iter().filter(|(_, m)| is_worker(m)).map(|(pid, _)| *pid).collect();
         if children.is_empty() && self.is_alive() { vec![self.master] } else { children }
     }
@@ -283,8 +283,8 @@ mod tests {
     }
 
     /// Returns a group that has found this many processes.
-    fn found(shell: &std::process::Child, processes: usize) -> Group {
-        let mut group = Group::new(shell.id().cast_signed(), false, &[]);
+    fn found(shell: &std::process::Child, processes: usize) -> ProcessGroup {
+        let mut group = ProcessGroup::new(shell.id().cast_signed(), false, &[]);
         let deadline = Instant::now() + Duration::from_secs(20);
         while group.pids().len() != processes {
             assert!(Instant::now() < deadline, "{:?}", group.pids());
@@ -293,7 +293,7 @@ mod tests {
         group
     }
 
-    fn end(group: &Group, shell: &mut std::process::Child) {
+    fn end(group: &ProcessGroup, shell: &mut std::process::Child) {
         for pid in group.pids() {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
@@ -338,7 +338,7 @@ mod tests {
             .stdin(Stdio::piped())
             .spawn()
             .expect("a shell");
-        let mut group = Group::new(shell.id() as i32, true, &[]);
+        let mut group = ProcessGroup::new(shell.id() as i32, true, &[]);
         let mut look = Sample::default();
         let deadline = Instant::now() + Duration::from_secs(20);
         while look.worker_count != 2 || group.pids().len() != 3 {

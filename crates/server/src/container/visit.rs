@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use lastdrop_model::ExecutedProgram;
 use lastdrop_probe::identity::Identity;
-use lastdrop_probe::process::{self, Seen};
+use lastdrop_probe::process::{self, RememberedProcess};
 use lastdrop_probe::tool;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sched::{CloneFlags, setns};
@@ -137,13 +137,13 @@ impl ProcessContext {
 
     /// What the kernel shows of the process, with paths as they are below the entered root. Reads nothing of the
     /// container.
-    fn seen(&self) -> Option<Seen> {
+    fn seen(&self) -> Option<RememberedProcess> {
         let link = |name: &str| readlinkat(&self.process, name).ok().map(PathBuf::from);
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.process, "environ", flags, Mode::empty()).ok()?);
         let mut environment = Vec::new();
         file.take(MOST_BYTES).read_to_end(&mut environment).ok()?;
-        Some(Seen { pid: self.pid_within?, exe: link("exe")?, directory: link("cwd")?, environment })
+        Some(RememberedProcess { pid: self.pid_within?, exe: link("exe")?, directory: link("cwd")?, environment })
     }
 
     fn rights_of(pid: i32, identity: &Identity, other_users: bool) -> io::Result<Rights> {

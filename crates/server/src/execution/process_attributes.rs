@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-use lastdrop_probe::process::{Birth, Limit};
+use lastdrop_probe::process::{Birth, ResourceLimit};
 use nix::sched::CpuSet;
 use nix::unistd::Pid;
 
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 pub struct ProcessAttributes {
     /// Open `cgroup.procs` files, by which a process enters a control group.
     cgroups: Vec<File>,
-    limits: Vec<Limit>,
+    limits: Vec<ResourceLimit>,
     processors: Option<CpuSet>,
     nice: i64,
     umask: Option<u32>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lastdrop_model::Setting;
 use lastdrop_probe::listeners::Endpoint;
-use lastdrop_probe::stats_socket::{self, Row, ask};
+use lastdrop_probe::stats_socket::{self, StatsRow, ask};
 
 use super::config::Config;
 use super::knobs::{ConfigKnob, KnobLocation, MAXCONN, NBTHREAD};
@@ -16,7 +16,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The present state.
 pub struct RuntimeState {
     info: BTreeMap<String, String>,
-    rows: Vec<Row>,
+    rows: Vec<StatsRow>,
 }
 
 impl RuntimeState {

@@ -29,7 +29,7 @@ const SETLKW: [u64; 2] = [libc::F_SETLKW as u64, 38];
 
 /// What a system call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Does {
+enum CallKind {
     Accept,
     /// Its descriptors: an array of `pollfd` of this length.
     Poll,
@@ -49,39 +49,39 @@ enum Does {
 }
 
 #[rustfmt::skip]
-const CALLS: &[(libc::c_long, Does)] = &[
-    (libc::SYS_accept, Does::Accept), (libc::SYS_accept4, Does::Accept),
-    (libc::SYS_ppoll, Does::Poll), (libc::SYS_pselect6, Does::Select),
-    (libc::SYS_epoll_pwait, Does::Events), (libc::SYS_epoll_pwait2, Does::Events),
-    (libc::SYS_read, Does::Read), (libc::SYS_readv, Does::Read), (libc::SYS_pread64, Does::Read),
-    (libc::SYS_recvfrom, Does::Read), (libc::SYS_recvmsg, Does::Read),
-    (libc::SYS_write, Does::Write), (libc::SYS_writev, Does::Write), (libc::SYS_pwrite64, Does::Write),
-    (libc::SYS_sendto, Does::Write), (libc::SYS_sendmsg, Does::Write), (libc::SYS_sendfile, Does::Write),
-    (libc::SYS_connect, Does::Connect), (libc::SYS_futex, Does::Futex),
-    (libc::SYS_nanosleep, Does::Sleep), (libc::SYS_clock_nanosleep, Does::Sleep),
-    (libc::SYS_flock, Does::Flock), (libc::SYS_fcntl, Does::Fcntl),
-    (libc::SYS_wait4, Does::Child), (libc::SYS_waitid, Does::Child),
-    (libc::SYS_semop, Does::Semaphore), (libc::SYS_semtimedop, Does::Semaphore),
-    (libc::SYS_fsync, Does::Sync), (libc::SYS_fdatasync, Does::Sync),
-    (libc::SYS_openat, Does::Open),
+const CALLS: &[(libc::c_long, CallKind)] = &[
+    (libc::SYS_accept, CallKind::Accept), (libc::SYS_accept4, CallKind::Accept),
+    (libc::SYS_ppoll, CallKind::Poll), (libc::SYS_pselect6, CallKind::Select),
+    (libc::SYS_epoll_pwait, CallKind::Events), (libc::SYS_epoll_pwait2, CallKind::Events),
+    (libc::SYS_read, CallKind::Read), (libc::SYS_readv, CallKind::Read), (libc::SYS_pread64, CallKind::Read),
+    (libc::SYS_recvfrom, CallKind::Read), (libc::SYS_recvmsg, CallKind::Read),
+    (libc::SYS_write, CallKind::Write), (libc::SYS_writev, CallKind::Write), (libc::SYS_pwrite64, CallKind::Write),
+    (libc::SYS_sendto, CallKind::Write), (libc::SYS_sendmsg, CallKind::Write), (libc::SYS_sendfile, CallKind::Write),
+    (libc::SYS_connect, CallKind::Connect), (libc::SYS_futex, CallKind::Futex),
+    (libc::SYS_nanosleep, CallKind::Sleep), (libc::SYS_clock_nanosleep, CallKind::Sleep),
+    (libc::SYS_flock, CallKind::Flock), (libc::SYS_fcntl, CallKind::Fcntl),
+    (libc::SYS_wait4, CallKind::Child), (libc::SYS_waitid, CallKind::Child),
+    (libc::SYS_semop, CallKind::Semaphore), (libc::SYS_semtimedop, CallKind::Semaphore),
+    (libc::SYS_fsync, CallKind::Sync), (libc::SYS_fdatasync, CallKind::Sync),
+    (libc::SYS_openat, CallKind::Open),
 ];
 
 /// System calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
-const OLD_CALLS: &[(libc::c_long, Does)] = &[
-    (libc::SYS_poll, Does::Poll), (libc::SYS_select, Does::Select), (libc::SYS_epoll_wait, Does::Events),
-    (libc::SYS_pause, Does::Sleep), (libc::SYS_open, Does::Open),
+const OLD_CALLS: &[(libc::c_long, CallKind)] = &[
+    (libc::SYS_poll, CallKind::Poll), (libc::SYS_select, CallKind::Select), (libc::SYS_epoll_wait, CallKind::Events),
+    (libc::SYS_pause, CallKind::Sleep), (libc::SYS_open, CallKind::Open),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLD_CALLS: &[(libc::c_long, Does)] = &[];
+const OLD_CALLS: &[(libc::c_long, CallKind)] = &[];
 
 /// What a descriptor refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Object {
+enum DescriptorTarget {
     Listener,
     /// State of the connection: between two requests, in a request, or unknown.
-    Client(Option<Awaited>),
+    Client(Option<ClientWait>),
     /// Such as `127.0.0.1:3306`, `unix:/run/x.sock`, `udp:127.0.0.1:53`.
     Peer(String),
     File(String),
@@ -91,7 +91,7 @@ enum Object {
 
 /// What a server waits for on a client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Awaited {
+enum ClientWait {
     /// The next request: the last one was answered (keep-alive).
     Next,
     /// The rest of a request, or the first one.
@@ -100,13 +100,13 @@ enum Awaited {
     Room,
 }
 
-impl Awaited {
+impl ClientWait {
     /// Derives the state from unsent bytes and from the direction of the latest data.
-    fn of(socket: &OwnedFd) -> Option<Awaited> {
+    fn of(socket: &OwnedFd) -> Option<ClientWait> {
         let mut unsent: libc::c_int = 0;
         // SAFETY: the kernel writes one number there: bytes that are not sent, or not acknowledged (tcp(7), SIOCOUTQ).
         if unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unsent) } == 0 && unsent > 0 {
-            return Some(Awaited::Room);
+            return Some(ClientWait::Room);
         }
         // Layout of `struct tcp_info`: 8 bytes, then 32-bit numbers, then 64-bit numbers. The 10th and 12th 32-bit
         // numbers are the milliseconds since data were sent and received. The third 64-bit number is the bytes that the
@@ -122,7 +122,7 @@ impl Awaited {
         let ago = |number: usize| Some(u32::from_ne_bytes(*info.get(8 + 4 * (number - 1)..)?.first_chunk()?));
         let acknowledged = u64::from_ne_bytes(*info.get(120..)?.first_chunk()?);
         let answered = acknowledged > 1 && ago(10)? <= ago(12)?;
-        Some(if answered { Awaited::Next } else { Awaited::Request })
+        Some(if answered { ClientWait::Next } else { ClientWait::Request })
     }
 }
 
@@ -165,7 +165,7 @@ impl Sockets {
         self.udp = process.as_ref().map(udp).unwrap_or_default();
     }
 
-    fn object(&mut self, pid: i32, descriptor: u64, inode: u64) -> Object {
+    fn object(&mut self, pid: i32, descriptor: u64, inode: u64) -> DescriptorTarget {
         if !self.only_tables {
             match borrowed(pid, descriptor) {
                 Ok(socket) => {
@@ -174,62 +174,70 @@ impl Sockets {
                     }
                 }
                 // The descriptor was closed meanwhile, or its process has ended.
-                Err(libc::EBADF | libc::ESRCH) => return Object::Other,
+                Err(libc::EBADF | libc::ESRCH) => return DescriptorTarget::Other,
                 Err(_) => self.only_tables = true,
             }
         }
         match self.known(inode) {
             Some(object) => object,
-            None if self.is_fresh => Object::Other,
+            None if self.is_fresh => DescriptorTarget::Other,
             None => {
                 self.refresh(self.pid);
-                self.known(inode).unwrap_or(Object::Other)
+                self.known(inode).unwrap_or(DescriptorTarget::Other)
             }
         }
     }
 
     /// Asks the socket itself. None for a socket that is still connecting, which does not report its peer.
-    fn asked(&self, socket: &OwnedFd) -> Option<Object> {
+    fn asked(&self, socket: &OwnedFd) -> Option<DescriptorTarget> {
         if getsockopt(socket, sockopt::AcceptConn).unwrap_or(false) {
-            return Some(Object::Listener);
+            return Some(DescriptorTarget::Listener);
         }
         let fd = socket.as_raw_fd();
         let own = getsockname::<SockaddrStorage>(fd).ok()?;
         if own.as_unix_addr().is_some() {
             if name_of(&own).is_some() {
-                return Some(Object::Client(None));
+                return Some(DescriptorTarget::Client(None));
             }
             let other = getpeername::<SockaddrStorage>(fd).ok().and_then(|to| name_of(&to));
-            return Some(other.map_or(Object::Pipe, |path| Object::Peer(format!("unix:{path}"))));
+            return Some(other.map_or(DescriptorTarget::Pipe, |path| DescriptorTarget::Peer(format!("unix:{path}"))));
         }
-        let Some(own) = address_of(&own) else { return Some(Object::Other) };
+        let Some(own) = address_of(&own) else { return Some(DescriptorTarget::Other) };
         let to = address_of(&getpeername(fd).ok()?)?;
         if getsockopt(socket, sockopt::SockType) == Ok(SockType::Datagram) {
-            return Some(Object::Peer(format!("udp:{to}")));
+            return Some(DescriptorTarget::Peer(format!("udp:{to}")));
         }
         let is_client = self.listening.as_ref().is_some_and(|(_, ports)| ports.contains(&own.port()));
-        Some(if is_client { Object::Client(Awaited::of(socket)) } else { Object::Peer(to.to_string()) })
+        Some(if is_client {
+            DescriptorTarget::Client(ClientWait::of(socket))
+        } else {
+            DescriptorTarget::Peer(to.to_string())
+        })
     }
 
-    fn known(&self, inode: u64) -> Option<Object> {
+    fn known(&self, inode: u64) -> Option<DescriptorTarget> {
         let network = self.network.as_ref()?;
         let listens = |i: &u64| *i == inode;
         if network.tcp_listeners.iter().any(|(_, i)| listens(i)) || network.unix_listeners.values().any(listens) {
-            return Some(Object::Listener);
+            return Some(DescriptorTarget::Listener);
         }
         if let Some(socket) = network.by_inode.get(&inode) {
             let is_client = network.listeners.contains_key(&socket.local.port());
-            return Some(if is_client { Object::Client(None) } else { Object::Peer(socket.remote.to_string()) });
+            return Some(if is_client {
+                DescriptorTarget::Client(None)
+            } else {
+                DescriptorTarget::Peer(socket.remote.to_string())
+            });
         }
         if let Some(socket) = network.unix.get(&inode) {
             if socket.path.is_some() {
-                return Some(Object::Client(None));
+                return Some(DescriptorTarget::Client(None));
             }
             let other = socket.peer.and_then(|peer| network.unix.get(&peer)).and_then(|s| s.path.clone());
-            return Some(other.map_or(Object::Pipe, |path| Object::Peer(format!("unix:{path}"))));
+            return Some(other.map_or(DescriptorTarget::Pipe, |path| DescriptorTarget::Peer(format!("unix:{path}"))));
         }
         let to = self.udp.get(&inode).filter(|to| to.port() > 0)?;
-        Some(Object::Peer(format!("udp:{to}")))
+        Some(DescriptorTarget::Peer(format!("udp:{to}")))
     }
 }
 
@@ -252,46 +260,46 @@ pub(crate) fn waits_for(pid: i32, tid: i32, sockets: &mut Sockets) -> Option<Str
     };
     let mut first = || object(pid, argument(0), sockets);
     Some(match does {
-        Does::Accept => "idle".into(),
-        Does::Events => "events".into(),
-        Does::Futex => "futex".into(),
-        Does::Sleep => "sleep".into(),
-        Does::Child => "child".into(),
-        Does::Semaphore => "semaphore".into(),
-        Does::Sync | Does::Open => "disk".into(),
-        Does::Flock => named("lock", &first()),
-        Does::Fcntl if SETLKW.contains(&argument(1)) => named("lock", &first()),
-        Does::Fcntl => "other".into(),
-        Does::Connect => match first() {
-            Object::Peer(peer) => format!("peer {peer}"),
+        CallKind::Accept => "idle".into(),
+        CallKind::Events => "events".into(),
+        CallKind::Futex => "futex".into(),
+        CallKind::Sleep => "sleep".into(),
+        CallKind::Child => "child".into(),
+        CallKind::Semaphore => "semaphore".into(),
+        CallKind::Sync | CallKind::Open => "disk".into(),
+        CallKind::Flock => named("lock", &first()),
+        CallKind::Fcntl if SETLKW.contains(&argument(1)) => named("lock", &first()),
+        CallKind::Fcntl => "other".into(),
+        CallKind::Connect => match first() {
+            DescriptorTarget::Peer(peer) => format!("peer {peer}"),
             _ => "connect".into(),
         },
-        Does::Read => told(&first(), false),
-        Does::Write => told(&first(), true),
-        Does::Poll => of_any(&polled(pid, argument(0), argument(1)), pid, sockets),
-        Does::Select => of_any(&selected(pid, argument(0), &arguments), pid, sockets),
+        CallKind::Read => told(&first(), false),
+        CallKind::Write => told(&first(), true),
+        CallKind::Poll => of_any(&polled(pid, argument(0), argument(1)), pid, sockets),
+        CallKind::Select => of_any(&selected(pid, argument(0), &arguments), pid, sockets),
     })
 }
 
-fn named(what: &str, object: &Object) -> String {
+fn named(what: &str, object: &DescriptorTarget) -> String {
     match object {
-        Object::File(path) => format!("{what} {path}"),
+        DescriptorTarget::File(path) => format!("{what} {path}"),
         _ => what.into(),
     }
 }
 
-fn told(object: &Object, writes: bool) -> String {
+fn told(object: &DescriptorTarget, writes: bool) -> String {
     match object {
-        Object::Listener => "idle".into(),
-        Object::Client(Some(Awaited::Room)) => "client-write".into(),
-        Object::Client(_) if writes => "client-write".into(),
-        Object::Client(Some(Awaited::Next)) => "client kept".into(),
-        Object::Client(Some(Awaited::Request)) => "client request".into(),
-        Object::Client(None) => "client".into(),
-        Object::Peer(peer) => format!("peer {peer}"),
-        Object::File(path) => format!("{} {path}", if writes { "write" } else { "read" }),
-        Object::Pipe => if writes { "pipe-write" } else { "pipe" }.into(),
-        Object::Other => "other".into(),
+        DescriptorTarget::Listener => "idle".into(),
+        DescriptorTarget::Client(Some(ClientWait::Room)) => "client-write".into(),
+        DescriptorTarget::Client(_) if writes => "client-write".into(),
+        DescriptorTarget::Client(Some(ClientWait::Next)) => "client kept".into(),
+        DescriptorTarget::Client(Some(ClientWait::Request)) => "client request".into(),
+        DescriptorTarget::Client(None) => "client".into(),
+        DescriptorTarget::Peer(peer) => format!("peer {peer}"),
+        DescriptorTarget::File(path) => format!("{} {path}", if writes { "write" } else { "read" }),
+        DescriptorTarget::Pipe => if writes { "pipe-write" } else { "pipe" }.into(),
+        DescriptorTarget::Other => "other".into(),
     }
 }
 
@@ -300,28 +308,28 @@ fn of_any(descriptors: &[u64], pid: i32, sockets: &mut Sockets) -> String {
     if descriptors.is_empty() {
         return "sleep".into();
     }
-    let objects: Vec<Object> = descriptors.iter().map(|fd| object(pid, *fd, sockets)).collect();
-    let rank = |o: &&Object| match o {
-        Object::Listener => 0,
-        Object::Peer(_) => 1,
-        Object::Client(_) => 2,
-        Object::Pipe => 3,
-        Object::File(_) => 4,
-        Object::Other => 5,
+    let objects: Vec<DescriptorTarget> = descriptors.iter().map(|fd| object(pid, *fd, sockets)).collect();
+    let rank = |o: &&DescriptorTarget| match o {
+        DescriptorTarget::Listener => 0,
+        DescriptorTarget::Peer(_) => 1,
+        DescriptorTarget::Client(_) => 2,
+        DescriptorTarget::Pipe => 3,
+        DescriptorTarget::File(_) => 4,
+        DescriptorTarget::Other => 5,
     };
     objects.iter().min_by_key(rank).map_or_else(|| "other".into(), |o| told(o, false))
 }
 
-fn object(pid: i32, descriptor: u64, sockets: &mut Sockets) -> Object {
-    let Ok(link) = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")) else { return Object::Other };
+fn object(pid: i32, descriptor: u64, sockets: &mut Sockets) -> DescriptorTarget {
+    let Ok(link) = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")) else { return DescriptorTarget::Other };
     let link = link.to_string_lossy();
     if let Some(inode) = link.strip_prefix("socket:[").and_then(|l| l.strip_suffix(']')) {
-        return inode.parse().map_or(Object::Other, |inode| sockets.object(pid, descriptor, inode));
+        return inode.parse().map_or(DescriptorTarget::Other, |inode| sockets.object(pid, descriptor, inode));
     }
     if link.starts_with("pipe:") {
-        return Object::Pipe;
+        return DescriptorTarget::Pipe;
     }
-    if link.starts_with('/') { Object::File(link.into_owned()) } else { Object::Other }
+    if link.starts_with('/') { DescriptorTarget::File(link.into_owned()) } else { DescriptorTarget::Other }
 }
 
 /// Duplicates a socket of another process; the error is the errno.

@@ -15,8 +15,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::host::thread_cpu;
 use crate::process::{Helpers, worker_pids};
-use crate::sleeping::{Sockets, waits_for};
 use crate::stat::{self, Stat};
+use crate::thread_waits::{Sockets, waits_for};
 
 /// Range of the pause between two readings. A pause is also at least `PAUSES` times the processor time of a reading, up
 /// to `LONGEST_PAUSE`. With more threads, fewer readings give the same precision.
@@ -34,7 +34,7 @@ const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// Time averages of the states of a server's threads since the last call of `begin`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Counted {
+pub struct ThreadStates {
     pub readings: u64,
     /// Worker threads, on average.
     pub threads: f64,
@@ -56,14 +56,14 @@ pub struct Counted {
 
 /// A server: its master process, and which of its children are not workers.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject {
+pub struct ServerProcesses {
     pub master: i32,
     pub helpers: Helpers,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    counted: Vec<Counted>,
+struct SamplingState {
+    counted: Vec<ThreadStates>,
     cost: Duration,
     /// The sums start again at the next reading.
     anew: bool,
@@ -73,27 +73,27 @@ struct Shared {
 
 /// The sampling thread. Dropping this ends it.
 #[derive(Debug)]
-pub struct Census {
-    shared: Arc<Mutex<Shared>>,
+pub struct ThreadStateSampler {
+    shared: Arc<Mutex<SamplingState>>,
     /// A message ends the thread's pause; dropping the sender ends the thread.
     awake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<SamplingState>) -> MutexGuard<'_, SamplingState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Census {
+impl ThreadStateSampler {
     #[must_use]
-    pub fn start(subjects: Vec<Subject>) -> Census {
-        let shared = Arc::new(Mutex::new(Shared { anew: true, ..Shared::default() }));
+    pub fn start(subjects: Vec<ServerProcesses>) -> ThreadStateSampler {
+        let shared = Arc::new(Mutex::new(SamplingState { anew: true, ..SamplingState::default() }));
         let (awake, wake) = channel::<()>();
         let theirs = Arc::clone(&shared);
         let work = move || {
             let mut chance = Xoshiro256PlusPlus::seed_from_u64(7);
             let span = PAUSES_US.end - PAUSES_US.start;
-            let mut servers: Vec<Server> = subjects.into_iter().map(Server::new).collect();
+            let mut servers: Vec<ServerThreads> = subjects.into_iter().map(ServerThreads::new).collect();
             loop {
                 let begun = thread_cpu();
                 let (is_anew, rests) = {
@@ -101,11 +101,11 @@ impl Census {
                     (std::mem::take(&mut shared.anew), shared.rests)
                 };
                 if is_anew {
-                    servers.iter_mut().for_each(Server::begin);
+                    servers.iter_mut().for_each(ServerThreads::begin);
                 }
                 if !rests {
-                    servers.iter_mut().for_each(Server::read);
-                    let counted = servers.iter().map(Server::counted).collect();
+                    servers.iter_mut().for_each(ServerThreads::read);
+                    let counted = servers.iter().map(ServerThreads::counted).collect();
                     let mut shared = lock(&theirs);
                     if !shared.anew {
                         shared.counted = counted;
@@ -121,7 +121,7 @@ impl Census {
             }
         };
         let thread = thread::Builder::new().name("census".into()).spawn(work).ok();
-        Census { shared, awake: Some(awake), thread }
+        ThreadStateSampler { shared, awake: Some(awake), thread }
     }
 
     /// Starts counting now.
@@ -139,7 +139,7 @@ impl Census {
     /// Returns the counts since `begin`, one per server; empty before the first reading. Pauses sampling until the next
     /// `begin`.
     #[must_use]
-    pub fn end(&self) -> Vec<Counted> {
+    pub fn end(&self) -> Vec<ThreadStates> {
         let mut shared = lock(&self.shared);
         shared.rests = true;
         shared.counted.clone()
@@ -152,7 +152,7 @@ impl Census {
     }
 }
 
-impl Drop for Census {
+impl Drop for ThreadStateSampler {
     fn drop(&mut self) {
         self.awake = None;
         if let Some(thread) = self.thread.take() {
@@ -163,15 +163,15 @@ impl Drop for Census {
 
 /// Processor time of a thread or process at the first and at the last sample.
 #[derive(Debug, Clone, Copy)]
-struct Used {
+struct CpuUse {
     first: (Instant, u64),
     last: (Instant, u64),
 }
 
-impl Used {
-    fn note(all: &mut HashMap<i32, Used>, id: i32, ticks: u64) {
+impl CpuUse {
+    fn note(all: &mut HashMap<i32, CpuUse>, id: i32, ticks: u64) {
         let now = (Instant::now(), ticks);
-        all.entry(id).or_insert(Used { first: now, last: now }).last = now;
+        all.entry(id).or_insert(CpuUse { first: now, last: now }).last = now;
     }
 
     fn cores(&self) -> f64 {
@@ -185,12 +185,12 @@ impl Used {
 
 /// Nanoseconds that a thread has run and has waited for a processor, at the first and at the last sample.
 #[derive(Debug, Clone, Copy)]
-struct Scheduled {
+struct SchedulerTimes {
     first: (Instant, (u64, u64)),
     last: (Instant, (u64, u64)),
 }
 
-impl Scheduled {
+impl SchedulerTimes {
     fn runnable(&self) -> Option<Runnable> {
         let time = self.last.0 - self.first.0;
         let share = |of: fn((u64, u64)) -> u64| {
@@ -201,8 +201,8 @@ impl Scheduled {
 }
 
 #[derive(Debug)]
-struct Server {
-    subject: Subject,
+struct ServerThreads {
+    subject: ServerProcesses,
     workers: Vec<i32>,
     listed: Option<(Instant, Option<i32>)>,
     sockets: Sockets,
@@ -216,14 +216,14 @@ struct Server {
     first: u64,
     most: u64,
     born: u64,
-    of_threads: HashMap<i32, Used>,
-    of_processes: HashMap<i32, Used>,
-    scheduled: HashMap<i32, Scheduled>,
+    of_threads: HashMap<i32, CpuUse>,
+    of_processes: HashMap<i32, CpuUse>,
+    scheduled: HashMap<i32, SchedulerTimes>,
 }
 
-impl Server {
-    fn new(subject: Subject) -> Server {
-        Server {
+impl ServerThreads {
+    fn new(subject: ServerProcesses) -> ServerThreads {
+        ServerThreads {
             subject,
             workers: Vec::new(),
             listed: None,
@@ -244,7 +244,7 @@ impl Server {
     }
 
     fn begin(&mut self) {
-        *self = Server { next: self.next, ..Server::new(self.subject) };
+        *self = ServerThreads { next: self.next, ..ServerThreads::new(self.subject) };
     }
 
     /// Lists the workers. A server without children is its own worker.
@@ -283,7 +283,7 @@ impl Server {
         }
         for pid in self.workers.iter().take(MOST_THREADS) {
             if let Some(stat) = Stat::open(*pid).as_ref().and_then(Stat::read) {
-                Used::note(&mut self.of_processes, *pid, stat.ticks);
+                CpuUse::note(&mut self.of_processes, *pid, stat.ticks);
             }
         }
         if threads.is_empty() {
@@ -298,10 +298,10 @@ impl Server {
             let (pid, tid) = threads[(self.next + i) % threads.len()];
             let path = format!("/proc/{pid}/task/{tid}/stat");
             let Some(stat) = std::fs::File::open(path).ok().as_ref().and_then(Stat::read) else { continue };
-            Used::note(&mut self.of_threads, tid, stat.ticks);
+            CpuUse::note(&mut self.of_threads, tid, stat.ticks);
             if let Some(times) = stat::schedule_of_thread(pid, tid) {
                 let now = (Instant::now(), times);
-                self.scheduled.entry(tid).or_insert(Scheduled { first: now, last: now }).last = now;
+                self.scheduled.entry(tid).or_insert(SchedulerTimes { first: now, last: now }).last = now;
             }
             let at = match stat.state {
                 'R' => "running".to_string(),
@@ -319,10 +319,10 @@ impl Server {
         self.next = (self.next + some) % threads.len();
     }
 
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> ThreadStates {
         let readings = self.readings.max(1) as f64;
-        let hottest = |all: &HashMap<i32, Used>| all.values().map(Used::cores).fold(0.0, f64::max);
-        Counted {
+        let hottest = |all: &HashMap<i32, CpuUse>| all.values().map(CpuUse::cores).fold(0.0, f64::max);
+        ThreadStates {
             readings: self.readings,
             threads: self.threads / readings,
             waits: self.waits.iter().map(|(what, n)| (what.clone(), n / readings)).collect(),
@@ -335,7 +335,7 @@ impl Server {
             most_runnable: self
                 .scheduled
                 .values()
-                .filter_map(Scheduled::runnable)
+                .filter_map(SchedulerTimes::runnable)
                 .max_by(|a, b| a.share().total_cmp(&b.share())),
             unseen: self.unseen,
         }
@@ -353,19 +353,19 @@ mod tests {
     use super::*;
 
     /// A program that computes until it is dropped.
-    struct Busy(Child);
+    struct BusyProgram(Child);
 
-    impl Busy {
-        fn on(cpu: usize) -> Busy {
+    impl BusyProgram {
+        fn on(cpu: usize) -> BusyProgram {
             let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
             let mut one = CpuSet::new();
             one.set(cpu).expect("a processor");
             sched_setaffinity(Pid::from_raw(child.id() as i32), &one).expect("it is ours");
-            Busy(child)
+            BusyProgram(child)
         }
     }
 
-    impl Drop for Busy {
+    impl Drop for BusyProgram {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -376,8 +376,8 @@ mod tests {
     fn a_thread_waits_for_the_processor_that_another_program_has() {
         let own = sched_getaffinity(Pid::from_raw(0)).expect("ours");
         let cpu = (0..CpuSet::count()).find(|i| own.is_set(*i).unwrap_or(false)).expect("a processor");
-        let (seen, _other) = (Busy::on(cpu), Busy::on(cpu));
-        let census = Census::start(vec![Subject { master: seen.0.id() as i32, helpers: &[] }]);
+        let (seen, _other) = (BusyProgram::on(cpu), BusyProgram::on(cpu));
+        let census = ThreadStateSampler::start(vec![ServerProcesses { master: seen.0.id() as i32, helpers: &[] }]);
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let counted = census.end().into_iter().next().unwrap_or_default();

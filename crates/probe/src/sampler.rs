@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use lastdrop_model::{ListenQueue, Sample, WorkerSample};
 
-use crate::cgroup::{self, Reading};
-use crate::gauges::{Gauges, Readings, Wanted};
-use crate::group::Group;
+use crate::cgroup::{self, CgroupReading};
+use crate::gauges::{GaugeReadings, GaugeTargets, Gauges};
+use crate::group::ProcessGroup;
 use crate::host::HostCounters;
 use crate::kernel_log::KernelLog;
 use crate::listeners::{self, Endpoint};
-use crate::namespace::{self, Inside, Namespace, TcpListener, Walks};
+use crate::namespace::{self, ConnectionTables, Namespace, NamespaceSnapshot, TcpListener};
 use crate::process::Helpers;
 use crate::status::{AskError, StatusReading, StatusSource};
 
@@ -33,7 +33,7 @@ const PORTS_WORTH_A_LOOK: f64 = 0.8;
 
 /// A server to sample.
 #[derive(Debug, Clone)]
-pub struct Subject {
+pub struct SampledServer {
     pub master: i32,
     /// Which of its children are not workers.
     pub helpers: Helpers,
@@ -43,7 +43,7 @@ pub struct Subject {
     /// Address that the load connects to, if there is a load; marks the listener whose queue is reported.
     pub url: Option<Endpoint>,
     /// Shared with samplers of other servers at the same time.
-    pub walks: Walks,
+    pub walks: ConnectionTables,
 }
 
 /// How much a sample contains.
@@ -69,7 +69,7 @@ struct StatusWatch {
 }
 
 /// Why there is no status page.
-enum NoPage {
+enum StatusFailure {
     /// The request was sent this long ago, and no worker has responded yet.
     Waits(Duration),
     Failed(AskError),
@@ -98,7 +98,7 @@ impl StatusWatch {
     }
 
     /// Takes the response that has come, and sends the next request. With `wait`, waits for the response.
-    fn turn(&mut self, wait: bool) -> Option<NoPage> {
+    fn turn(&mut self, wait: bool) -> Option<StatusFailure> {
         if wait {
             self.ask();
         }
@@ -117,11 +117,11 @@ impl StatusWatch {
                 self.latest = None;
                 // The request is in the server's queue and will be counted once a worker takes it.
                 self.own_requests += u64::from(e.waits());
-                missing = Some(if e.waits() { NoPage::Waits(waited) } else { NoPage::Failed(e) });
+                missing = Some(if e.waits() { StatusFailure::Waits(waited) } else { StatusFailure::Failed(e) });
             }
             None if waited >= STATUS_SLOW => {
                 self.latest = None;
-                missing = Some(NoPage::Waits(waited));
+                missing = Some(StatusFailure::Waits(waited));
             }
             None => {}
         }
@@ -148,18 +148,18 @@ impl StatusWatch {
 
 /// Totals at one moment; the next sample contains the differences.
 #[derive(Debug, Default)]
-struct Totals {
+struct CounterTotals {
     at: Option<Instant>,
     kernel: BTreeMap<&'static str, u64>,
-    cgroups: Vec<Reading>,
+    cgroups: Vec<CgroupReading>,
     stalls: BTreeMap<String, u64>,
     host: Option<HostCounters>,
 }
 
 #[derive(Debug)]
-pub struct Looker {
+pub struct Sampler {
     detail: Detail,
-    group: Group,
+    group: ProcessGroup,
     master: i32,
     ports: Vec<u16>,
     /// Inodes of the server's listening sockets.
@@ -167,25 +167,25 @@ pub struct Looker {
     namespace: Option<Namespace>,
     gauges: Option<Gauges>,
     url: Option<Endpoint>,
-    cgroups: Vec<cgroup::Group>,
+    cgroups: Vec<cgroup::ControlGroup>,
     log: Option<KernelLog>,
     status: Option<StatusWatch>,
     /// One worker serves the status page like any other request, and each worker is a process that serves one request
     /// at a time.
     one_request_a_worker: bool,
-    before: Totals,
+    before: CounterTotals,
     connections: Option<(Instant, BTreeMap<String, u64>)>,
-    walks: Walks,
+    walks: ConnectionTables,
     unread: BTreeSet<String>,
     workers: Vec<WorkerSample>,
     started_cpu: Duration,
     started: Instant,
 }
 
-impl Looker {
+impl Sampler {
     /// Prepares to sample; the first sample has no differences. Use it on one thread, whose CPU time it counts.
     #[must_use]
-    pub fn new(subject: &Subject, detail: Detail) -> Looker {
+    pub fn new(subject: &SampledServer, detail: Detail) -> Sampler {
         let mut unread = BTreeSet::new();
         let mut note = |what: &str, e: std::io::Error| {
             let advice =
@@ -198,9 +198,9 @@ impl Looker {
         let inodes = listeners::inodes(subject.master).map_err(|e| note("the server's sockets", e)).unwrap_or_default();
         let gauges = namespace.as_ref().and_then(|n| Gauges::start(subject.master, n).ok());
         let status = subject.status.clone().and_then(|s| StatusWatch::start(s, detail == Detail::Whole));
-        Looker {
+        Sampler {
             detail,
-            group: Group::new(subject.master, detail == Detail::Whole, subject.helpers),
+            group: ProcessGroup::new(subject.master, detail == Detail::Whole, subject.helpers),
             master: subject.master,
             ports: subject.listeners.iter().map(SocketAddr::port).collect(),
             inodes,
@@ -211,7 +211,7 @@ impl Looker {
             log,
             status,
             one_request_a_worker: matches!(subject.status, Some(StatusSource::FastCgi { .. })),
-            before: Totals::default(),
+            before: CounterTotals::default(),
             connections: None,
             walks: subject.walks.clone(),
             unread,
@@ -255,7 +255,7 @@ impl Looker {
 
     /// Takes a sample. `t_s` is its time on the caller's clock. With `patient`, reads all of the memory and waits for
     /// the status page.
-    pub fn look(&mut self, t_s: f64, patient: bool) -> Sample {
+    pub fn sample(&mut self, t_s: f64, patient: bool) -> Sample {
         let now = Instant::now();
         let span_s = self.before.at.map_or(0.0, |t| (now - t).as_secs_f64());
         let first = self.before.at.replace(now).is_none();
@@ -320,7 +320,7 @@ impl Looker {
     }
 
     /// Reports the maximum and the mean of all readings since the previous sample, this moment included.
-    fn tell_sockets(&self, counts: BTreeMap<String, u64>, readings: &mut Readings, look: &mut Sample) {
+    fn tell_sockets(&self, counts: BTreeMap<String, u64>, readings: &mut GaugeReadings, look: &mut Sample) {
         look.readings = readings.count + 1;
         for (name, now) in counts {
             let tally = readings.sockets.entry(name.clone()).or_default();
@@ -336,8 +336,8 @@ impl Looker {
     }
 
     /// Reports the listen queues of the server, that of the URL first.
-    fn tell_queues(&self, seen: Inside, readings: &mut Readings, look: &mut Sample) {
-        let mut wanted = Wanted { workers: self.group.workers(), ..Wanted::default() };
+    fn tell_queues(&self, seen: NamespaceSnapshot, readings: &mut GaugeReadings, look: &mut Sample) {
+        let mut wanted = GaugeTargets { workers: self.group.workers(), ..GaugeTargets::default() };
         let mut tell = |inode: u64, fitness: u8, queue: ListenQueue| {
             let tally = readings.listen.entry(inode).or_default();
             tally.add(queue.queue as f64);
@@ -389,12 +389,12 @@ impl Looker {
     }
 
     fn look_at_limits(&mut self, first: bool, span_s: f64, look: &mut Sample) {
-        let readings: Vec<Reading> = self.cgroups.iter().map(cgroup::Group::read).collect();
+        let readings: Vec<CgroupReading> = self.cgroups.iter().map(cgroup::ControlGroup::read).collect();
         if !first {
             let pairs = readings.iter().zip(&self.before.cgroups);
             look.cgroups = pairs.map(|(now, before)| now.since(before, span_s)).collect();
             if self.detail == Detail::Timeline {
-                look.cgroups.retain(|c| !Reading::is_idle(c));
+                look.cgroups.retain(|c| !CgroupReading::is_idle(c));
             }
         }
         self.before.cgroups = readings;
@@ -420,13 +420,13 @@ impl Looker {
         (look.busy, look.busy_mean) = (None, None);
         match status.turn(patient) {
             None => {}
-            Some(NoPage::Waits(waited)) => {
+            Some(StatusFailure::Waits(waited)) => {
                 look.status_waits_s = Some((waited.as_secs_f64() * 10.0).round() / 10.0);
                 if self.one_request_a_worker && look.listen.iter().any(|q| q.queue > 0) {
                     look.busy = Some(look.worker_count);
                 }
             }
-            Some(NoPage::Failed(e)) => {
+            Some(StatusFailure::Failed(e)) => {
                 self.unread.insert(e.to_string());
             }
         }
