@@ -1,5 +1,5 @@
-//! A target with exponential service and W workers under Poisson arrivals is an M/M/W queue: is what `lastdrop run`
-//! reports what Erlang's formulas say? Beside it the spread that a simulation of the same length shows.
+//! Compares `lastdrop run` with queueing theory: a target with exponential service and W workers under Poisson arrivals
+//! is an M/M/W queue, which Erlang's formulas describe. Also prints the spread of simulations of the same length.
 //!
 //! cargo run --release -p lastdrop-lab --example queueing -- [SECONDS [SERVICE_MS]]
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods)]

@@ -1,8 +1,8 @@
-//! Looks at the server beside a run, on a thread of its own and on the run's clock.
+//! Samples the server during a run, on a thread of its own and on the run's clock.
 //!
-//! A server that the user named (`--server`) is looked at with its status page. One that was only found by its listening
-//! socket is looked at from outside: a question to its status page would be a request that nobody asked for, and would
-//! stand in the counts of the server. One on another machine is looked at there, by whoever can (`Afar`).
+//! A server that the user named (`--server`) is sampled with its status page. A server found only by its listening
+//! socket is sampled from outside: reading its status page would be a request that the user did not ask for, and would
+//! show in the server's counts. A server on another machine is sampled there (`RemoteSampler`).
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -20,12 +20,12 @@ use lastdrop_server::{FoundServer, find_listening_at};
 
 use crate::others::Goal;
 
-/// Runs shorter than this are too short for a pool to grow in, and for a look at every process.
+/// Shorter runs are too short for a pool to grow, and for a sample of every process.
 const SHORTEST: Duration = Duration::from_secs(3);
-/// The first requests shall not share the processor with the search for the server.
+/// Delay before searching for the server, so that the search does not compete with the first requests for a processor.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Looks at a server of another machine: what it sees now, with differences since the look before.
+/// Samples a server on another machine; each call returns a sample with the differences since the previous one.
 pub type Afar = Box<dyn FnMut() -> Result<WatchDocument, String> + Send>;
 
 enum News {
@@ -33,22 +33,22 @@ enum News {
     Look(Box<Sample>),
 }
 
-/// Looks beside a run. Dropped or finished, its thread ends.
+/// Samples the server during a run. Its thread ends when this is dropped or finished.
 pub struct Beside {
     news: Receiver<News>,
-    /// Let go of when the run is over.
+    /// Dropped when the run is over.
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<Option<ServerTimeline>>>,
     pub pool: Option<Pool>,
     helpers: Helpers,
     name: String,
-    /// What the caller has not been given yet.
+    /// Samples that the caller has not received yet.
     fresh: Vec<Sample>,
 }
 
 impl Beside {
-    /// Begins to look for the server and then at it. `named` is the server that the user named.
-    /// One of another machine is looked at by `afar` instead.
+    /// Starts to look for the server and then to sample it. `named` is the server that the user named. `afar` samples a
+    /// server on another machine instead.
     pub fn start(
         plan: &Plan,
         clock: RunClock,
@@ -79,7 +79,7 @@ impl Beside {
         Beside { news, over: Some(over), thread, pool: None, helpers: &[], name: String::new(), fresh: Vec::new() }
     }
 
-    /// What has been seen since the last call.
+    /// Returns the samples since the last call.
     pub fn news(&mut self) -> Vec<Sample> {
         while let Ok(news) = self.news.try_recv() {
             match news {
@@ -92,29 +92,30 @@ impl Beside {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Workers at this moment.
+    /// Returns the number of workers at this moment.
     pub fn count_workers(&self) -> u32 {
         self.pool.as_ref().map_or(0, |p| as_count(&process::worker_pids(p.master, self.helpers)))
     }
 
-    /// The run is over: the pool, the server without its looks, and the looks since the last call of [`Beside::news`].
+    /// Ends sampling. Returns the pool, the server without its samples, and the samples since the last call of
+    /// [`RunSampler::news`].
     pub fn finish(mut self) -> (Option<Pool>, Option<ServerTimeline>, Vec<Sample>) {
         self.over = None;
         let observed = self.thread.take().and_then(|t| t.join().ok()).flatten();
         let last = self.news();
         let name = std::mem::take(&mut self.name);
         let observed = observed.map(|o| if o.name.is_empty() { ServerTimeline { name, ..o } } else { o });
-        // Killed or interrupted before its measured phase ended: nothing can be said.
+        // Killed or interrupted before its measured phase ended: no statement about the pool is possible.
         (self.pool.take().filter(|p| p.workers_at_end > 0), observed, last)
     }
 }
 
-/// Sleeps, but not beyond the end of the run. Is the run still on?
+/// Sleeps, but not beyond the end of the run. Returns true while the run goes on.
 fn sleep(time: Duration, over: &Receiver<()>) -> bool {
     over.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
 }
 
-/// A look at every whole second of the run.
+/// Samples the server at every whole second of the run.
 fn look_on(
     found: &FoundServer,
     url: Option<Endpoint>,
@@ -141,14 +142,14 @@ fn look_on(
     };
     let mut sampler = Sampler::new(&subject, Detail::Timeline);
     let seconds = |us: u64| us as f64 / 1e6;
-    // From here on differences count.
+    // The first sample only sets the base for differences.
     sampler.sample(seconds(clock.now_us()), false);
     loop {
         let now = clock.now_us();
         let on = sleep(Duration::from_micros(1_000_000 - now % 1_000_000), over);
         let look = sampler.sample((seconds(clock.now_us()) * 1e3).round() / 1e3, false);
         let alive = sampler.is_alive();
-        // The last look covers what is left of a second; a moment is not worth one.
+        // The last sample covers the rest of a second; very short spans are left out.
         if (look.span_s > 0.2 || !on) && tell.send(News::Look(Box::new(look))).is_err() {
             return None;
         }
@@ -166,8 +167,8 @@ fn look_on(
     })
 }
 
-/// The same of a server of another machine. What it sees is of the time between two answers; a look that does not come is the end of
-/// looking, and said.
+/// Samples a server of another machine. Each sample covers the time between two answers. If a sample does not come,
+/// sampling ends and this is reported.
 fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &Sender<News>) -> Option<ServerTimeline> {
     let seconds = || (clock.now_us() as f64 / 1e3).round() / 1e3;
     let mut seen = match afar() {
@@ -202,7 +203,7 @@ fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &S
     })
 }
 
-/// May the server run where we run?
+/// Returns true if the server may run on processors that we may use.
 fn shares_cpus(master: i32, workers: &[i32]) -> bool {
     let own = process::affinity(0);
     let theirs: Vec<usize> = workers.iter().flat_map(|pid| process::affinity(*pid)).collect();
@@ -210,7 +211,7 @@ fn shares_cpus(master: i32, workers: &[i32]) -> bool {
     own.is_empty() || theirs.is_empty() || theirs.iter().any(|c| own.contains(c))
 }
 
-/// A server without children is its own worker.
+/// Returns the number of workers; a server without children is its own worker.
 fn as_count(workers: &[i32]) -> u32 {
     (workers.len() as u32).max(1)
 }

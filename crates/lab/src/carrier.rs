@@ -1,4 +1,4 @@
-//! Who puts the load of a run on, where it is not this process.
+//! Who generates the load of a run, if not this process.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,35 +9,35 @@ use lastdrop_model::run::AgentReport;
 use lastdrop_model::{Event, Generator, Plan, Reason};
 use lastdrop_store::Store;
 
-/// Carries plans out instead of this process, and tells of them what this process would have told.
+/// Carries out plans in place of this process, and reports the same events.
 pub trait Carrier {
-    /// Carries a plan out: each second and each end of a phase is told, in order, as [`lastdrop_load::run`] tells them. Comes back when all
-    /// is told.
+    /// Carries out a plan. Reports each second and each end of a phase in order, like [`lastdrop_load::run`], and
+    /// returns when everything is reported.
     ///
     /// # Errors
-    /// When no load could be put on at all: a sentence for people.
+    /// When no load could be generated at all: a sentence for people.
     fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String>;
 
-    /// Where its connections come from, as far as that is known: they are no visitors of a server.
+    /// Returns the known source addresses of its connections, which are not a server's visitors.
     fn addresses(&self) -> Vec<IpAddr> {
         Vec::new()
     }
 
-    /// The run that was carried last is kept, with its report: what was written down beside it in case of a kill is of no use any more.
+    /// Tells the carrier that the last run and its report are stored. Data kept in case of a crash is no longer needed.
     fn is_kept(&mut self) {}
 }
 
-/// A run that is to be carried out.
+/// A run to be carried out.
 pub struct CarriedRun<'a> {
     pub id: &'a str,
     pub plan: &'a Plan,
     /// The user asks to stop.
     pub stop: &'a AtomicBool,
-    /// Whoever is shown the run needs no more of it.
+    /// The observers need no more of the run.
     pub enough: &'a AtomicBool,
-    /// Where the run is kept. What comes from other machines is written there before they may forget it.
+    /// Where the run is stored. Data from other machines is written there before those may forget it.
     pub store: Option<Store>,
-    /// To be told the moment at which the first phase begins, on this machine's clock, as soon as it is known.
+    /// Called with the start of the first phase on this machine's clock, as soon as it is known.
     pub begins: &'a dyn Fn(Instant),
 }
 
@@ -47,15 +47,15 @@ impl fmt::Debug for CarriedRun<'_> {
     }
 }
 
-/// How a run went for whoever carried it out.
+/// The result of a run from the view of its carrier.
 #[derive(Debug, Clone, Default)]
 pub struct Carried {
     pub agents: Vec<AgentReport>,
-    /// Of all machines together.
+    /// Sums over all machines.
     pub generator: Generator,
-    /// What speaks against what was measured, of each machine by itself.
+    /// What is wrong with the measurement, per machine.
     pub reasons: Vec<Reason>,
-    /// Nobody could connect to anything.
+    /// No connection succeeded at all.
     pub unreachable: bool,
     pub stopped: bool,
 }

@@ -1,4 +1,4 @@
-//! Where runs are made: load, clock, host readings and store put together into one [`Run`].
+//! Makes runs: combines load, clock, host readings and store into one [`Run`].
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -29,7 +29,7 @@ use crate::observers::{Observer, Scratch};
 use crate::others::{Goal, KnownChain, OthersWatch, Used, lock};
 use crate::server_log::ServerLog;
 
-/// Why an experiment could not be done.
+/// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     #[error(transparent)]
@@ -44,41 +44,42 @@ pub enum LabError {
     Other(String),
 }
 
-/// The means of making runs.
+/// Everything needed to make runs.
 pub struct Lab<'a> {
     /// Set when the user asks to stop.
     pub stop: &'a AtomicBool,
-    /// Who is shown what happens, in this order.
+    /// Observers, in the order in which they see events.
     pub observers: Vec<Box<dyn Observer + 'a>>,
-    /// The server that the runs are about, where the user named it; else it is looked for by the URL.
+    /// The server under test, if the user named it; otherwise it is found by the URL.
     pub server: Option<FoundServer>,
-    /// Who looks at the server of the next run, where that is on another machine.
+    /// Samples the server of the next run, if that is on another machine.
     pub afar: Option<Afar>,
-    /// Who puts the load on; None: this process.
+    /// Generates the load; None: this process does.
     pub carrier: Option<Box<dyn Carrier + 'a>>,
-    /// Look at the server beside the load.
+    /// Sample the server during the load.
     pub observe: bool,
     /// Processes that take part in the runs, as far as they are known.
     pub chain: KnownChain,
-    /// Find them in each run, not only where somebody unknown is busy.
+    /// Rediscover the process chain on every run, not only when an unknown process uses the processors.
     pub find_chain: bool,
-    /// Runs that may still be repeated because other programs were busy.
+    /// How many more runs may be repeated because other programs were busy.
     pub repeats: u32,
-    /// Looks at the server that somebody else makes beside the runs, without the time of the run.
+    /// Samples of the server that another component takes during the runs, without the run's time.
     pub looks: Option<Receiver<Sample>>,
-    /// Who is told the moment at which the load of a run begins, wherever it comes from: some time after the run does.
+    /// Receives the moment at which the load of a run begins, which is some time after the run began.
     pub begins: Option<Sender<Instant>>,
-    /// What the first answer of the last run said of its server, where each request was wanted.
+    /// What the first response of the last run said about its server, if the observers wanted each request.
     pub first_answer: Option<FirstAnswer>,
 }
 
-/// A whole experiment repeats at most so many runs because other programs were busy.
+/// Most repeated runs of a whole experiment because other programs were busy.
 const MOST_REPEATS: u32 = 6;
-/// Of which one may have so many.
+/// Most repetitions of one run.
 const MOST_REPEATS_OF_ONE: u32 = 2;
-/// A machine on which a repetition finds as much as this of what the others used before stays busy: one more try is enough.
+/// If a repetition finds at least this share of the earlier use by other programs, the machine stays busy: one more try
+/// is enough.
 const STAYS_BUSY: f64 = 0.7;
-/// Other programs that are told by name.
+/// Most other programs that a report lists by name.
 const MOST_OTHERS: usize = 10;
 
 impl std::fmt::Debug for Lab<'_> {
@@ -87,7 +88,7 @@ impl std::fmt::Debug for Lab<'_> {
     }
 }
 
-/// A number that differs from call to call, for ids and seeds.
+/// Returns a number that differs from call to call, for ids and seeds.
 #[must_use]
 pub fn random_u32() -> u32 {
     (RandomState::new().hash_one(SystemTime::now()) >> 16) as u32
@@ -114,13 +115,13 @@ impl<'a> Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// Has the user asked to stop?
+    /// Returns true if the user has asked to stop.
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// An error if the user has asked to stop.
+    /// Fails if the user has asked to stop.
     ///
     /// # Errors
     /// [`LabError::Interrupted`].
@@ -128,13 +129,13 @@ impl Lab<'_> {
         if self.stopped() { Err(LabError::Interrupted) } else { Ok(()) }
     }
 
-    /// Processes that take part in the runs, as far as they are known.
+    /// Returns the processes that take part in the runs, as far as they are known.
     #[must_use]
     pub fn members(&self) -> Vec<i32> {
         lock(&self.chain).members()
     }
 
-    /// Where the load comes from, if not from this process.
+    /// Returns where the load comes from, if not from this process.
     #[must_use]
     pub fn load_from(&self) -> Vec<IpAddr> {
         self.carrier.as_ref().map_or_else(Vec::new, |carrier| carrier.addresses())
@@ -145,14 +146,14 @@ impl Lab<'_> {
         tell(&mut self.observers, event);
     }
 
-    /// What observers could not do, each in words that go on where a sentence began with the runs.
+    /// Returns what observers could not do, each as the end of a sentence that begins with the runs.
     #[must_use]
     pub fn trouble(&self) -> Vec<String> {
         self.observers.iter().filter_map(|o| o.trouble()).collect()
     }
 
-    /// Carries out a plan, and again when other programs took the processors meanwhile, a few times at most. The run
-    /// comes back in which they took least, with how often it was repeated.
+    /// Carries out a plan, and repeats it a few times at most if other programs used the processors meanwhile. Returns
+    /// the run in which they used least, and the number of repetitions.
     ///
     /// # Errors
     /// As [`Lab::run`].
@@ -183,15 +184,15 @@ impl Lab<'_> {
         Ok((best, repeated))
     }
 
-    /// Carries out a plan. Observers are shown it second by second, and it is judged when it comes back.
+    /// Carries out a plan. Observers see it second by second; the returned run has been judged.
     ///
     /// # Errors
-    /// When no load could be put on at all.
+    /// When no load could be generated at all.
     pub fn run(&mut self, plan: &Plan, label: &str) -> Result<Run, LabError> {
         self.run_prepared(plan, None, label)
     }
 
-    /// The same of a plan that is prepared already.
+    /// Like `run`, for a plan that is prepared already.
     ///
     /// # Errors
     /// As [`Lab::run`].
@@ -202,7 +203,7 @@ impl Lab<'_> {
         self.observers.truncate(lasting);
         if run.is_ok()
             && let Some(carrier) = &mut self.carrier
-            // Only who keeps runs is asked: exports end when they are asked for their trouble.
+            // Ask only observers that store runs: exporters finish when they are asked for trouble.
             && self.observers.iter().all(|o| o.archive().is_none() || o.trouble().is_none())
         {
             carrier.is_kept();
@@ -210,7 +211,7 @@ impl Lab<'_> {
         run
     }
 
-    /// Tells that a run failed.
+    /// Reports that a run failed.
     fn failed(&mut self, e: impl Into<LabError>) -> LabError {
         let e = e.into();
         self.tell(&Event::Failed { why: e.to_string().into() });
@@ -249,7 +250,7 @@ impl Lab<'_> {
         if self.observers.iter().all(|o| o.archive().is_none()) {
             self.observers.extend(Scratch::of(plan, id).map(|scratch| -> Box<dyn Observer> { Box::new(scratch) }));
         }
-        // Of those that can be read again the first is the one that is.
+        // The first observer that archives the run is the one that is read.
         let archive = self.observers.iter().position(|o| o.archive().is_some());
         let readable = move |observers: &[Box<dyn Observer + '_>]| {
             archive.is_some_and(|i| observers.get(i).is_some_and(|o| o.archive().is_some()))
@@ -270,7 +271,7 @@ impl Lab<'_> {
             others.begin();
         }
         let clock = RunClock::start();
-        // Seconds are the load's: where somebody else puts it on, it begins later than we do.
+        // Seconds count from the start of the load, which is later than ours if another machine generates it.
         let began = Cell::new(Instant::now());
         let mut marks = Vec::new();
         let stop = self.stop;
@@ -278,7 +279,7 @@ impl Lab<'_> {
         let clocks = Clocks::now();
         let mut beside = Beside::start(plan, clock, self.server.clone(), self.afar.take(), self.observe);
         let told = self.looks.as_ref();
-        // Those of the time between the runs.
+        // Drop samples from the time between runs.
         let _ = told.map_or(0, |told| told.try_iter().count());
         let wish = self.observers.iter().map(|o| o.wish()).max().unwrap_or_default();
         let observers = &mut self.observers;
@@ -287,7 +288,7 @@ impl Lab<'_> {
         let mut look_at = |observers: &mut [Box<dyn Observer + '_>], mut look: Sample| {
             if is_carried {
                 look.t_s = thousandth(look.t_s - clock.at(began.get()) as f64 / 1e6);
-                // Of the time before the load, or after it while the machines tell the rest.
+                // Drop samples from before the load, and from after it while the machines send the rest.
                 if look.t_s < look.span_s / 2.0 || planned_s.is_some_and(|end| look.t_s - look.span_s >= end) {
                     return;
                 }
@@ -357,7 +358,7 @@ impl Lab<'_> {
         let told_begins = self.begins.as_ref();
         let begins = |at: Instant| {
             began.set(at);
-            // Nobody may listen any more.
+            // The receiver may be gone.
             let _ = told_begins.map(|begins| begins.send(at));
         };
         let carried = self.carrier.as_mut().map(|carrier| {
@@ -387,7 +388,7 @@ impl Lab<'_> {
         let busiest = finished
             .threads
             .iter()
-            // Starting up takes a whole core for a moment; that says nothing about the load.
+            // Starting a thread takes a whole core for a moment, which says nothing about the load.
             .filter(|(_, wall)| *wall >= 500_000)
             .map(|(cpu, wall)| *cpu as f64 / *wall as f64)
             .fold(0.0, f64::max);
@@ -487,7 +488,7 @@ fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
     }
 }
 
-/// Asks who watches for marks, and tells everybody of them.
+/// Takes new marks from the observers and shows them to all observers.
 fn hear(observers: &mut [Box<dyn Observer + '_>], began: Instant, marks: &mut Vec<Mark>) {
     let said: Vec<(Instant, String)> = observers.iter_mut().flat_map(|o| o.remarks()).collect();
     for (at, text) in said {
@@ -498,12 +499,13 @@ fn hear(observers: &mut [Box<dyn Observer + '_>], began: Instant, marks: &mut Ve
     }
 }
 
-/// How often the classes of a run are told while it goes on: a hundred of them take some milliseconds to sum up.
+/// Returns how often the classes of a run are reported while it goes on: summing up a hundred of them takes some
+/// milliseconds.
 fn seconds_between(classes: usize) -> u32 {
     (classes as u32).div_ceil(10).clamp(1, 10)
 }
 
-/// To a thousandth.
+/// Rounds to a thousandth.
 fn thousandth(number: f64) -> f64 {
     (number * 1e3).round() / 1e3
 }

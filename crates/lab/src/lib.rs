@@ -1,6 +1,6 @@
-//! Where a plan becomes a run: load, looks beside it, what is kept of it, and what it is worth.
+//! Turns a plan into a run: load, samples, storage and validity.
 //!
-//! Nothing here prints: what happens is told to [`Observer`]s.
+//! Nothing here prints: events go to [`Observer`]s.
 
 mod beside;
 mod carrier;

@@ -1,4 +1,4 @@
-//! Watches beside a run what the server and all behind it use of the processors, and programs that have nothing to do with it.
+//! Measures the processor time that the server, the servers it talks to, and unrelated programs use during a run.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,16 +13,16 @@ use lastdrop_probe::host;
 use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::others::{OtherProcesses, Snapshot};
 
-/// When connections are followed, after the start of the run; beyond the last each pause is three times the one before.
-/// A server talks to its database for most of a request or keeps the connection: a few looks find it.
+/// When connections are followed, from the start of the run; after the last one, each pause is three times the previous
+/// one. A server talks to its database for most of a request, or keeps the connection open, so a few looks find it.
 const LOOKS: [Duration; 4] =
     [Duration::from_millis(150), Duration::from_millis(350), Duration::from_millis(800), Duration::from_millis(1500)];
-/// Where the chain is known from an earlier run, the first of them is this one: short runs are not to pay for any.
+/// First pause in `LOOKS` if the chain is known from an earlier run, so that short runs do not pay for a look.
 const KNOWN: usize = 2;
-/// So many times in a run connections are followed even where nobody unknown is busy: a database that uses little is a part of what a
-/// request costs.
+/// Connections are followed this often per run even if no unknown program is busy: a database that uses little is still
+/// part of the cost of a request.
 const FOLLOWED: u32 = 3;
-/// Of the time of a long run, looking takes at most this part.
+/// In a long run, following connections takes at most one part in this many of the time.
 const MOST_COST: u32 = 200;
 
 /// What the load of a plan connects to.
@@ -37,7 +37,7 @@ impl Goal {
         Goal { url: plan.url.clone(), unix: plan.network.unix_socket.clone() }
     }
 
-    /// Its address as it is now. A name is resolved, which may take a while.
+    /// Returns its address as of now. Resolves a name, which may take a while.
     pub fn endpoint(&self) -> Option<Endpoint> {
         match &self.unix {
             Some(path) => Some(Endpoint::Unix(path.clone())),
@@ -46,25 +46,26 @@ impl Goal {
     }
 }
 
-/// Who takes part in the runs of a lab, as far as is known: kept from run to run.
+/// The processes that take part in the runs of a lab, as far as they are known; kept from run to run.
 pub type KnownChain = Arc<Mutex<Chain>>;
 
 /// Processor time that was used in the measured phase.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
-    /// By programs that have nothing to do with the run. None where they cannot be told apart.
+    /// By programs unrelated to the run. None if they cannot be identified.
     pub others: Option<OtherProcesses>,
-    /// By the server and all that it talks to, seconds. None where the server is not on this machine or not known.
+    /// By the server and all servers that it talks to, in seconds. None if the server is not on this machine or not
+    /// known.
     pub chain_s: Option<f64>,
 }
 
-/// Watches until it is finished.
+/// Measures until it is finished.
 pub(crate) struct OthersWatch {
     chain: KnownChain,
     goal: Goal,
     before: Option<Snapshot>,
     seen: Option<Used>,
-    /// Let go of when the run is over.
+    /// Dropped when the run is over.
     _over: Sender<()>,
 }
 
@@ -77,7 +78,7 @@ fn is_worth_a_look(others: &OtherProcesses) -> bool {
 }
 
 impl OthersWatch {
-    /// The run begins. With `all`, whoever takes part is looked for even where nobody unknown is busy.
+    /// Starts with the run. With `all`, follows connections even if no unknown program is busy.
     pub fn start(chain: &KnownChain, goal: Goal, all: bool) -> OthersWatch {
         let (over, is_over) = channel::<()>();
         let (known, to) = (Arc::clone(chain), goal.clone());
@@ -94,7 +95,7 @@ impl OthersWatch {
                 let start = std::time::Instant::now();
                 let now = Snapshot::now();
                 let mut chain = lock(&known);
-                // Whoever is busy and unknown may take part: follow the connections that there are now.
+                // A busy unknown program may take part: follow the connections that exist now.
                 let unknown = || is_worth_a_look(&now.others_since(&before, &chain));
                 if all || followed < FOLLOWED || !chain.has_others() || unknown() {
                     chain.look(to.as_ref());
@@ -105,17 +106,17 @@ impl OthersWatch {
                 pause = LOOKS.get(turn).copied().unwrap_or_else(|| (pause * 3).max(start.elapsed() * MOST_COST));
             }
         };
-        // Without the thread others are told, and perhaps some that take part.
+        // Without this thread, programs that take part may be reported as unrelated ones.
         let _ = thread::Builder::new().name("others".into()).spawn(work);
         OthersWatch { chain: Arc::clone(chain), goal, before: None, seen: None, _over: over }
     }
 
-    /// What is to be told begins now.
+    /// Starts the measured period.
     pub fn begin(&mut self) {
         self.before = Some(Snapshot::now());
     }
 
-    /// It ends now.
+    /// Ends the measured period.
     pub fn end(&mut self) {
         let Some(before) = self.before.take() else { return };
         let now = Snapshot::now();
@@ -129,8 +130,8 @@ impl OthersWatch {
         self.seen = Some(Used { others: Some(others), chain_s });
     }
 
-    /// What was used in the measured phase. Nothing is known of others where the server is here (`server_here`) and its processes may not be
-    /// seen, and nothing at all where the measurement did not come to its end.
+    /// Returns what was used in the measured phase. Other programs are unknown if the server is on this machine
+    /// (`server_here`) and its processes cannot be inspected. Nothing is known if the measurement was cut short.
     pub fn finish(self, server_here: bool) -> Used {
         let known = lock(&self.chain).has_others();
         let Used { others, chain_s } = self.seen.unwrap_or_default();

@@ -1,10 +1,10 @@
-//! The server's own time of each answer, out of its log.
+//! Reads the server's own time of each response from its log.
 //!
-//! Each request carries an id. The log is followed from its end at the start of the run, and what a line with such an id says goes
-//! to the second of its answer. Lines come after answers: a second is held back until all of its lines are there, at most for
-//! [`PATIENCE`], and then goes on as if the answers had said it themselves. So nobody behind (the builder of the run, the store,
-//! reports) knows of parts that come late, and a second that was told never changes; what is shown of a run is as late
-//! as its log.
+//! Each request carries an id. The log is followed from its end at the start of the run, and the times in a line with
+//! such an id are added to the second of its response. Lines come after responses, so a second is held back until all
+//! of its lines are there, at most for [`PATIENCE`]. Then it goes on as if the responses had contained the times. So
+//! the builder of the run, the store and reports need not handle late parts, and a reported second never changes. The
+//! events of a run are as late as its log.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -17,23 +17,24 @@ use lastdrop_model::run::JoinedLog;
 use lastdrop_model::{Event, IdentifiedAnswer, Kind, Slice};
 use lastdrop_traffic::{Entry, Format, GrowingLog};
 
-/// How long an answer waits for its line. Servers that buffer their logs for longer are not waited for.
+/// How long a response waits for its line. Servers that buffer their logs for longer are not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a line waits for its answer: it may still be on its way here, and seconds are told when they are over.
+/// How long a line waits for its response, which may still be on its way; also, a second is reported only when it is
+/// over.
 const LINE_PATIENCE: Duration = Duration::from_secs(10);
-/// Answers that wait for their line, at most; some 30 MB.
+/// Most responses that wait for their line; some 30 MB.
 const MOST_WAITING: usize = 1 << 20;
-/// And lines for their answer.
+/// Most lines that wait for their response.
 const MOST_EARLY: usize = 1 << 18;
-/// After so long a log that has as many lines as there were answers, and none of their ids, will not have them.
+/// If by then the log has as many lines as there were responses, and none has one of their ids, the log has no ids.
 const NO_IDS_AFTER: Duration = Duration::from_secs(2);
-/// Between two looks once the load is over.
+/// Pause between two reads of the log once the load is over.
 const PAUSE: Duration = Duration::from_millis(50);
 
 const FIELDS: &str = "LogFormat \"… %D %{X-Request-Id}i\" (Apache), log_format … '… $request_time $upstream_response_time \
                       $http_x_request_id' (nginx) or capture request header X-Request-Id len 64 (HAProxy)";
 
-/// What a line says, µs.
+/// The times in a line, in µs.
 #[derive(Debug, Clone, Copy)]
 struct Said {
     queue: Option<u32>,
@@ -44,7 +45,7 @@ struct Said {
 impl Said {
     fn of(entry: &Entry) -> Said {
         let fit = |us: Option<u64>| us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
-        // Logs count what waited in their server as its time; here it is the queue's.
+        // Logs include the time in the server's queue in the server's time; here it counts as queue time.
         let server = entry.server_us.map(|us| us.saturating_sub(entry.queue_us.unwrap_or(0)));
         Said { queue: fit(entry.queue_us), server: fit(server), upstream: fit(entry.upstream_us) }
     }
@@ -59,32 +60,32 @@ impl Said {
     }
 }
 
-/// A second that waits for lines, or what happened after it.
+/// A second that waits for lines, or an event that came after one.
 #[derive(Debug)]
 struct Held {
     event: Event<'static>,
-    /// Answers in it without a line.
+    /// Responses in it without a line.
     missing: u64,
     since: Instant,
 }
 
-/// Events of a run on their way through its server's log.
+/// Events of a run that wait for lines of the server's log.
 #[derive(Debug)]
 pub(crate) struct ServerLog {
     log: GrowingLog,
-    /// What ids of this run begin with.
+    /// Prefix of the ids of this run.
     prefix: String,
-    /// Answers without a line: which of the held seconds they are of, counted from the first of the run, and their class.
+    /// Responses without a line: the index of their held event, counted from the start of the run, and their class.
     waiting: HashMap<u64, (u64, u16)>,
-    /// Lines without an answer, and since when.
+    /// Lines without a response, and when they were read.
     early: HashMap<u64, (Said, Instant)>,
     held: VecDeque<Held>,
-    /// Events that went on.
+    /// Number of events that were passed on.
     gone: u64,
-    /// Ids of this run have been seen.
+    /// The log had ids of this run.
     has_ids: bool,
     joined: JoinedLog,
-    /// Why there is no use in going on.
+    /// Why following the log makes no sense any more.
     pub trouble: Option<String>,
 }
 
@@ -92,7 +93,7 @@ impl ServerLog {
     /// Opens a log at its end.
     ///
     /// # Errors
-    /// In words, when it cannot be read, or its format has not what is needed.
+    /// When it cannot be read, or its format lacks what is needed.
     pub fn open(file: &Path, format: Option<&str>, prefix: String) -> Result<ServerLog, String> {
         let format = format.map(str::parse::<Format>).transpose()?;
         let log = GrowingLog::open(file, format.as_ref(), false)
@@ -111,7 +112,7 @@ impl ServerLog {
         log.lacks().map_or(Ok(log), Err)
     }
 
-    /// What the format has not, where it is known.
+    /// Returns what the format lacks, if it is known.
     fn lacks(&self) -> Option<String> {
         let format = self.log.format()?;
         let what = match (format.has_server_time(), format.may_have_id()) {
@@ -127,7 +128,7 @@ impl ServerLog {
         format!("let the server write {FIELDS}, and say so: --server-time 'log:{},FORMAT'", self.log.file().file)
     }
 
-    /// Takes an event and gives those that may go on.
+    /// Takes an event and passes on those that may go on.
     pub fn take(&mut self, event: &Event<'_>, mut pass_on: impl FnMut(&Event<'_>)) {
         match event {
             Event::Second { slice } => self.hold(Slice::clone(slice)),
@@ -159,7 +160,7 @@ impl ServerLog {
         self.held.push_back(Held { event, missing, since: Instant::now() });
     }
 
-    /// Reads what has been written since the last look.
+    /// Reads what has been written since the last call.
     fn look(&mut self) {
         let ServerLog { log, prefix, waiting, early, held, gone, has_ids, joined, .. } = self;
         let now = Instant::now();
@@ -196,7 +197,7 @@ impl ServerLog {
         }
     }
 
-    /// Lines come, but none of them has an id of this run.
+    /// Reports that lines come, but none of them has an id of this run.
     fn without_ids(&self, now: Instant) -> Option<String> {
         let tally = self.log.tally();
         let waited = self.held.iter().find(|h| h.missing > 0).map(|h| now.duration_since(h.since))?;
@@ -216,7 +217,7 @@ impl ServerLog {
         ))
     }
 
-    /// Lets go on, in their order, what waits for nothing any more.
+    /// Passes on, in order, the events that wait for nothing any more.
     fn release(&mut self, patience: Duration, mut pass_on: impl FnMut(&Event<'_>)) {
         let may_go = |h: &Held| h.missing == 0 || h.since.elapsed() >= patience;
         while self.held.front().is_some_and(may_go)
@@ -231,10 +232,10 @@ impl ServerLog {
         }
     }
 
-    /// The load is over: waits for the last lines, unless the user has no patience, and lets everything go on.
+    /// Ends the log once the load is over: waits for the last lines, unless the user stops, and passes everything on.
     ///
     /// # Errors
-    /// In words, when the log has not what is needed.
+    /// When the log lacks what is needed.
     pub fn finish(mut self, stop: &AtomicBool, mut pass_on: impl FnMut(&Event<'_>)) -> Result<JoinedLog, String> {
         loop {
             self.look();
@@ -254,7 +255,7 @@ impl ServerLog {
     }
 }
 
-/// The number in an id, from what comes behind its prefix.
+/// Returns the number in an id, from the text after its prefix.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(text.get(..16)?).ok()?;
     u64::from_str_radix(digits, 16).ok()
@@ -304,7 +305,7 @@ mod tests {
         Event::Second { slice: Cow::Owned(slice) }
     }
 
-    /// The second or phase of each event, and the longest time of a server in it.
+    /// The second or phase of each event, and the longest server time in it.
     fn told(event: &Event<'_>) -> (String, u64) {
         match event {
             Event::Second { slice } => {
@@ -326,7 +327,7 @@ mod tests {
         file.line("0.002", "run-0000000000000002");
         file.line("0.100", "-");
         file.line("0.200", "other-0000000000000001");
-        // The line of 2 is there before its answer is told.
+        // The line of 2 is there before its response is reported.
         log.look();
         log.take(&second(0, &[1, 2]), |e| seen.push(told(e)));
         log.take(&second(1, &[]), |e| seen.push(told(e)));

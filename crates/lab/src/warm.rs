@@ -1,8 +1,9 @@
 //! Gives every worker of a fresh pool one request before it is measured.
 //!
-//! As many connections as there are workers are opened, each with a request that lacks its last line: a worker that
-//! takes one waits for the rest and cannot take another, so each connection is with a worker of its own. (A connection
-//! without any byte would not do: Apache asks the kernel to hold it back until data comes.) Then all are completed.
+//! It opens as many connections as there are workers, each with a request that lacks its last line. A worker that
+//! accepts one waits for the rest and cannot accept another, so each connection has its own worker. (A connection
+//! without any byte would not do: Apache lets the kernel hold it back until data comes.) Then all requests are
+//! completed.
 
 use std::net::TcpStream;
 use std::thread;
@@ -11,15 +12,15 @@ use std::time::{Duration, Instant};
 use lastdrop_model::{KeepAlive, Plan, Setting};
 use lastdrop_wire::{Timed, Wire};
 
-/// How long all of it may take.
+/// How long the whole warm-up may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// How a cell or a trial is warmed before it is measured.
+/// How a cell or a trial is warmed up before it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Warmth {
-    /// Each initial worker has one request.
+    /// One request for each initial worker.
     Each,
-    /// This much of the load itself.
+    /// The load itself, for this long.
     Load(Duration),
 }
 
@@ -32,11 +33,12 @@ impl std::fmt::Display for Warmth {
     }
 }
 
-/// Warm-up where the initial workers will not live to the end of the measurement, so that warming them means nothing:
-/// the pool has to reach the pace at which it is recycled. Apache's spawning takes about 10 s to get there.
+/// Duration of a warm-up by load, for pools whose initial workers end before the measurement does. The pool has to
+/// reach the pace at which it is recycled; Apache's spawning takes about 10 s for that.
 pub const RECYCLING_WARM_UP: Duration = Duration::from_secs(15);
 
-/// The warming that makes sense: each worker, unless `requests` use up the initial ones, recycled at `recycle`.
+/// Returns the warm-up that makes sense: each worker, unless `requests` use up the initial workers, which end after
+/// `recycle` requests.
 #[must_use]
 pub fn warmth(recycle: Option<&Setting>, workers: usize, requests: u64, load: Duration) -> Warmth {
     match recycle.and_then(Setting::count) {
@@ -45,12 +47,12 @@ pub fn warmth(recycle: Option<&Setting>, workers: usize, requests: u64, load: Du
     }
 }
 
-/// A pool that has had the same number of workers for so long is complete.
+/// A pool is complete once its number of workers has not changed for this long.
 const SAME_FOR: Duration = Duration::from_millis(250);
 const COMPLETE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits until servers that were just started have all their workers, so that these do not become more: they answer when
-/// the first is there. Gives how many there are.
+/// Waits until servers that were just started have all their workers: they answer as soon as the first worker exists.
+/// Returns the number of workers.
 pub fn complete_pool(workers: impl Fn() -> usize) -> usize {
     let deadline = Instant::now() + COMPLETE_LIMIT;
     let (mut count, mut since) = (workers(), Instant::now());
@@ -64,7 +66,7 @@ pub fn complete_pool(workers: impl Fn() -> usize) -> usize {
     count
 }
 
-/// Sends one request to each of `workers` workers; says how many answered.
+/// Sends one request to each of `workers` workers and returns how many responded.
 #[must_use]
 pub fn warm_each(plan: &Plan, workers: usize) -> usize {
     let deadline = Instant::now() + LIMIT;
@@ -73,21 +75,21 @@ pub fn warm_each(plan: &Plan, workers: usize) -> usize {
     let Some(request) = lastdrop_load::preview(&closing).ok().and_then(|p| p.requests.into_iter().next()) else {
         return 0;
     };
-    // Without the end of its head a request is not one yet.
+    // Without the end of its header, a request is incomplete.
     let head_end = request.windows(4).position(|w| w == b"\r\n\r\n").map_or(request.len(), |p| p + 2);
     let mut open: Vec<Wire> = (0..workers)
         .filter_map(|_| {
             let left = deadline.saturating_duration_since(Instant::now());
             let stream = TcpStream::connect_timeout(&address, left.min(Duration::from_secs(5))).ok()?;
             let timed = Timed::new(stream, deadline.saturating_duration_since(Instant::now()));
-            // A worker that has shaken hands waits for the rest as well.
+            // A worker that has completed the TLS handshake also waits for the rest.
             let mut wire =
                 if plan.url.tls { Wire::to_anybody(timed, &plan.url.host).ok()? } else { Wire::Plain(timed) };
             wire.write(&request[..head_end]).ok()?;
             Some(wire)
         })
         .collect();
-    // Time for the workers to take what lies in the queue.
+    // Gives the workers time to accept from the queue.
     thread::sleep(Duration::from_millis(50));
     open.retain_mut(|wire| wire.write(&request[head_end..]).is_ok());
     open.iter_mut().map(|wire| usize::from(read_to_end(wire))).sum()

@@ -1,4 +1,4 @@
-//! What observers are shown of a run is all that its report is made of.
+//! Tests that a run's report contains nothing beyond what its observers were shown.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::run::RunBuilder;
 use lastdrop_model::{CaptureLevel, Event, Load, Plan};
 
-/// Writes down what it is shown.
+/// Records the events it is shown.
 struct Tape(Vec<String>);
 
 impl Observer for Tape {
@@ -22,7 +22,7 @@ impl Observer for Tape {
     }
 }
 
-/// Answers so many requests, each on a connection of its own; says where.
+/// Starts a server for this many requests, each on a connection of its own, and returns its address.
 fn server(requests: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");

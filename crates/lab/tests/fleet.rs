@@ -1,5 +1,5 @@
-//! A run on several agents, each of them this very engine in a thread, over a link that may do what links do: deliver twice, out of order,
-//! not at all.
+//! Tests runs on several agents, each an engine in a thread, over a link that may deliver twice, out of order, or not
+//! at all.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -44,16 +44,16 @@ fn server() -> (SocketAddr, Arc<AtomicU64>) {
     (address, served)
 }
 
-/// What becomes of an agent's records on their way.
+/// What happens to an agent's records on their way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     /// Each comes once, in order.
     Good,
-    /// Each comes twice, and pairs of them the wrong way around.
+    /// Each comes twice, and pairs of them in the wrong order.
     Twice,
-    /// The agent dies when it has told so many.
+    /// The agent dies after this many records.
     DiesAfter(u64),
-    /// After so many nothing is heard of the agent, until it has done its part.
+    /// After this many records nothing is heard of the agent, until it has finished its part.
     SilentAfter(u64),
 }
 
@@ -166,7 +166,7 @@ impl Link for FakeLink {
         let Told::Record { member, epoch, seq, bytes } = told else { return Ok(Some(told)) };
         let again = |seq: u64, bytes: &[u8]| Told::Record { member, epoch, seq, bytes: bytes.to_vec() };
         if self.fates[member] == Fate::Twice {
-            // The one after it, if it is there, comes first.
+            // The record after it, if it is there, comes first.
             if let Ok(next) = self.told.1.try_recv() {
                 self.held.push_back(next);
             }
@@ -186,7 +186,7 @@ impl Link for FakeLink {
     fn leave(&mut self) {}
 }
 
-/// Seconds as they are told.
+/// The seconds in the order reported.
 #[derive(Default)]
 struct Seconds(Vec<(u16, u32)>);
 
@@ -198,7 +198,7 @@ impl Observer for Seconds {
     }
 }
 
-/// A run on a fleet that is kept in a store.
+/// Makes a run on a fleet that is stored.
 fn kept_run(plan: &Plan, weights: &[u32], fates: &[Fate], store: &Store) -> Run {
     let stop = AtomicBool::new(false);
     let mut lab = Lab::new(&stop, vec![Box::new(Keeper::new(store.clone()))]);
@@ -207,7 +207,7 @@ fn kept_run(plan: &Plan, weights: &[u32], fates: &[Fate], store: &Store) -> Run 
     lab.run(plan, "").expect("a run")
 }
 
-/// A run on a fleet, and all that its agents told.
+/// Makes a run on a fleet; also returns all records of its agents.
 fn run(plan: &Plan, weights: &[u32], fates: &[Fate]) -> (Run, Vec<(usize, Record)>) {
     let stop = AtomicBool::new(false);
     let mut seconds = Seconds::default();
@@ -242,7 +242,7 @@ fn a_fleet_counts_what_the_server_counts_and_merges_what_its_agents_measured() {
     assert_eq!(phase.requests.due, whole);
     assert_eq!((phase.requests.sent, phase.requests.answered), (whole, whole), "{:?}", phase.requests);
     assert_eq!(served.load(Ordering::SeqCst), whole);
-    // The histogram is that of all that the agents recorded.
+    // The histogram equals the sum of all that the agents recorded.
     let mut sum = Slice::new(0, 0);
     for (_, record) in &records {
         if let Record::Second(slice) = record {
@@ -279,12 +279,12 @@ fn what_a_lost_agent_did_not_tell_is_unsent_and_the_run_is_invalid() {
     let plan = plan(address, Load::open(200.0, Arrival::Uniform, 64), 3);
     let (run, _) = run(&plan, &[1, 1], &[Fate::Good, Fate::DiesAfter(1)]);
     let r = &run.phases[0].requests;
-    // All that was to come due did, as if nobody had been lost.
+    // Everything came due, as if no agent had been lost.
     assert_eq!(r.due, 600);
     let [a, b] = run.agents.as_slice() else { panic!("{:?}", run.agents) };
     assert!(a.complete && !b.complete);
     assert_eq!((a.requests.due, a.requests.answered, b.requests.due), (300, 300, 300));
-    // It told of its first second, in which a hundred came due, or some more where the machine was busy.
+    // It reported its first second, in which a hundred requests came due, or some more if the machine was busy.
     assert!(b.requests.sent >= 99 && b.requests.sent < 300, "{b:?}");
     assert_eq!(r.unsent, 600 - r.sent);
     assert_eq!(b.requests.unsent, r.unsent);
@@ -307,13 +307,13 @@ fn what_comes_too_late_is_unsent_until_the_run_is_put_together_again() {
     assert_eq!((r.due, r.due - r.sent, r.unsent), (800, b.requests.unsent, b.requests.unsent), "{r:?}");
     assert!(r.unsent >= 100, "a second of it was told without it: {r:?}");
     assert_eq!((first.validity.verdict, first.validity.reasons[0].rule.as_str()), (Verdict::Invalid, "agent-lost"));
-    // All that it told is there.
+    // Everything it sent is there.
     let whole = put_together(&store, &first.id).expect("the store works").expect("it is another now");
     assert_eq!((whole.phases[0].requests.due, whole.phases[0].requests.answered), (800, served.load(Ordering::SeqCst)));
     assert!(whole.agents.iter().all(|a| a.complete && a.requests.answered == 400), "{:?}", whole.agents);
     assert_ne!(whole.validity.verdict, Verdict::Invalid, "{:?}", whole.validity);
     assert!(put_together(&store, &first.id).expect("the store works").is_none(), "there is nothing more to it");
-    // Something of it comes once more: less than all makes nothing of what is whole.
+    // A record comes again: partial records do not replace a complete run.
     let again = AgentRecord { agent: "a".into(), epoch: 3, seq: 0, what: RecordBody::Last(None) };
     store.keep_agent_record(&first.id, &again).expect("kept");
     assert!(put_together(&store, &first.id).expect("the store works").is_none());
@@ -325,7 +325,7 @@ fn what_a_lost_agent_did_not_tell_of_a_tape_is_unsent() {
     let (address, _) = server();
     let mut plan = plan(address, Load::open(200.0, Arrival::Uniform, 64), 30);
     (plan.phases[0].duration, plan.phases[0].requests) = (None, Some(1_000_000));
-    // In bursts of fifty: nothing that a rate could say.
+    // Bursts of fifty, which no rate describes.
     let mut tape = tempfile::NamedTempFile::new().expect("a file");
     for number in 1..=600 {
         let (due, target) = ((number - 1) / 50 * 250_000, format!("/{number}"));

@@ -1,6 +1,6 @@
-//! A fleet too large to try: 1,000 agents that put 100,000 requests a second on each. What their records weigh and what putting them together
-//! costs is measured on one record and one second; docs/fleet-at-scale.md multiplies. The first test holds the page against the sizes; the
-//! second, which takes a while and is asked for by name, prints what is measured:
+//! A fleet too large to try: 1,000 agents that each generate 100,000 requests per second. The size of their records and
+//! the cost of merging them are measured on one record and one second; docs/fleet-at-scale.md multiplies. The first
+//! test checks the sizes on that page. The second takes a while, runs only if named, and prints what it measures:
 //!
 //!     cargo test --profile tested -p lastdrop-lab --test fleet_scale -- --ignored --nocapture
 
@@ -17,8 +17,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 const AGENTS: u64 = 1_000;
 const RATE: u64 = 100_000;
 
-/// How answers of a second are spread: the standard deviation of the logarithm of their latency, whose median is 2 ms; and whether the plan has
-/// classes, of which each answer is a row.
+/// Spreads of the responses of a second: the standard deviation of the logarithm of their latency, whose median is 2
+/// ms; and whether the plan has classes, one row per response.
 const SPREADS: [(&str, f64, bool); 4] =
     [("narrow", 0.2, false), ("usual", 0.7, false), ("wide", 1.5, false), ("usual, with classes", 0.7, true)];
 
@@ -32,11 +32,11 @@ fn second(number: u32, spread: f64, classes: bool) -> Slice {
     (counts.bytes_sent, counts.bytes_received) = (RATE * 80, RATE * 300);
     slice.status[200] = RATE;
     if classes {
-        // Without counts of classes it is a second of a plan that has one.
+        // A slice without counts of classes belongs to a plan with a single class.
         slice.by_class.counts = vec![*counts; 3];
     }
     for _ in 0..RATE {
-        // Box and Muller.
+        // Box–Muller transform.
         let normal = (-2.0 * (1.0 - uniform()).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
         let service = (2_000.0 * (spread * normal).exp()) as u64;
         let lateness = (-30.0 * (1.0 - uniform()).ln()) as u64;
@@ -95,7 +95,7 @@ fn what_a_record_costs_whoever_puts_them_together() {
     plan.phases[0].load = Load::open((AGENTS * RATE) as f64, Arrival::Uniform, 1 << 20);
     plan.phases[0].duration = Some(Duration::from_secs(60));
     for (name, spread, classes) in SPREADS {
-        // Seconds of a plan with classes weigh so much that fewer agents have to do.
+        // Seconds of a plan with classes need so much memory that fewer agents have to do.
         let agents = if classes { AGENTS / 20 } else { AGENTS };
         let members: Vec<Member> = (0..agents)
             .map(|i| Member { address: None, name: format!("agent-{i}"), weight: 1, offset_us: 0, error_us: 50 })

@@ -1,4 +1,4 @@
-//! The whole path from arrivals to the report against queueing theory, in simulated time.
+//! Tests the whole path from arrivals to the report against queueing theory, in simulated time.
 
 mod mmw;
 
@@ -18,7 +18,7 @@ fn a_queue_in_simulated_time_is_erlangs_within_two_percent() {
     const SERVICE_US: f64 = 20_000.0;
     let hold = |workers: u32| {
         for load in [0.3, 0.6, 0.8, 0.9] {
-            // Near saturation what is measured is correlated for long: it takes more customers to be sure.
+            // Near saturation successive values are correlated for long, so more customers are needed.
             let customers = if load > 0.85 { 2e7 } else { 2e6 };
             let rate = load * f64::from(workers) / SERVICE_US * 1e6;
             let measured = simulate(workers, load, SERVICE_US, 60.0, customers / rate, 11);

@@ -1,5 +1,5 @@
-//! What agents have told of a run, put together: each record once and in its order, however it comes; seconds merged; what a lost agent's
-//! share of the schedule had and nobody sent.
+//! Combines what agents report of a run. Each record is used once and in order, however it arrives. Seconds are merged.
+//! Requests in the schedule of a lost agent that it did not send are counted as unsent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,58 +14,58 @@ use lastdrop_model::{Counts, Generator, Micros, Plan, Reason, Slice, Verdict, pr
 use super::Member;
 use crate::carrier::Carried;
 
-/// Records that wait for the one in front of them.
+/// Most records of an agent that wait for an earlier one.
 const MOST_WAITING: usize = 10_000;
 
-/// Where an agent is.
+/// State of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Here,
-    /// Nobody waits for what it tells.
+    /// The run no longer waits for its records.
     Lost,
-    /// All that it will ever tell has come.
+    /// All its records have come.
     Over,
 }
 
-/// One agent's part.
+/// One agent's share of the run.
 #[derive(Debug)]
 struct Part {
     member: Member,
     state: State,
-    /// The life of its process in which it takes part, and the number of the record that is next.
+    /// The epoch (life of the agent's process) that takes part, and the number of the next record.
     epoch: Option<u64>,
     next: u64,
     waiting: BTreeMap<u64, Record>,
-    /// How many records it has made, by its last word, and why it did not do all.
+    /// From the agent's end message: how many records it made, and why it did not complete its share.
     last_word: Option<(u64, Option<String>)>,
     end: Option<AgentEnd>,
     asked_to_end: bool,
-    /// What was wrong with what it told.
+    /// What was wrong with its records.
     fault: Option<String>,
     counts: Counts,
-    /// Per phase: what it has told of, and what of its schedule is behind that.
+    /// Per phase: what it has reported, and the rest of its schedule.
     phases: Vec<Schedule>,
-    /// A second of it came when the others' had been told already.
+    /// One of its seconds came after that second had been passed on for all agents.
     late: bool,
 }
 
-/// What is due of a phase in an agent's share, beside what it has told.
+/// The requests due in an agent's share of a phase, and how many of them it has reported.
 #[derive(Debug)]
 struct Schedule {
     due: Due,
-    /// Due by its own word.
+    /// Due according to its own reports.
     told: u64,
-    /// Seconds that it has told, and those for which somebody else has answered.
+    /// Number of seconds that it has reported.
     reached: u32,
     over: bool,
-    /// Due up to where the schedule stands.
+    /// Due up to the point the schedule has reached.
     planned: u64,
-    /// Said to be unsent in its place.
+    /// Counted as unsent on its behalf.
     unsent: u64,
 }
 
 impl Schedule {
-    /// What comes due up to `until` and is beyond what the agent has told.
+    /// Returns what comes due up to `until` and exceeds what the agent has reported.
     fn unsent_up_to(&mut self, until: Micros) -> u64 {
         self.planned += self.due.up_to(until);
         let unsent = self.planned.saturating_sub(self.told + self.unsent);
@@ -74,33 +74,33 @@ impl Schedule {
     }
 }
 
-/// What is known of a run on many machines.
+/// The combined state of a run on many machines.
 #[derive(Debug)]
 pub struct Account {
     parts: Vec<Part>,
     merge: Merge,
-    /// Seconds of each phase that have been told to everybody.
+    /// Seconds of each phase that have been passed on.
     handed_on: Vec<u32>,
-    /// Phases that are over when their tape is.
+    /// Phases that end when their tape does.
     ends_by_itself: Vec<bool>,
-    /// Those of the phase's end, which is told when they have been.
+    /// The end of a phase, held back until the unsent requests before it are reported.
     held: Option<Merged>,
 }
 
 impl Account {
-    /// None for weights that mean nothing.
+    /// Returns None if the weights are invalid.
     #[must_use]
     pub fn new(plan: &Plan, members: &[Member]) -> Option<Account> {
         Account::with_dues(plan, members, |_, phase, share| Due::of(plan, phase, share))
     }
 
-    /// The same of a plan that plays a tape, of which it is known when each request is due.
+    /// Like `new`, for a plan that plays a tape with known due times.
     #[must_use]
     pub fn of_tape(plan: &Plan, members: &[Member], dues: &Arc<[Micros]>) -> Option<Account> {
         Account::with_dues(plan, members, |_, phase, share| Due::of_tape(plan, phase, share, Arc::clone(dues)))
     }
 
-    /// `due`: what is due of a member's share of a phase.
+    /// `due` returns what is due in a member's share of a phase.
     pub(super) fn with_dues(
         plan: &Plan,
         members: &[Member],
@@ -139,15 +139,15 @@ impl Account {
         })
     }
 
-    /// Takes a record. False: it was there already.
+    /// Takes a record. Returns false if it was there already.
     ///
     /// # Errors
-    /// When it is none, or cannot be of this run; it is left out.
+    /// When it is no valid record, or cannot belong to this run; it is left out.
     pub fn take(&mut self, member: usize, epoch: u64, seq: u64, bytes: &[u8]) -> Result<bool, String> {
         let phases = self.handed_on.len();
         let part = self.parts.get_mut(member).ok_or("it is of no agent of the run")?;
         if *part.epoch.get_or_insert(epoch) != epoch {
-            // Of another life of the agent, which takes no part in the run.
+            // It comes from another epoch of the agent, which does not take part in the run.
             return Ok(false);
         }
         if seq < part.next || part.waiting.contains_key(&seq) {
@@ -181,7 +181,7 @@ impl Account {
                 let schedule = &mut part.phases[phase];
                 schedule.reached = schedule.reached.max(slice.second + 1);
                 if slice.second < self.handed_on[phase] {
-                    // What came due in it has been told as unsent.
+                    // Its due requests have already been reported as unsent.
                     part.late = true;
                 } else {
                     part.counts.add(&slice.counts);
@@ -197,7 +197,7 @@ impl Account {
         }
     }
 
-    /// An agent's last word: how many records it has made.
+    /// Takes an agent's end message: how many records it has made.
     pub fn ended(&mut self, member: usize, epoch: u64, records: u64, error: Option<String>) {
         let Some(part) = self.parts.get_mut(member) else { return };
         if *part.epoch.get_or_insert(epoch) == epoch {
@@ -206,7 +206,7 @@ impl Account {
         }
     }
 
-    /// Is there nothing more to come of an agent?
+    /// Checks whether all records of an agent have come.
     fn look_for_end(&mut self, member: usize) {
         let part = &mut self.parts[member];
         if part.last_word.as_ref().is_some_and(|(records, _)| part.next >= *records) {
@@ -215,12 +215,12 @@ impl Account {
         }
     }
 
-    /// All have been asked for an early end: whoever then ends in good order has done what it should.
+    /// Notes that all agents have been asked to end early: an agent that then ends in order is complete.
     pub fn stopping(&mut self) {
         self.parts.iter_mut().for_each(|p| p.asked_to_end = true);
     }
 
-    /// An agent tells what makes no sense: nothing that it says after that is believed.
+    /// An agent sent invalid records: everything after that is ignored.
     pub fn distrust(&mut self, member: usize, why: &str) {
         if let Some(part) = self.parts.get_mut(member) {
             part.fault.get_or_insert_with(|| format!("a record of it makes no sense: {why}"));
@@ -229,7 +229,7 @@ impl Account {
         }
     }
 
-    /// Nobody waits for an agent any more.
+    /// Stops waiting for an agent.
     pub fn lose(&mut self, member: usize) {
         if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == State::Here) {
             part.state = State::Lost;
@@ -237,32 +237,33 @@ impl Account {
         }
     }
 
-    /// A lost agent is heard of again: what it has to tell is waited for, but seconds are not.
+    /// A lost agent is back: the run waits for its remaining records again, but not for seconds already passed on.
     pub fn back(&mut self, member: usize) {
         if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == State::Lost) {
             part.state = State::Here;
         }
     }
 
-    /// Has everybody told all, or is lost?
+    /// Returns true if every agent has sent everything, or is lost.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.parts.iter().all(|p| p.state != State::Here)
     }
 
-    /// Is somebody not waited for who may still be heard of?
+    /// Returns true if an agent is lost that may still come back.
     #[must_use]
     pub fn has_lost(&self) -> bool {
         self.parts.iter().any(|p| p.state == State::Lost)
     }
 
-    /// Came something when it was too late to be put where it belongs? Then the run is to be put together again from all records.
+    /// Returns true if a second came too late to be merged; then the run has to be rebuilt from all records.
     #[must_use]
     pub fn is_to_be_put_together_again(&self) -> bool {
         self.parts.iter().any(|p| p.late)
     }
 
-    /// The next that all living agents are past, with what of it is unsent in the place of those who are lost.
+    /// Returns the next second or end of a phase that all living agents have passed, including unsent requests of lost
+    /// agents.
     pub fn pop(&mut self) -> Option<Merged> {
         if let Some(held) = self.held.take() {
             return Some(held);
@@ -275,7 +276,8 @@ impl Account {
                 Some(Merged::Second(slice))
             }
             Merged::PhaseEnd { phase, duration_us, peak } => {
-                // The others may have had no second at its very end; of a tape that ends by itself, the last of it may have been another's.
+                // An agent may have had no second at the very end of the phase; if a tape plays out, its last request
+                // may have been a lost agent's.
                 let played_out = self.ends_by_itself[phase] && self.parts.iter().all(|p| !p.asked_to_end);
                 let unsent = self.unsent(phase, if played_out { Micros::MAX } else { duration_us });
                 let end = Merged::PhaseEnd { phase, duration_us, peak };
@@ -291,18 +293,18 @@ impl Account {
         }
     }
 
-    /// What lost agents would have had to send by then.
+    /// Counts what lost agents should have sent by then.
     fn unsent(&mut self, phase: usize, until: Micros) -> u64 {
         let lost = self.parts.iter_mut().filter(|p| p.state == State::Lost || p.has_failed());
         let schedules = lost.map(|p| &mut p.phases[phase]).filter(|s| !s.over);
         schedules.map(|s| s.unsent_up_to(until)).sum()
     }
 
-    /// What is left when nobody is waited for any more.
+    /// Returns everything left once no agent is waited for any more.
     pub fn rest(&mut self, plan: &Plan) -> Vec<Merged> {
         (0..self.parts.len()).for_each(|member| self.lose(member));
         let mut rest: Vec<Merged> = std::iter::from_fn(|| self.pop()).collect();
-        // Where nobody has come to the end of a phase, its end is the planned one.
+        // If no agent has reached the end of a phase, it ends as planned.
         let told =
             |rest: &[Merged], phase| rest.iter().any(|m| matches!(m, Merged::PhaseEnd { phase: p, .. } if *p == phase));
         for (phase, planned) in plan.phases.iter().enumerate() {
@@ -322,7 +324,7 @@ impl Account {
         rest
     }
 
-    /// What it all came to.
+    /// Returns the result of the whole run.
     #[must_use]
     pub fn finish(self, stopped: bool) -> Carried {
         let mut carried = Carried { stopped, ..Carried::default() };
@@ -351,7 +353,7 @@ impl Part {
         Some(record)
     }
 
-    /// It will tell no more and has not done all.
+    /// Returns true if the agent has ended without completing its share.
     fn has_failed(&self) -> bool {
         self.state == State::Over && !self.is_complete()
     }
@@ -385,7 +387,7 @@ impl Part {
         }
     }
 
-    /// What speaks against what it measured.
+    /// Returns what is wrong with its measurement.
     fn reasons(&self, several: bool) -> Vec<Reason> {
         let name = &self.member.name;
         let mut reasons = Vec::new();
@@ -438,7 +440,7 @@ fn add(sum: &mut Generator, one: &Generator) {
     let escaped = |all: &Vec<String>| all.iter().map(|what| printable::lossless(what.as_bytes())).collect();
     sum.unverified = sum.unverified.take().or_else(|| one.unverified.as_ref().map(escaped));
     sum.shortage.add(one.shortage);
-    // Of the machine that has least, or suffered most.
+    // The smallest limit and the worst condition of all machines.
     let least = |a: u64, b: u64| if a == 0 { b } else { a.min(b) };
     sum.descriptor_limit = least(sum.descriptor_limit, one.descriptor_limit);
     sum.local_ports = least(sum.local_ports, one.local_ports);

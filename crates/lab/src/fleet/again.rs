@@ -1,5 +1,5 @@
-//! A kept run put together again, from all that its agents have told by now: what came when it was too late for its report, or for whoever
-//! led the run and was killed.
+//! Rebuilds a stored run from everything its agents have reported by now: records that came too late for the report, or
+//! after the coordinator was killed.
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::RunEvidence;
@@ -13,8 +13,8 @@ use lastdrop_store::{RecordBody, Store};
 use super::{Account, Member};
 use crate::lab::LabError;
 
-/// Puts a kept run together again, and keeps it so. None where it is no run of a fleet, or is whole already, or what is there is not all of one
-/// that was.
+/// Rebuilds a stored run and stores the result. None if it is no run of a fleet, if it is complete already, or if the
+/// stored records cover less than its report.
 ///
 /// # Errors
 /// When the store fails.
@@ -30,7 +30,7 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
         .into_iter()
         .map(|a| Member { name: a.name, weight: a.weight, offset_us: a.offset_us, error_us: a.error_us, address: None })
         .collect();
-    // A tape is not kept. What an agent's share of it had is in the report that there was.
+    // Tapes are not stored, so an agent's share of one comes from the earlier report.
     let of_tape = |member: &Member, phase: usize| {
         let due = before.agents.iter().find(|a| a.name == member.name).map_or(0, |a| a.requests.due);
         let end_us = before.phases.get(phase).map_or(0.0, |p| p.duration_s * 1e6);
@@ -61,10 +61,10 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let carried = account.finish(before.end == End::Interrupted);
     let whole = carried.agents.iter().all(|a| a.complete);
     if !whole && !before.agents.is_empty() && before.agents.iter().all(|a| a.complete) {
-        // Its report was made of more than could be written down here; the rest is still to come.
+        // The earlier report was made from more records than could be stored; the others are still to come.
         return Ok(None);
     }
-    // Were it killed here, what agents told is still there, and this is done again.
+    // If we are killed here, the agents' records are still stored, and this is repeated.
     store.forget_seconds(id).map_err(failed)?;
     let mut builder = RunBuilder::new(&before.plan);
     for merged in &told {
@@ -97,7 +97,8 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     Ok(Some(run))
 }
 
-/// What speaks against a run on many machines: each of them has been judged by itself, and what was answered is judged together.
+/// Combines the judgements of a run on many machines: each machine has been judged by itself, and the responses are
+/// judged together.
 pub(crate) fn of_fleet(mut of_machines: Vec<lastdrop_model::Reason>, together: Validity) -> Validity {
     of_machines.extend(together.reasons.into_iter().filter(|r| !lastdrop_diagnose::is_of_generator(&r.rule)));
     Validity::of(of_machines)

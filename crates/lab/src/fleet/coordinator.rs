@@ -1,4 +1,4 @@
-//! The coordinator's half: orders go out, records come in, and are told as the events of one run.
+//! The coordinator's side: it sends orders, receives records and reports them as the events of one run.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -15,18 +15,19 @@ use super::order::{PartOrder, check, files_of};
 use super::{Account, Link, Member, Order, Told, tape};
 use crate::carrier::{Carried, CarriedRun, Carrier};
 
-/// How often it is seen whether the run is to stop.
+/// How often it checks whether the run is to stop.
 const LOOK: Duration = Duration::from_millis(100);
-/// All begin this long after they were told to, or a little sooner.
+/// The agents begin at most this long after the start order.
 const BEGINNING: Duration = Duration::from_secs(1);
-/// Beside the plan's own drain, how long an agent may be silent before it is lost, and how long after its end a run waits for one that is.
+/// How long an agent may be silent, beyond the plan's own drain, before it is lost; and how long after its end a run
+/// waits for a lost agent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Many machines, as the one that carries plans out.
+/// A fleet of machines that carries out plans.
 #[derive(Debug)]
 pub struct Fleet<L> {
     link: L,
-    /// A run of which all is told, and where what its agents told is kept until its report is.
+    /// A run that is completely reported, whose records stay in the store until its report is stored.
     whole: Option<(Store, String)>,
 }
 
@@ -35,7 +36,7 @@ impl<L: Link> Fleet<L> {
         Fleet { link, whole: None }
     }
 
-    /// What each agent is to do.
+    /// Makes the order for each agent.
     fn orders(&self, plan: &Plan) -> Result<Vec<Order>, String> {
         let members = self.link.members();
         let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
@@ -53,12 +54,12 @@ impl<L: Link> Fleet<L> {
     }
 }
 
-/// What agents told, as it is kept until the run is whole.
+/// Stores what agents report until the run is complete.
 struct Book<'a> {
     run: &'a str,
     store: Option<&'a Store>,
     members: &'a [Member],
-    /// Something could not be written: it stays with the broker, and the rest of it here.
+    /// Something could not be written: it stays with the broker, and later records stay in memory.
     is_short: Cell<bool>,
 }
 
@@ -71,11 +72,11 @@ impl Book<'_> {
             error_us: m.error_us,
         };
         let agents: Vec<RunAgent> = self.members.iter().map(agent).collect();
-        // A store that cannot be written is told of by whoever keeps the seconds.
+        // The observer that stores the seconds reports a store that cannot be written.
         let _ = self.store.map(|store| store.keep_agents(self.run, &agents));
     }
 
-    /// May whoever carried it forget it? Where nobody keeps the run, it may.
+    /// Returns true if the broker may forget the record. If the run is not stored, it may.
     fn keep(&self, member: usize, epoch: u64, seq: u64, what: RecordBody) -> bool {
         let (Some(store), Some(m)) = (self.store, self.members.get(member)) else { return true };
         let kept = store.keep_agent_record(self.run, &AgentRecord { agent: m.name.clone(), epoch, seq, what }).is_ok();
@@ -107,9 +108,9 @@ impl<L: Link> Carrier for Fleet<L> {
         book.begin();
         (run.begins)(self.link.start(run.id, orders, patience)?);
         let planned: Option<Duration> = run.plan.phases.iter().map(|p| p.duration).sum();
-        // Whoever has not told all of it by then is lost, whatever else is heard of it.
+        // An agent that has not sent everything by then is lost, even if it is still heard of.
         let mut deadline = planned.map(|planned| Instant::now() + planned + run.plan.drain + 2 * patience);
-        // Whoever has fallen silent may be heard of again until then: a link that was cut for ten seconds loses nothing.
+        // Until then a silent agent may come back: a link that was cut for ten seconds loses nothing.
         let mut hoping = planned.map(|planned| Instant::now() + BEGINNING + planned + patience);
         let mut stopping = false;
         while !account.is_over() || account.has_lost() && hoping.is_some_and(|until| Instant::now() < until) {
@@ -119,12 +120,12 @@ impl<L: Link> Carrier for Fleet<L> {
                 account.stopping();
                 self.link.stop(if stop { "the run was stopped" } else { "enough is known" });
                 deadline = Some(Instant::now() + run.plan.drain + 2 * patience);
-                // Who is lost already is not waited for by somebody who wants to stop.
+                // A user who wants to stop does not wait for agents that are already lost.
                 hoping = None;
             }
             match self.link.next(LOOK)? {
                 Some(Told::Record { member, epoch, seq, bytes }) => {
-                    // One that is none is not asked for again.
+                    // An invalid record is not requested again.
                     if let Err(why) = account.take(member, epoch, seq, &bytes) {
                         account.distrust(member, &why);
                     }
@@ -164,7 +165,7 @@ impl<L: Link> Carrier for Fleet<L> {
 
     fn is_kept(&mut self) {
         if let Some((store, run)) = self.whole.take() {
-            // What stays is read once more, and makes the same run.
+            // If the records stay in the store, they are read once more and give the same run.
             let _ = store.forget_agent_records(&run);
         }
     }

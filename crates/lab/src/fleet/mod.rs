@@ -1,4 +1,4 @@
-//! One run on many machines.
+//! Runs one plan on many machines.
 //!
 //! ```text
 //! coordinator                                                     agent
@@ -8,7 +8,7 @@
 //!            └ Merge: seconds of all agents ─▶ events as of one machine
 //! ```
 //!
-//! How orders and records travel is a [`Link`]'s business; `lastdrop` has one over NATS.
+//! A [`Link`] transports orders and records; `lastdrop` has one over NATS.
 
 mod account;
 mod again;
@@ -38,76 +38,76 @@ pub use part::{Terms, carry_out, prepare};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub name: String,
-    /// Its part is this one's part of all weights.
+    /// Its share of the load is this weight divided by the sum of all weights.
     pub weight: u32,
-    /// Its clock minus the coordinator's, microseconds, and how far off that may be.
+    /// Its clock minus the coordinator's in microseconds, and the uncertainty of that.
     pub offset_us: i64,
     pub error_us: u64,
-    /// Where its connections come from, as far as that is known.
+    /// Source address of its connections, if known.
     pub address: Option<IpAddr>,
 }
 
 impl Member {
-    /// Is it on this machine?
+    /// Returns true if it is on this machine.
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.address.is_some_and(|address| is_local(&SocketAddr::new(address, 0)))
     }
 }
 
-/// What an agent is given to do.
+/// What an agent is ordered to do.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// Index of the agent among the members.
     pub member: usize,
-    /// A [`PartOrder`].
+    /// A serialized [`PartOrder`].
     pub payload: Vec<u8>,
-    /// Files of the plan, by the names that the order has for them.
+    /// Files of the plan by their names in the order.
     pub files: Vec<(String, Arc<[u8]>)>,
 }
 
-/// What is heard of agents.
+/// A message from or about an agent.
 #[derive(Debug)]
 pub enum Told {
-    /// A record. It may come twice, and before the one in front of it.
+    /// A record. It may come twice, and before an earlier one.
     Record { member: usize, epoch: u64, seq: u64, bytes: Vec<u8> },
-    /// An agent's last word: how many records it made, and why it did not do all that it should.
+    /// An agent's end message: how many records it made, and why it did not complete its share.
     Ended { member: usize, epoch: u64, records: u64, error: Option<String> },
-    /// Nothing was heard of it for as long as was to be waited.
+    /// Nothing was heard of it within `patience`.
     Lost { member: usize },
     /// It is heard of again.
     Back { member: usize },
 }
 
-/// The way to agents and back.
+/// The connection to the agents.
 pub trait Link {
-    /// Who takes part.
+    /// Returns the agents that take part.
     fn members(&self) -> &[Member];
 
-    /// Gives each its order; all begin at one instant, which comes back by this machine's clock. `patience`: of whom nothing is heard for
-    /// so long is lost.
+    /// Sends each agent its order. All begin at one instant, which is returned on this machine's clock. An agent that
+    /// is silent for `patience` is lost.
     ///
     /// # Errors
-    /// When somebody refuses or cannot be reached; then nobody begins.
+    /// When an agent refuses or cannot be reached; then no agent begins.
     fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<Instant, String>;
 
-    /// What is heard next; None: nothing within that time.
+    /// Returns the next message; None if there is none within that time.
     ///
     /// # Errors
-    /// When nothing can be heard any more.
+    /// When no message can be received any more.
     fn next(&mut self, within: Duration) -> Result<Option<Told>, String>;
 
-    /// What was told last is kept: it needs not be told again.
+    /// The last message is stored and need not be sent again.
     fn kept(&mut self);
 
-    /// Asks all for an orderly end; what they have to tell goes on to come.
+    /// Asks all agents to end in order; their remaining messages still come.
     fn stop(&mut self, why: &str);
 
-    /// The run is over for us; what comes from now on waits somewhere.
+    /// Leaves the run; messages that come from now on are kept elsewhere.
     fn leave(&mut self);
 }
 
-/// The tape that a plan plays, if it does; `read` gives the content of a file of the plan.
+/// Returns the tape that a plan plays, if any; `read` returns the content of a file of the plan.
 fn tape(plan: &Plan, read: impl FnOnce(&Path) -> io::Result<Vec<u8>>) -> Result<Option<TapeFile>, String> {
     let Some(replay) = &plan.replay else { return Ok(None) };
     let path = replay.tape.as_deref().ok_or("the requests of the log did not come along")?;

@@ -1,4 +1,4 @@
-//! What an agent is asked to do: a plan and which share of it, as bytes.
+//! An agent's order: a plan and its share of it, as bytes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use lastdrop_model::plan::{Load, ServerTimeFrom};
 use lastdrop_model::request::{Body, PartContent};
 use serde::{Deserialize, Serialize};
 
-/// The form of orders.
+/// Version of the orders' format.
 const VERSION: u32 = 1;
 
 /// An agent's part of a run.
@@ -18,9 +18,9 @@ pub struct PartOrder {
     version: u32,
     #[serde(with = "Plan")]
     pub plan: Plan,
-    /// Of all agents.
+    /// Weights of all agents.
     pub weights: Vec<u32>,
-    /// Which of them this one is.
+    /// Index of this agent in `weights`.
     pub member: usize,
 }
 
@@ -30,18 +30,18 @@ impl PartOrder {
         PartOrder { version: VERSION, plan, weights, member }
     }
 
-    /// As bytes. It has the passwords that the plan needs.
+    /// Serializes the order, including the passwords that the plan needs.
     ///
     /// # Errors
-    /// When a file of the plan has a name that cannot be written down.
+    /// When a file of the plan has a name that cannot be serialized.
     pub fn encode(&self) -> Result<Vec<u8>, String> {
         serde_json::to_vec(self).map_err(|e| format!("the plan cannot be sent to agents: {e}"))
     }
 
-    /// Reads what [`PartOrder::encode`] wrote, and checks that it goes together.
+    /// Reads the output of [`PartOrder::encode`] and checks that it is consistent.
     ///
     /// # Errors
-    /// For everything else.
+    /// For any other input.
     pub fn decode(bytes: &[u8]) -> Result<PartOrder, String> {
         #[derive(Deserialize)]
         struct Version {
@@ -60,20 +60,20 @@ impl PartOrder {
         Ok(order)
     }
 
-    /// What of the run is this agent's.
+    /// Returns this agent's share of the run.
     ///
     /// # Errors
-    /// For weights that mean nothing.
+    /// For invalid weights.
     pub fn share(&self) -> Result<Share, String> {
         let shares = Share::by_weight(&self.weights).ok_or("the weights of the agents mean nothing")?;
         shares.into_iter().nth(self.member).ok_or_else(|| "the order is for no agent of the run".into())
     }
 }
 
-/// Can the plan be carried out by agents with these weights?
+/// Checks that agents with these weights can carry out the plan.
 ///
 /// # Errors
-/// Why not, and what to do instead.
+/// Why they cannot, and what to do instead.
 pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
     let no = |what: &str| Err(format!("{what} cannot go through a fleet yet: run it on one machine, without --fleet"));
     if plan.replay.as_ref().is_some_and(|r| r.tape.is_none()) {
@@ -93,7 +93,7 @@ pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
     }
     let shares = Share::by_weight(weights).ok_or("the weights of the agents are no whole numbers with a small sum")?;
     for phase in &plan.phases {
-        // Users are dealt out, and so are sessions: some would be those of an agent without a user.
+        // Users and sessions are dealt out separately, so an agent without a user would still be dealt sessions.
         if let (Load::Closed { users, .. }, Some(_)) = (&phase.load, &plan.replay)
             && shares.iter().any(|s| s.count((*users).into()) == 0)
         {
@@ -117,7 +117,7 @@ pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
-/// The files that a plan needs, in an order that is the same everywhere: their names in an order are their numbers.
+/// Returns the files that a plan needs in a fixed order; in an order they are named by their numbers.
 #[must_use]
 pub fn files_of(plan: &Plan) -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();

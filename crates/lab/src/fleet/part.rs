@@ -1,4 +1,4 @@
-//! An agent's half: it carries out its share of a run and tells of it.
+//! The agent's side: it carries out its share of a run and reports it.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -16,20 +16,21 @@ use super::tape;
 use crate::lab::Lab;
 use crate::observers::{Observer, RequestLog};
 
-/// Whose machine it is has set these bounds, whatever a plan says.
+/// Limits set by the owner of the agent's machine, whatever a plan says.
 #[derive(Debug, Clone, Default)]
 pub struct Terms {
     /// Where it may connect to.
     pub allow: Allow,
-    /// Requests a second, and how long a run may last.
+    /// Maximum requests per second, and maximum duration of a run.
     pub max_rate: Option<f64>,
     pub max_time: Option<Duration>,
 }
 
-/// Files of a plan, by the paths that it has for them. `read` gives the content of the one with a name in the order.
+/// Returns the files of a plan by their paths in the plan. `read` returns the content of a file by its name in the
+/// order.
 ///
 /// # Errors
-/// When one did not come along.
+/// When a file was not sent.
 fn files(plan: &Plan, read: &dyn Fn(&str) -> Result<Vec<u8>, String>) -> Result<Files, String> {
     let one = |(i, path): (usize, PathBuf)| {
         let bytes = read(&i.to_string()).map_err(|e| format!("{} of the plan: {e}", path.display()))?;
@@ -39,7 +40,7 @@ fn files(plan: &Plan, read: &dyn Fn(&str) -> Result<Vec<u8>, String>) -> Result<
     Ok(Files::Sent(std::sync::Arc::new(files)))
 }
 
-/// The part that an order asks for, ready to be carried out, within the terms.
+/// Prepares the part that an order asks for, within the terms.
 ///
 /// # Errors
 /// Why it is refused.
@@ -58,12 +59,12 @@ pub fn prepare(
         let tape = tape.play(&share).map_err(|e| format!("cannot start a thread that reads the tape: {e}"))?;
         prepared = prepared.playing(tape);
     }
-    // The certificates, too, before anything begins.
+    // Loads the certificates, too, before anything begins.
     prepared.tls_configs(&order.plan, 1).map_err(|e| e.to_string())?;
     Ok(prepared)
 }
 
-/// Does what is asked for keep to the terms?
+/// Checks that an order keeps to the terms.
 fn within(order: &PartOrder, terms: &Terms) -> Result<(), String> {
     let plan = &order.plan;
     if let Some(most) = terms.max_time {
@@ -88,11 +89,11 @@ fn within(order: &PartOrder, terms: &Terms) -> Result<(), String> {
     Ok(())
 }
 
-/// Carries out a part that is prepared, and gives `tell` each record of it as it is complete; the last one says how it went. `stop` ends it
-/// early, with what there is. `log` sees each request.
+/// Carries out a prepared part and calls `tell` with each complete record; the last one contains the result. `stop`
+/// ends it early, with what there is. `log` sees each request.
 ///
 /// # Errors
-/// Why it is not whole. What was told before counts.
+/// Why it is incomplete. Records sent before count all the same.
 pub fn carry_out(
     order: &PartOrder,
     prepared: Prepared,
@@ -103,7 +104,7 @@ pub fn carry_out(
 ) -> Result<(), String> {
     let mut teller = Teller { tell, max_rate: terms.max_rate, too_fast: None };
     let mut plan = order.plan.clone();
-    // They are about the whole.
+    // Objectives are judged for the whole run.
     plan.objectives.clear();
     let progress = prepared.progress();
     let result = {
@@ -133,7 +134,7 @@ pub fn carry_out(
     why.map_or(Ok(()), Err)
 }
 
-/// Tells each second.
+/// Reports each second as a record.
 struct Teller<'a> {
     tell: &'a dyn Fn(&Record),
     max_rate: Option<f64>,
@@ -144,7 +145,7 @@ impl Observer for Teller<'_> {
     fn see(&mut self, event: &Event<'_>) {
         match event {
             Event::Second { slice } => {
-                // A closed loop is as fast as its server: what it may do is seen only when it does it.
+                // A closed loop is as fast as its server, so its rate can only be checked afterwards.
                 let sent = slice.counts.sent as f64;
                 if let Some(most) = self.max_rate.filter(|most| sent > most * 1.05 + 1.0) {
                     let sentence = format!("it sent {sent} requests in a second, and may send {most:.0} (--max-rate)");

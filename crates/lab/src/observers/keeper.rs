@@ -1,11 +1,11 @@
-//! Keeps runs in the user's store, each event as it happens: a killed run is a shorter one.
+//! Stores runs in the user's store, each event as it happens, so a killed run is stored up to that point.
 
 use lastdrop_model::Event;
 use lastdrop_store::{Store, StoreError};
 
 use super::Observer;
 
-/// Writes runs into a store, until something goes wrong with it: the runs go on, and the user is told at the end.
+/// Writes runs into a store until a write fails. The runs go on, and the user is told at the end.
 #[derive(Debug)]
 pub struct Keeper {
     store: Store,
@@ -13,7 +13,7 @@ pub struct Keeper {
     several: bool,
     /// Id of the present run.
     run: String,
-    /// What went wrong first; nothing is written after it.
+    /// The first error; nothing is written after it.
     error: Option<StoreError>,
 }
 
@@ -23,7 +23,7 @@ impl Keeper {
         Keeper { store, several: false, run: String::new(), error: None }
     }
 
-    /// One whose runs are parts of the store's experiment.
+    /// Returns a keeper whose runs are parts of the store's experiment.
     #[must_use]
     pub fn of_experiment(store: Store) -> Keeper {
         Keeper { several: true, ..Keeper::new(store) }
@@ -90,7 +90,7 @@ mod tests {
             keeper.see(&event);
         }
         assert!(keeper.archive().is_some() && keeper.trouble().is_none());
-        // No two runs have one id.
+        // No two runs have the same id.
         for event in [began("a"), second(1), began("b")] {
             keeper.see(&event);
         }

@@ -1,5 +1,5 @@
-//! Who is shown what happens: one file each. A new one is a file here or where it is needed, and a line where observers are
-//! listed (`observers` in the command line).
+//! Observers of runs, one file each. To add one, add a file here or where it is needed, and a line to the list of
+//! observers (`observers` in the command line).
 
 mod keeper;
 mod request_log;
@@ -16,41 +16,43 @@ use std::time::Instant;
 use lastdrop_model::{CaptureLevel, Event};
 use lastdrop_store::Store;
 
-/// Somebody who wants to know what happens in an experiment.
+/// Receives the events of an experiment.
 pub trait Observer {
-    /// Is shown each event, in order. The load goes on meanwhile: whoever takes longer than a second delays the next ones.
+    /// Is called with each event in order. The load goes on meanwhile: an observer that takes longer than a second
+    /// delays the next events.
     fn see(&mut self, event: &Event<'_>);
 
-    /// How much of each request it wants to see.
+    /// Returns how much of each request it wants to see.
     fn wish(&self) -> CaptureLevel {
         CaptureLevel::Nothing
     }
 
-    /// Where all that it has been shown of the present run can be read again. None once something is missing there. While
-    /// there is such a place, the run's memory has only the latest of its seconds and looks.
+    /// Returns the store that has all events of the present run so far; None once an event is missing there. With such
+    /// a store, the run keeps only its latest seconds and samples in memory.
     fn archive(&self) -> Option<&Store> {
         None
     }
 
-    /// What it has to say of moments since it was asked last, each as it shall stand in the report. Asked about once a second
-    /// while there is load.
+    /// Returns marks that were made since the last call, each as it shall appear in the report. Called about once per
+    /// second while there is load.
     fn remarks(&mut self) -> Vec<(Instant, String)> {
         Vec::new()
     }
 
-    /// What is still to come of the present run would change nothing: it may end.
+    /// Returns true if the rest of the present run would change nothing, so that it may end.
     fn has_seen_enough(&self) -> bool {
         false
     }
 
-    /// What it could not do, for a sentence that begins with the runs: `could not be kept: …`. Asked when all runs are over: who hands on
-    /// what it is shown ends with that. Who keeps runs (`archive`) may be asked after each.
+    /// Returns what it could not do, as the end of a sentence that begins with the runs: `could not be kept: …`. Called
+    /// when all runs are over, and exporters end their work then. An observer with an `archive` may be asked after each
+    /// run.
     fn trouble(&self) -> Option<String> {
         None
     }
 }
 
-/// Somebody who is asked by others afterwards.
+/// Lets the caller keep the observer and query it afterwards.
 impl<T: Observer + ?Sized> Observer for &mut T {
     fn see(&mut self, event: &Event<'_>) {
         (**self).see(event);

@@ -1,4 +1,4 @@
-//! A line for each request, as CSV.
+//! Writes a line per request, as CSV.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,14 +8,14 @@ use lastdrop_model::{CaptureLevel, Event, Exchange};
 
 use super::Observer;
 
-/// The columns; times are microseconds since 1970, empty where there is none.
+/// The columns; times are microseconds since 1970, empty if there is none.
 const COLUMNS: &str = "phase,request,due_us,sent_us,first_byte_us,done_us,fate,status\n";
 
-/// A file that takes a line for each request.
+/// A file that gets a line per request.
 #[derive(Debug)]
 pub struct RequestLog {
     file: File,
-    /// What went wrong first; nothing is written after it.
+    /// The first error; nothing is written after it.
     pub error: Option<io::Error>,
 }
 

@@ -1,4 +1,4 @@
-//! Shows each request that is over to a function: for whoever counts something that a run does not tell.
+//! Passes each completed request to a function, for counts that a run does not contain.
 
 use lastdrop_model::{CaptureLevel, Event, Exchange};
 

@@ -1,5 +1,5 @@
-//! Where the seconds and looks of a long run go that nobody keeps: into a file without a name, so that memory has only the
-//! latest of them.
+//! Archives the seconds and samples of a long run that is not stored. They go to a file without a name, so that memory
+//! holds only the latest ones.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use lastdrop_store::Store;
 
 use super::Observer;
 
-/// One run on disk for as long as somebody reads in it.
+/// One run on disk, for as long as it is read.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     store: Store,
     run: String,
-    /// Something could not be written. The user has not asked for this file and needs not know of it.
+    /// A write failed. The user has not asked for this file and need not know about it.
     failed: bool,
 }
 
 impl Scratch {
-    /// None for a run of minutes, which needs no disk, and where there is no scratch space: that run needs memory.
+    /// Returns None for a run of minutes, which fits into memory, and if there is no scratch space: then memory has to
+    /// do.
     pub fn of(plan: &Plan, run: &str) -> Option<Scratch> {
         if !long(plan) {
             return None;
@@ -44,7 +45,7 @@ impl Observer for Scratch {
     }
 }
 
-/// May it last for longer than memory keeps all of it?
+/// Returns true if the run may last longer than memory keeps all of it.
 fn long(plan: &Plan) -> bool {
     let whole: Option<Duration> = plan.phases.iter().map(|p| p.duration).sum();
     whole.is_none_or(|d| d.as_secs() >= 2 * KEPT as u64)

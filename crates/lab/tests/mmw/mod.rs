@@ -16,8 +16,8 @@ pub struct Response {
     pub p99: f64,
 }
 
-/// Erlang's C formula (the probability of waiting) and what follows from it: the wait is exponential with rate
-/// Wμ(1 − ρ) where there is one, the response is wait plus service. `service` is the mean service time, `load` is ρ.
+/// Computes Erlang's C formula (the probability of waiting) and what follows from it: any wait is exponential with rate
+/// Wμ(1 − ρ), and the response time is wait plus service. `service` is the mean service time, `load` is ρ.
 pub fn erlang(workers: u32, load: f64, service: f64) -> Response {
     let offered = load * f64::from(workers);
     let (mut term, mut sum) = (1.0, 0.0);
@@ -43,8 +43,8 @@ pub fn erlang(workers: u32, load: f64, service: f64) -> Response {
     Response { mean: service + waiting / theta, p99: low }
 }
 
-/// The queue for so long, first come first served, from empty; what the report says of it, in microseconds. What arrives
-/// in the first `warm_up_s` is left out.
+/// Simulates the queue for `seconds`, first come first served, from empty, and returns what the report contains, in
+/// microseconds. Arrivals in the first `warm_up_s` are left out.
 pub fn simulate(workers: u32, load: f64, service_us: f64, warm_up_s: f64, seconds: f64, seed: u64) -> Response {
     let rate = load * f64::from(workers) / service_us * 1e6;
     let mut plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), seed);
