@@ -1,5 +1,5 @@
-//! The databases at the end of a chain: those that are named, those that a URL names, and those of this machine to which one of
-//! the servers is seen to connect.
+//! Finds the databases at the end of a chain: the named ones, those of URLs, and those on this machine that a watched
+//! server connects to.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,17 +11,17 @@ use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::process::{self, ProcessInfo};
 use lastdrop_server::{Kind, kinds};
 
-/// How long a look waits for the answer of a database.
+/// How long a sample waits for the response of a database.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENT: Duration = Duration::from_secs(5);
 
-/// How databases are asked.
+/// How to connect to databases.
 #[derive(Debug, Clone, Default)]
 pub struct DatabaseOptions {
     pub urls: Vec<Access>,
-    /// For all that are named without one.
+    /// Used for all databases named without a password.
     pub password: Option<Password>,
-    /// A PEM file of authorities that have signed the certificates of databases.
+    /// A PEM file of authorities that signed the certificates of databases.
     pub ca: Option<PathBuf>,
 }
 
@@ -29,7 +29,7 @@ pub struct DatabaseOptions {
 #[derive(Debug)]
 pub struct Databases {
     options: DatabaseOptions,
-    /// Each with the server that it is, if it is one of those that are watched.
+    /// Each with the name of its server, if that is one of the watched servers.
     watched: Vec<(Option<String>, DatabaseWatcher)>,
 }
 
@@ -39,18 +39,18 @@ pub(crate) struct Nearby {
     pub master: i32,
     pub kind: &'static Kind,
     service: DatabaseService,
-    /// Once it is watched: what it is called then.
+    /// Its name, once it is watched.
     pub called: Option<String>,
 }
 
-/// What a process speaks, if it is a database.
+/// Returns the database service of a process, if it is a database.
 fn service_of(master: i32) -> Option<DatabaseService> {
     kinds::of(&process::look(master)?).database
 }
 
 impl Databases {
-    /// Begins to look at those among the servers, each told by what it is called and its master, and at those of the URLs. A URL
-    /// is that of the first server of its sort that has none yet.
+    /// Starts watching the databases among the servers, each given by name and master, and those of the URLs. A URL
+    /// belongs to the first server of its kind that has no URL yet.
     #[must_use]
     pub fn start(options: &DatabaseOptions, servers: &[(String, i32)]) -> Databases {
         let mut databases = Databases { options: options.clone(), watched: Vec::new() };
@@ -74,7 +74,7 @@ impl Databases {
         self.watched.push((server, DatabaseWatcher::start(access)));
     }
 
-    /// Databases of this machine that are not among these servers, and of a sort that no URL names.
+    /// Returns the databases of this machine that are not among these servers, and whose kind no URL names.
     pub(crate) fn nearby(&self, servers: &[(String, i32)]) -> Vec<Nearby> {
         let named = |service| self.options.urls.iter().any(|url| url.service == service);
         let all = process::all();
@@ -92,7 +92,7 @@ impl Databases {
             .collect()
     }
 
-    /// Begins to look at one of them, which gets the name of its kind unless that is taken.
+    /// Starts watching one of them under the name of its kind, with a number if that name is taken.
     pub(crate) fn watch(&mut self, nearby: &mut Nearby, servers: &[&str]) {
         let taken =
             |name: &str| servers.contains(&name) || self.watched.iter().any(|(of, _)| of.as_deref() == Some(name));
@@ -102,7 +102,7 @@ impl Databases {
         self.add(called, local(nearby.service, nearby.master));
     }
 
-    /// What was seen of each since the time before. With `patient`, answers are waited for.
+    /// Returns what happened in each since the previous call. With `patient`, waits for slow responses.
     pub fn looks(&mut self, patient: bool) -> Vec<DatabaseSample> {
         let patience = if patient { PATIENT } else { PATIENCE };
         let look = |(server, watcher): &mut (Option<String>, DatabaseWatcher)| DatabaseSample {
@@ -112,14 +112,15 @@ impl Databases {
         self.watched.iter_mut().map(look).collect()
     }
 
-    /// Processor time that asking them has taken on this side.
+    /// Returns the processor time that querying has used on our side.
     #[must_use]
     pub fn cost(&self) -> Duration {
         self.watched.iter().map(|(_, watcher)| watcher.cost()).sum()
     }
 }
 
-/// The way to a database of this machine: its unix socket, else where it listens, else the socket where it is by default.
+/// Returns how to reach a database of this machine: its unix socket, otherwise its TCP address, otherwise its default
+/// socket.
 fn local(service: DatabaseService, master: i32) -> Access {
     let listens = links(&[master]).listens.pop().unwrap_or_default();
     let name = match service {

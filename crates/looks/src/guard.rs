@@ -1,4 +1,4 @@
-//! Keeps a pool in order while it works: workers that are too large, too old or stuck are replaced one by one.
+//! Keeps a worker pool in order while it serves: workers that are too large, too old or stuck are replaced one by one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,33 +19,33 @@ use nix::unistd::Pid;
 
 use lastdrop_lab::LabError;
 
-/// A stuck worker that does not end when it is told is killed after this.
+/// A stuck worker that does not end on SIGTERM is killed after this time.
 const STUCK_LIMIT: Duration = Duration::from_secs(5);
-/// Looks for a moment at which a worker is idle.
+/// Pause between two checks whether a worker is idle.
 const IDLE_NAP: Duration = Duration::from_millis(10);
-/// A master that wants another worker in place of one that has left makes it within this; Apache looks once a second, a
-/// busy machine takes longer.
+/// If a master replaces a worker that has left, it does so within this time. Apache checks once per second; a busy
+/// machine takes longer.
 const SUCCESSION: Duration = Duration::from_secs(10);
-/// While workers are being replaced the children of the master are counted so often: it reads all of /proc.
+/// How often the master's children are counted while workers are being replaced: counting reads all of /proc.
 const COUNT_EVERY: Duration = Duration::from_millis(100);
 const YOUNG: Duration = Duration::from_millis((guard::YOUNG_S * 1e3) as u64);
 
-/// What is to be guarded, and how.
+/// What to guard, and how.
 #[derive(Debug, Clone)]
 pub struct GuardOrder {
     pub server: ServerRef,
     pub limits: WorkerLimits,
     pub every: Duration,
-    /// Part of the pool that may be in replacement at a time, 0 to 1.
+    /// Share of the pool that may be in replacement at the same time, 0 to 1.
     pub share: f64,
-    /// Replace; else only say what would be.
+    /// Replace workers; otherwise only report which would be replaced.
     pub act: bool,
-    /// Ask workers that are at work too; they finish their request first.
+    /// Also ask busy workers; they finish their request first.
     pub even_busy: bool,
     pub duration: Option<Duration>,
 }
 
-/// What was done.
+/// What the guard has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Summary {
     pub checks: u64,
@@ -53,7 +53,7 @@ pub struct Summary {
     pub asked: u64,
     pub left: u64,
     pub killed: u64,
-    /// Largest real memory that was seen, bytes.
+    /// Largest real memory of all samples, in bytes.
     pub largest_real_memory: u64,
 }
 
@@ -70,7 +70,7 @@ fn why_text(why: &BrokenLimit) -> String {
     }
 }
 
-/// Why a limit cannot be kept.
+/// Explains why a limit cannot be kept.
 fn hopeless(worker: &Worker, why: &BrokenLimit) -> String {
     let (what, limit, advice) = match why {
         BrokenLimit::Private(has, limit) => {
@@ -94,7 +94,7 @@ fn hopeless(worker: &Worker, why: &BrokenLimit) -> String {
     )
 }
 
-/// A worker on its way out.
+/// A worker that has been asked to leave.
 struct Leaving {
     since: Instant,
     start_ticks: u64,
@@ -102,11 +102,11 @@ struct Leaving {
     told: Option<Instant>,
 }
 
-/// How many workers there are and should be.
+/// How many workers exist, and how many there should be.
 struct Pool {
-    /// As many as there were when none was being replaced.
+    /// Number of workers when none was being replaced.
     whole: usize,
-    /// Those that are there and have not been asked to leave, and when that was counted.
+    /// Workers that exist and have not been asked to leave, and when they were counted.
     present: usize,
     counted: Instant,
     last_left: Option<Instant>,
@@ -120,14 +120,14 @@ impl Pool {
     fn count(&mut self, children: &[i32], leaving: &BTreeMap<i32, Leaving>) {
         self.present = children.iter().filter(|pid| !leaving.contains_key(pid)).count();
         self.counted = Instant::now();
-        // A master that has made no other by now does not want one.
+        // If the master has started no replacement by now, it does not want one.
         let settled = self.last_left.is_none_or(|t| t.elapsed() > SUCCESSION);
         if leaving.is_empty() && (settled || self.present >= self.whole) {
             self.whole = self.present;
         }
     }
 
-    /// Workers in whose place there is no other yet.
+    /// Returns the workers that have not been replaced yet.
     fn missing(&self) -> usize {
         self.whole.saturating_sub(self.present)
     }
@@ -140,11 +140,11 @@ struct Guard<'a> {
     group: ProcessGroup,
     namespace: Namespace,
     leaving: BTreeMap<i32, Leaving>,
-    /// Said already in a dry run.
+    /// Already reported in a dry run.
     said: HashSet<i32>,
     pool: Pool,
     fresh: FreshWorkerCheck,
-    /// Workers that have been seen, and those that were born lately.
+    /// Workers that are known, and those that started recently.
     known: HashSet<i32>,
     newborn: BTreeMap<i32, Instant>,
     summary: Summary,
@@ -152,10 +152,10 @@ struct Guard<'a> {
     tell: &'a mut dyn FnMut(&Event<'_>),
 }
 
-/// Guards until told to stop, or for the time that the order says.
+/// Guards until stopped, or for the duration in the options.
 ///
 /// # Errors
-/// When the server is not found, its workers cannot be replaced one by one, or may not be looked at.
+/// When the server is not found, or its workers cannot be replaced one by one or may not be inspected.
 pub fn guard(order: &GuardOrder, stop: &AtomicBool, tell: &mut dyn FnMut(&Event<'_>)) -> Result<Summary, LabError> {
     let found = find(&order.server)?;
     let signal = found.leave_signal().map_err(LabError::Other)?;
@@ -266,14 +266,14 @@ impl Guard<'_> {
             }
             return Ok(());
         }
-        // A worker that is at work now may be idle in a moment: until the next check is due.
+        // A busy worker may become idle in a moment, so try until the next check is due.
         while !waiting.is_empty() && !self.stopped() && Instant::now() < next {
             self.see_off();
-            // Where the kernel does not say who is connected, nobody is known to be idle.
+            // If the kernel does not show connections, no worker counts as idle.
             let connected = self.namespace.connected_inodes(&self.found.ports()).ok();
             self.follow()?;
             let room_beside = |under_way| guard::room(workers.len(), self.order.share, under_way);
-            // The server has workers enough before the next is taken from it, unless waiting would be worse.
+            // The next worker is taken only once the server has enough of them, unless waiting would be worse.
             let mut whole = room_beside(self.leaving.len().max(self.pool.missing()));
             let mut urgent = room_beside(self.leaving.len());
             waiting.retain(|(worker, why)| {
@@ -298,7 +298,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Keeps an eye on a pool of which workers have left: are others there, and are they any better?
+    /// Watches a pool that workers have left: whether they are replaced, and whether the new ones are better.
     fn follow(&mut self) -> Result<(), LabError> {
         let under_way = self.pool.missing() > 0 || !self.leaving.is_empty() || !self.newborn.is_empty();
         if !under_way || self.pool.counted.elapsed() < COUNT_EVERY {
@@ -330,7 +330,7 @@ impl Guard<'_> {
         self.learn(&young, self.pool.whole)
     }
 
-    /// An error once it is clear that fresh workers are no better than those that they replace.
+    /// Fails once it is clear that fresh workers are no better than those they replace.
     fn learn(&mut self, workers: &[Worker], pool: usize) -> Result<(), LabError> {
         match self.fresh.learn(workers, pool, &self.order.limits) {
             Some((worker, why)) => Err(LabError::Other(hopeless(&worker, &why))),
@@ -352,7 +352,7 @@ impl Guard<'_> {
         self.tell(GuardEvent::Asked { pid, why: why_text(why), requests, age_s, real_memory, acted });
     }
 
-    /// False: it has gone by itself.
+    /// Returns false if the worker has ended by itself.
     fn ask_to_leave(&mut self, pid: i32, stuck: bool) -> bool {
         let Some(info) = process::look(pid).filter(|p| p.parent == self.found.master) else { return false };
         let signal = if stuck { Signal::SIGTERM } else { self.signal };
@@ -365,7 +365,7 @@ impl Guard<'_> {
         true
     }
 
-    /// Notes who has left, and ends those who do not.
+    /// Notes which workers have left, and kills stuck ones that do not.
     fn see_off(&mut self) {
         let mut events = Vec::new();
         let mut summary = self.summary;
@@ -376,7 +376,7 @@ impl Guard<'_> {
                 events.push(GuardEvent::Left { pid: *pid, after_s: leaving.since.elapsed().as_secs_f64() });
                 return false;
             }
-            // One that is at a long request is left to it; only what is stuck is ended against its will.
+            // A worker with a long request may finish it; only stuck ones are killed.
             if leaving.told.is_some_and(|t| t.elapsed() > STUCK_LIMIT) {
                 leaving.told = None;
                 summary.killed += 1;
@@ -399,7 +399,7 @@ impl Guard<'_> {
         }
     }
 
-    /// The master has ended: a restart brings another.
+    /// Finds the server again: its master has ended, and a restart starts another.
     fn find_again(&mut self) -> Result<(), LabError> {
         let found = match find(&self.order.server) {
             Ok(found) => found,
@@ -418,7 +418,7 @@ impl Guard<'_> {
             }
             Err(e) => return Err(LabError::Other(e.to_string())),
         };
-        // It may have come back as a server whose workers leave otherwise.
+        // The new server may use another signal to make its workers leave.
         self.signal = found.leave_signal().map_err(LabError::Other)?;
         self.tell(GuardEvent::Restarted { master: found.master });
         self.group = ProcessGroup::new(found.master, false, found.helpers);

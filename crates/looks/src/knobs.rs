@@ -1,4 +1,4 @@
-//! The settings of servers: what they are now, where that comes from, and what they could be.
+//! Lists the settings of servers: present values, their sources, and possible values.
 
 use lastdrop_analyze::nodes::{Node, differing};
 use lastdrop_lab::LabError;
@@ -7,10 +7,11 @@ use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{ServerError, ServerRef, knobs_of};
 
-/// What `knobs` says of one server alone, on another machine.
+/// Returns the `knobs` document of one server on another machine.
 pub type KnobsElsewhere<'a> = &'a dyn Fn(&ServerRef) -> Result<KnobsDocument, ServerError>;
 
-/// Reads the settings of running servers. Those of other machines are asked of `elsewhere`, and compared with each other.
+/// Reads the settings of running servers. Servers on other machines are read through `elsewhere`, and compared with
+/// each other.
 ///
 /// # Errors
 /// When one of them is not found, or is of a kind whose settings cannot be read.
@@ -44,12 +45,12 @@ pub fn knobs_anywhere(servers: &[ServerRef], elsewhere: KnobsElsewhere<'_>) -> R
     Ok(KnobsDocument { schema: KNOBS_SCHEMA.into(), ..all })
 }
 
-/// What a setting is called among those of several servers.
+/// Returns the qualified name of a setting among several servers.
 fn setting(servers: &[ServerRef], server: &ServerRef, name: &str) -> String {
     if servers.len() > 1 { format!("{}.{name}", server.called()) } else { String::new() }
 }
 
-/// Reads the settings of running servers of this machine.
+/// Reads the settings of running servers on this machine.
 ///
 /// # Errors
 /// When one of them is not found, or is of a kind whose settings cannot be read.

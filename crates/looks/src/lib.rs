@@ -1,4 +1,5 @@
-//! Looking at a server that somebody else loads, or a few requests of ours: watch, trace, profile, guard; its settings.
+//! Commands that observe a server under other clients' load or a few requests of ours (watch, trace, profile, guard),
+//! and its settings.
 
 pub mod databases;
 pub mod guard;

@@ -1,4 +1,4 @@
-//! Where a server's CPU goes while it is under load: ours, or that of its visitors.
+//! Profiles a server's CPU time under load: our own, or that of its visitors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,24 +16,24 @@ use lastdrop_server::{FoundServer, ServerRef, find};
 
 use lastdrop_lab::LabError;
 
-/// Time between two looks at /proc, where perf cannot be used.
+/// Time between two samples of /proc, if perf cannot be used.
 const PAUSE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_millis(50);
 
-/// Stacks that the document has; a page with more of them is no clearer.
+/// Most stacks in the document; more would not make a page clearer.
 const MOST_STACKS: usize = 600;
 
-/// A profile and the stacks of its flame graph, outermost caller first; none without perf.
+/// A profile with the stacks of its flame graph, outermost caller first; no stacks without perf.
 #[derive(Debug)]
 pub struct Profiled {
     pub document: ProfileDocument,
     pub stacks: Vec<(Vec<String>, u64)>,
 }
 
-/// Profiles a server for `time`, under `load` where one is given.
+/// Profiles a server for `time`, under `load` if given.
 ///
 /// # Errors
-/// When the server is not found or may not be looked at.
+/// When the server is not found or may not be inspected.
 pub fn profile(
     server: &ServerRef,
     load: Option<&Plan>,
@@ -138,7 +138,7 @@ fn cpu_s(group: &mut ProcessGroup) -> f64 {
     group.cpu_s()
 }
 
-/// Requests that the server has served, by its status page.
+/// Returns the requests that the server has served, from its status page.
 fn served(found: &FoundServer) -> Option<u64> {
     found.status.as_ref()?.read(false, Duration::from_secs(2)).ok()?.total_requests
 }

@@ -1,5 +1,5 @@
-//! Requests as a server's status page tells of them: how many since the last look, and, where the page has each worker's latest one
-//! (mod_status), for what and by whom.
+//! Reads requests from a server's status page: the number since the last read, and, if the page shows each worker's
+//! latest request (mod_status), its class and client.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use lastdrop_server::{ServerError, ServerRef, find};
 /// A page that takes longer is not waited for.
 const LIMIT: Duration = Duration::from_millis(900);
 
-/// Requests that a page tells of. Class and client are empty where it does not say.
+/// Requests on a status page. Class and client are empty if the page does not show them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told<'a> {
     pub class: &'a str,
@@ -21,7 +21,7 @@ pub struct Told<'a> {
     pub count: u64,
 }
 
-/// Why a server tells nothing of its requests.
+/// Why a server's requests cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestsError {
     #[error(transparent)]
@@ -32,21 +32,21 @@ pub enum RequestsError {
     Unanswered(#[from] AskError),
 }
 
-/// A server whose status page is asked again and again.
+/// A server whose status page is read repeatedly.
 #[derive(Debug)]
 pub struct Requests {
     pub name: String,
     source: StatusSource,
     pub latest: StatusReading,
-    /// Requests of each slot at the last look.
+    /// Requests of each slot at the last read.
     slots: HashMap<(String, usize), u64>,
 }
 
 impl Requests {
-    /// Finds a server and asks it once: differences begin there.
+    /// Finds a server and reads its page once, as the base for differences.
     ///
     /// # Errors
-    /// When it is not found, has no status page, or does not answer.
+    /// When it is not found, has no status page, or does not respond.
     pub fn start(server: &ServerRef) -> Result<Requests, RequestsError> {
         let found = find(server)?;
         let Some(source) = found.status else { return Err(RequestsError::NoPage(found.name)) };
@@ -57,16 +57,16 @@ impl Requests {
         Ok(requests)
     }
 
-    /// Does the page say how long the latest requests took?
+    /// Returns true if the page shows how long the latest requests took.
     #[must_use]
     pub fn tells_times(&self) -> bool {
         self.latest.slots.iter().any(|slot| slot.took_ms.is_some())
     }
 
-    /// Tells of the requests since the last look, without those for the page itself.
+    /// Calls `tell` with the requests since the last read, without those for the page itself.
     ///
     /// # Errors
-    /// When there is no answer in time; the next look tells of these, too.
+    /// When there is no response in time; the next read includes these requests, too.
     pub fn look(&mut self, tell: impl FnMut(Told<'_>)) -> Result<(), AskError> {
         let reading = self.source.read(true, LIMIT)?;
         self.take(reading, tell);
@@ -76,7 +76,7 @@ impl Requests {
     fn take(&mut self, reading: StatusReading, mut tell: impl FnMut(Told<'_>)) {
         let own = if reading.counts_own { reading.asked } else { 0 };
         let totals = reading.total_requests.zip(self.latest.total_requests);
-        // One that was started anew counts from 0.
+        // A restarted server counts from 0.
         let mut left = totals.map_or(0, |(now, before)| now.saturating_sub(before + own));
         let own_path = match &self.source {
             StatusSource::Page { url, .. } => url.path.split('?').next().unwrap_or_default(),
@@ -89,7 +89,7 @@ impl Requests {
             let place = places.entry(child).or_default();
             *place += 1;
             let key = (child.to_string(), *place);
-            // A slot that is new since has done all of its requests since.
+            // All requests of a new slot happened since the last read.
             let before = self.slots.get(&key).copied().unwrap_or(0);
             let count = slot.of_slot.saturating_sub(before).min(left);
             slots.insert(key, slot.of_slot);

@@ -1,4 +1,4 @@
-//! Which system calls a request is made of: a running server traced while a few requests are sent to it.
+//! Finds the system calls that make up a request, by tracing a running server while a few requests are sent to it.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,15 @@ use lastdrop_server::{Directives, FoundServer, OtherTrafficPolicy, ServerRef, Se
 use lastdrop_lab::LabError;
 use lastdrop_lab::warm::warm_each;
 
-/// Processes beyond this are not all traced: attaching stops each for a moment.
+/// At most this many processes are traced: attaching stops each for a moment.
 const MOST_PROCESSES: usize = 400;
-/// Attaching is tried again so often where workers were born meanwhile.
+/// How often attaching is repeated because workers started meanwhile.
 const ATTACH_TRIES: u32 = 5;
-/// Calls that are timed again without tracing.
+/// Most calls that are timed again without tracing.
 const MOST_TIMED: usize = 1000;
 
-/// Traces `plan`'s requests as the server is, then with other directives (Apache's, `;` between them), and puts it back.
+/// Traces `plan`'s requests with the present configuration, then with other directives (Apache's, separated by `;`),
+/// and restores the configuration.
 ///
 /// # Errors
 /// As [`trace`], and when the server cannot be changed or does not come back.
@@ -42,7 +43,7 @@ pub fn trace_with(
     let master = session.master();
     let outcome = trace_found(found.clone(), plan, stop).and_then(|before| {
         session.apply(directives.clone())?;
-        // A changed server may run from another file; it is the one whose master we started.
+        // A changed server may run from another configuration file, so use the master that we started.
         let found = FoundServer { master: session.master(), ..found };
         Ok((before, trace_found(found, plan, stop)?))
     });
@@ -59,7 +60,7 @@ pub fn trace_with(
 /// Traces `plan`'s requests, sent one after the other on connections of their own.
 ///
 /// # Errors
-/// When the server is not found, strace cannot attach, or nothing is answered.
+/// When the server is not found, strace cannot attach, or no request gets a response.
 pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
     trace_found(find(server)?, plan, stop)
 }
@@ -67,7 +68,7 @@ pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<Trace
 fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
     let workers = found.workers().len().max(1);
     let mut notes = Vec::new();
-    // A first request compiles, connects and caches what later ones have.
+    // A first request compiles, connects and caches, which later ones need not do.
     let warm_plan = Plan { keepalive: KeepAlive::Off, ..plan.clone() };
     if found.prefork && !plan.url.tls {
         let warmed = warm_each(&warm_plan, workers);
@@ -83,11 +84,11 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
             notes.push(format!("only {MOST_PROCESSES} of {} workers were traced", pids.len()));
             pids.truncate(MOST_PROCESSES);
         }
-        // The master first: whom it forks from then on is traced as well.
+        // The master comes first, so that workers it forks from then on are traced as well.
         pids.insert(0, found.master);
         let strace = Strace::attach(&pids, file.path())?;
         tries += 1;
-        // A worker that was forked between the list and the attaching would not be seen.
+        // A worker forked between listing and attaching would be missed.
         let all = process::child_pids(found.master).into_iter().take(MOST_PROCESSES).all(strace::is_traced);
         if all || tries == ATTACH_TRIES {
             if !all {
@@ -97,7 +98,7 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
         }
     };
     let namespace = Namespace::of(found.master).ok();
-    // Connections that are kept were made before anything was traced.
+    // Keep-alive connections were opened before tracing began.
     let mut sockets = socket_names(namespace.as_ref());
     let mut answered = 0;
     let prepared = Prepared::new(&warm_plan)?;
@@ -107,7 +108,7 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
             answered += slice.counts.answered;
         }
     });
-    // The last calls of a request come after its answer.
+    // The last calls of a request come after its response.
     std::thread::sleep(Duration::from_millis(200));
     let workers_at_end = process::child_pids(found.master);
     sockets.extend(socket_names(namespace.as_ref()));
@@ -129,7 +130,7 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
             found.name, plan.url
         )));
     }
-    // What a new worker does before it takes its first connection belongs to no request.
+    // Calls of a new worker before its first accept belong to no request.
     let newborn: Vec<i32> = workers_at_end.into_iter().filter(|pid| !pids.contains(pid)).collect();
     let mut at_work: HashSet<i32> = HashSet::new();
     let calls: Vec<Syscall> = calls
@@ -179,12 +180,12 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
     })
 }
 
-/// What sockets are connected to. None is no error: they are then told by numbers.
+/// Returns the peers of sockets. Without a namespace it is empty: sockets are then shown by number.
 fn socket_names(namespace: Option<&Namespace>) -> SocketNames {
     namespace.and_then(|n| n.socket_names().ok()).unwrap_or_default()
 }
 
-/// A path as a server looks for it: without percent signs.
+/// Decodes the percent signs of a path, as a server does before looking for it.
 fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();

@@ -1,10 +1,10 @@
-//! What the visitors of a server see, as the server tells: by its access log, or by its status page where that has the times of
-//! requests.
+//! Measures what the visitors of a server experience, from its access log, or from a status page that shows the times
+//! of requests.
 //!
-//! The log is the better witness: it has each request with its status and, where its format says so, how long it took. It is found as
-//! the file that the server has open for writing and of which the lines are recognised; nothing has to be said. A format of somebody's
-//! own is named. The server's own time of a request is not what a visitor waits, but a change of the settings shows in it, apart from
-//! what waits in the kernel's queue before the server sees it.
+//! The log is preferred: it has each request with its status and, depending on its format, its time. It is found
+//! automatically, as a file that the server has open for writing and whose lines are recognised; a custom format has to
+//! be named. The server's own time of a request is not the visitor's waiting time. It does show the effect of a
+//! settings change, except for the time in the kernel's queue before the server accepts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,12 +19,12 @@ use lastdrop_traffic::{Entry, Format, GrowingLog};
 
 use crate::requests::Requests;
 
-/// A server has a few logs.
+/// A server has only a few logs.
 const MOST_LOGS: usize = 64;
-/// Lines of a log that are asked whether they have times.
+/// Most lines of a log that are checked for times.
 const SAMPLE: u32 = 100;
 
-/// How visitors are seen.
+/// Where the visitors' requests are read.
 #[derive(Debug)]
 enum Source {
     Logs(Vec<GrowingLog>),
@@ -39,7 +39,7 @@ pub struct Visitors {
 }
 
 impl Visitors {
-    /// Those in a log that the user names, from now on.
+    /// Reads the visitors in a log that the user names, from now on.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -48,7 +48,7 @@ impl Visitors {
         Ok(Visitors { source: Source::Logs(vec![log]), by: format!("access log {}", file.display()) })
     }
 
-    /// Those of the first of servers that tells of its visitors with their times, from now on; None where none does.
+    /// Reads the visitors, from now on, of the first server that shows their times; None if none does.
     #[must_use]
     pub fn of(servers: &[ServerRef]) -> Option<Visitors> {
         let here = || servers.iter().filter(|server| !server.kind.is_host());
@@ -66,13 +66,13 @@ impl Visitors {
         })
     }
 
-    /// How they are seen, in words.
+    /// Describes the source in words.
     #[must_use]
     pub fn by(&self) -> &str {
         &self.by
     }
 
-    /// What has come since the last look. What cannot be read now is part of the next one.
+    /// Returns what has come since the last call. What cannot be read now is part of the next one.
     pub fn look(&mut self) -> Experience {
         let mut seen = Experience::default();
         match &mut self.source {
@@ -97,7 +97,7 @@ impl Visitors {
     }
 }
 
-/// Who was gone before the answer is nginx's 499, or 0.
+/// A client that left before the response is logged as 499 by nginx, or as 0.
 fn is_error(status: u16) -> bool {
     status >= 500 || matches!(status, 0 | 499)
 }
@@ -110,7 +110,8 @@ fn take(seen: &mut Experience, entry: &Entry) {
     }
 }
 
-/// Access logs that a process has open, with the time that requests took in their lines; one without any lines yet is no such log.
+/// Returns the access logs that a process has open and whose lines have the times of requests. A log without lines does
+/// not count.
 fn logs_of(pid: i32) -> Vec<GrowingLog> {
     let mut seen = BTreeSet::new();
     let mut logs = Vec::new();
@@ -119,7 +120,7 @@ fn logs_of(pid: i32) -> Vec<GrowingLog> {
         let Some(path) = fs::read_link(entry.path()).ok().filter(|_| flags.is_ok_and(|f| is_for_writing(&f))) else {
             continue;
         };
-        // Not opened: a named pipe would wait.
+        // Not opened: opening a named pipe would block.
         let about = fs::metadata(entry.path());
         let Ok(about) = about.map(|m| (m.is_file(), m.dev(), m.ino())) else { continue };
         if !about.0 || !seen.insert((about.1, about.2)) || logs.len() >= MOST_LOGS {
@@ -132,14 +133,14 @@ fn logs_of(pid: i32) -> Vec<GrowingLog> {
     logs
 }
 
-/// The same file by its name here: one in a container has another.
+/// Returns the path of the same file in our mount namespace: a file of a container has another path here.
 fn from_here(pid: i32, path: &Path, id: (u64, u64)) -> Option<PathBuf> {
     let inside = PathBuf::from(format!("/proc/{pid}/root{}", path.display()));
     let is_it = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| (m.dev(), m.ino()) == id);
     [path.to_path_buf(), inside].into_iter().find(is_it)
 }
 
-/// Do the lines that are there say how long requests took? JSON may have it or not.
+/// Returns true if the existing lines have the times of requests. JSON may have them or not.
 fn has_times(log: &GrowingLog) -> bool {
     let file = log.file().file;
     let Ok(mut old) = GrowingLog::open(Path::new(&file), log.format(), true) else { return false };

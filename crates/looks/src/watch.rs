@@ -1,4 +1,4 @@
-//! Looks at a server again and again, without load of our own.
+//! Samples a server repeatedly, without load of our own.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,25 +9,25 @@ use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
 use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
 use serde::{Deserialize, Serialize};
 
-/// A server of another machine under watch, whoever carries the looks here.
+/// Watches a server of another machine; implementations differ in how samples get here.
 pub trait WatchElsewhere: Send {
-    /// What was found, and when it is looked for anew.
+    /// Returns the server that was found; it changes when the server is found again.
     fn found(&self) -> &FoundElsewhere;
 
-    /// As [`Watcher::look`]; one that has ended is looked for anew. With it: does it live?
+    /// Like [`Watcher::look`], but looks for a server that has ended. Also returns whether it is alive.
     ///
     /// # Errors
-    /// When its machine cannot be asked.
+    /// When its machine cannot be reached.
     fn look(&mut self, patient: bool) -> Result<(WatchDocument, bool), ServerError>;
 
-    /// Its settings as they are now; None where they cannot be read.
+    /// Returns its present settings; None if they cannot be read.
     fn settings(&mut self) -> Option<Settings>;
 }
 
-/// What is known of a server of another machine.
+/// A server of another machine.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FoundElsewhere {
-    /// As it is named on a command line there.
+    /// Its name on a command line of that machine.
     pub name: String,
     pub kind: String,
     pub software: String,
@@ -47,7 +47,7 @@ impl From<&FoundServer> for FoundElsewhere {
     }
 }
 
-/// What is named by a process is of no kind.
+/// Returns the kind of a server; a server named by its process has none, so its software is returned.
 pub(crate) fn kind(found: &FoundServer) -> String {
     if found.kind.programs.is_empty() { found.software.clone() } else { found.kind.name.into() }
 }
@@ -75,10 +75,10 @@ fn sampler(found: &FoundServer) -> Sampler {
 }
 
 impl Watcher {
-    /// Finds the server and looks once, so that the next look tells differences.
+    /// Finds the server and takes a first sample as the base for differences.
     ///
     /// # Errors
-    /// When it is not found, or may not be looked at.
+    /// When it is not found, or may not be inspected.
     pub fn start(server: &ServerRef) -> Result<Watcher, ServerError> {
         let found = find(server)?;
         let mut sampler = sampler(&found);
@@ -91,7 +91,7 @@ impl Watcher {
         &self.found
     }
 
-    /// Looks. With `patient`, every process's memory is read now and the status page waited for.
+    /// Takes a sample. With `patient`, reads every process's memory now and waits for the status page.
     pub fn look(&mut self, patient: bool) -> WatchDocument {
         let look = self.sampler.sample(self.started.elapsed().as_secs_f64(), patient);
         WatchDocument {
@@ -108,13 +108,13 @@ impl Watcher {
         }
     }
 
-    /// Did the server's master process live at the last look?
+    /// Returns true if the server's master process existed at the last sample.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.sampler.is_alive()
     }
 
-    /// Looks for the server anew after its master has ended. True when it is there again.
+    /// Looks for the server after its master has ended. Returns true if it is back.
     pub fn find_again(&mut self) -> bool {
         let Ok(found) = find(&self.server) else { return false };
         self.sampler = sampler(&found);

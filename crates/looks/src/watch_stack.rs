@@ -1,5 +1,5 @@
-//! Looks at one server or several again and again, and finds out which of them talk to each other, and which node of another
-//! machine is not as the others of its kind.
+//! Samples one or several servers repeatedly, finds out which of them are connected, and finds the nodes on other
+//! machines that differ from the others of their kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,17 +16,17 @@ use lastdrop_server::{ServerError, ServerRef};
 use crate::databases::{DatabaseOptions, Databases, Nearby};
 use crate::watch::{FoundElsewhere, WatchElsewhere, Watcher, kind};
 
-/// At first connections are looked for as often as that, so that those of a short look are seen; they may last for a
-/// millisecond only.
+/// How often connections are searched at first, so that short watches see them too; a connection may last for only a
+/// millisecond.
 const EAGER: Duration = Duration::from_millis(20);
 const EAGER_FOR: Duration = Duration::from_secs(3);
-/// Then as seldom as makes this share of a processor, but not more often than this.
+/// Afterwards the search uses this share of a processor, but runs at most every `OFTEN`.
 const SHARE: f64 = 0.005;
 const OFTEN: Duration = Duration::from_millis(200);
-/// The settings of nodes are read again after so many looks, and when one is started anew.
+/// Settings of nodes are read again after this many samples, and after a restart of the node.
 const SETTINGS_EVERY: u32 = 15;
 
-/// Counters of the kernel that count connections which were not taken.
+/// Kernel counters of connections that were not accepted.
 const REFUSALS: [&str; 2] = ["ListenDrops", "ListenOverflows"];
 
 /// Servers under watch.
@@ -34,24 +34,24 @@ const REFUSALS: [&str; 2] = ["ListenDrops", "ListenOverflows"];
 pub struct Watchers {
     members: Vec<Member>,
     databases: Databases,
-    /// Databases of this machine that were not named: watched as soon as somebody is connected to them.
+    /// Databases of this machine that were not named: watched as soon as a watched server is connected to them.
     nearby: Vec<Nearby>,
-    /// Where there are several, or one and a database nearby.
+    /// Present if there are several servers, or one and a database nearby.
     seeker: Option<Seeker>,
-    /// Those of other machines, in the order of their places among all.
+    /// Servers on other machines, in the order in which they were named.
     nodes: Vec<NodeWatch>,
 }
 
 /// A server of another machine.
 struct NodeWatch {
     called: String,
-    /// Among all that were named.
+    /// Index among all named servers.
     place: usize,
     watch: Box<dyn WatchElsewhere>,
     settings: Option<Settings>,
-    /// Looks until they are read again.
+    /// Samples until the settings are read again.
     settings_in: u32,
-    /// Why nothing is seen of it.
+    /// Why it could not be sampled.
     trouble: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for NodeWatch {
     }
 }
 
-/// Begins to watch a server of another machine.
+/// Starts to watch a server of another machine.
 pub type StartElsewhere<'a> = &'a dyn Fn(&ServerRef) -> Result<Box<dyn WatchElsewhere>, ServerError>;
 
 #[derive(Debug)]
@@ -72,10 +72,10 @@ struct Member {
 }
 
 impl Watchers {
-    /// Finds the servers and looks once, so that the next look tells differences.
+    /// Finds the servers and takes a first sample of each as the base for differences.
     ///
     /// # Errors
-    /// When one is not found, or may not be looked at.
+    /// When one is not found, or may not be inspected.
     pub fn start(
         servers: &[ServerRef],
         options: &DatabaseOptions,
@@ -105,18 +105,18 @@ impl Watchers {
         Ok(Watchers { members, databases, nearby, seeker, nodes })
     }
 
-    /// Looks; at those that have ended after looking for them anew. With `patient`, every process's memory is read now and
-    /// status pages are waited for. None where there is nothing to look at. A node that cannot be asked is left out, and told by
-    /// [`Watchers::alert`].
+    /// Takes samples; looks again for servers that have ended. With `patient`, reads every process's memory now and
+    /// waits for status pages. None if there is nothing to sample. A node that cannot be reached is left out and
+    /// reported by [`Watchers::alert`].
     ///
     /// # Errors
-    /// When none of several, or the only one, can be asked.
+    /// When the only server cannot be reached, or none of several.
     pub fn look(&mut self, patient: bool) -> Result<Option<WatchOutput>, ServerError> {
         let Watchers { nodes, members, .. } = self;
         let alone = nodes.len() + members.len() == 1;
         let mut seen = thread::scope(|scope| {
             let looking = nodes.iter_mut().map(|node| scope.spawn(move || node.look(patient, !alone)));
-            // All at once: of one that is lost it takes a while to know it.
+            // In parallel: finding out that a node is lost takes a while.
             let looking: Vec<_> = looking.collect();
             looking.into_iter().map(|look| look.join().unwrap_or(Ok(None))).collect::<Vec<_>>()
         });
@@ -173,7 +173,7 @@ impl Watchers {
         Some(WatchOutput::Several(StackWatchDocument { databases, differs, ..of_all }))
     }
 
-    /// Nodes as they are compared with each other.
+    /// Returns the nodes in the form in which they are compared.
     fn compared(&self, looks: &[(usize, String, WatchDocument)]) -> Vec<Node> {
         let of = |(_, called, document): &(usize, String, WatchDocument)| {
             let node = self.nodes.iter().find(|node| node.called == *called)?;
@@ -229,7 +229,7 @@ impl Watchers {
         self.members.get(place).map(|m| m.called.clone()).or_else(nearby)
     }
 
-    /// Who has ended and is being looked for.
+    /// Returns a server that has ended and is being looked for.
     #[must_use]
     pub fn alert(&self) -> Option<String> {
         if let Some(trouble) = self.nodes.iter().find_map(|node| node.trouble.clone()) {
@@ -243,26 +243,27 @@ impl Watchers {
 }
 
 impl NodeWatch {
-    /// A look, and the settings where they are due and are compared. None: it has ended, and is being looked for.
+    /// Takes a sample, and reads the settings if they are due and compared. None if the server has ended and is being
+    /// looked for.
     fn look(&mut self, patient: bool, compared: bool) -> Result<Option<WatchDocument>, ServerError> {
         let (document, alive) = self.watch.look(patient)?;
         if compared && alive && self.settings_in == 0 {
             self.settings = self.watch.settings();
             self.settings_in = SETTINGS_EVERY;
         }
-        // One that has ended has other settings when it is there again.
+        // A server that has ended may have other settings when it is back.
         self.settings_in = if alive { self.settings_in.saturating_sub(1) } else { 0 };
         Ok(Some(document))
     }
 }
 
-/// Looks for connections on a thread of its own, which ends with it.
+/// Searches for connections on a thread of its own, which ends when this is dropped.
 #[derive(Debug)]
 struct Seeker {
     masters: Arc<Mutex<Vec<i32>>>,
-    /// Every connection since the beginning; of the rest the latest.
+    /// Every connection since the start; of everything else the latest.
     seen: Arc<Mutex<Links>>,
-    /// Let go of when the watch is over.
+    /// Dropped when the watch is over.
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
