@@ -16,7 +16,7 @@ pub trait Carrier {
     ///
     /// # Errors
     /// When no load could be generated at all: a sentence for people.
-    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String>;
+    fn carry(&mut self, run: &CarrierTask<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<CarrierResult, String>;
 
     /// Returns the known source addresses of its connections, which are not a server's visitors.
     fn addresses(&self) -> Vec<IpAddr> {
@@ -28,7 +28,7 @@ pub trait Carrier {
 }
 
 /// A run to be carried out.
-pub struct CarriedRun<'a> {
+pub struct CarrierTask<'a> {
     pub id: &'a str,
     pub plan: &'a Plan,
     /// The user asks to stop.
@@ -41,15 +41,15 @@ pub struct CarriedRun<'a> {
     pub begins: &'a dyn Fn(Instant),
 }
 
-impl fmt::Debug for CarriedRun<'_> {
+impl fmt::Debug for CarrierTask<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CarriedRun").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("CarrierTask").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
 /// The result of a run from the view of its carrier.
 #[derive(Debug, Clone, Default)]
-pub struct Carried {
+pub struct CarrierResult {
     pub agents: Vec<AgentReport>,
     /// Sums over all machines.
     pub generator: Generator,

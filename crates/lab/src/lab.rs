@@ -23,10 +23,10 @@ use lastdrop_probe::{namespace, tool};
 use lastdrop_server::FoundServer;
 use serde_json::json;
 
-use crate::beside::{Afar, Beside};
-use crate::carrier::{CarriedRun, Carrier};
+use crate::carrier::{Carrier, CarrierTask};
 use crate::observers::{Observer, Scratch};
-use crate::others::{Goal, KnownChain, OthersWatch, Used, lock};
+use crate::others::{CpuUse, CpuUseMeter, LoadTarget, SharedChain, lock};
+use crate::run_sampler::{RemoteSampler, RunSampler};
 use crate::server_log::ServerLog;
 
 /// Why an experiment failed.
@@ -53,13 +53,13 @@ pub struct Lab<'a> {
     /// The server under test, if the user named it; otherwise it is found by the URL.
     pub server: Option<FoundServer>,
     /// Samples the server of the next run, if that is on another machine.
-    pub afar: Option<Afar>,
+    pub remote_sampler: Option<RemoteSampler>,
     /// Generates the load; None: this process does.
     pub carrier: Option<Box<dyn Carrier + 'a>>,
     /// Sample the server during the load.
     pub observe: bool,
     /// Processes that take part in the runs, as far as they are known.
-    pub chain: KnownChain,
+    pub chain: SharedChain,
     /// Rediscover the process chain on every run, not only when an unknown process uses the processors.
     pub find_chain: bool,
     /// How many more runs may be repeated because other programs were busy.
@@ -101,7 +101,7 @@ impl<'a> Lab<'a> {
             stop,
             observers,
             server: None,
-            afar: None,
+            remote_sampler: None,
             carrier: None,
             observe: true,
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
@@ -266,7 +266,7 @@ impl Lab<'_> {
         if let Some(server) = &self.server {
             lock(&self.chain).add(server.master);
         }
-        let mut others = OthersWatch::start(&self.chain, Goal::of(plan), self.find_chain);
+        let mut others = CpuUseMeter::start(&self.chain, LoadTarget::of(plan), self.find_chain);
         if measured_phase == Some(0) {
             others.begin();
         }
@@ -277,7 +277,7 @@ impl Lab<'_> {
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
-        let mut beside = Beside::start(plan, clock, self.server.clone(), self.afar.take(), self.observe);
+        let mut sampler = RunSampler::start(plan, clock, self.server.clone(), self.remote_sampler.take(), self.observe);
         let told = self.looks.as_ref();
         // Drop samples from the time between runs.
         let _ = told.map_or(0, |told| told.try_iter().count());
@@ -325,8 +325,8 @@ impl Lab<'_> {
                 } else if measured_phase == Some(*phase) {
                     others.end();
                 }
-                let workers = beside.count_workers();
-                if let (Some(measured), Some(pool)) = (measured_phase, &mut beside.pool) {
+                let workers = sampler.count_workers();
+                if let (Some(measured), Some(pool)) = (measured_phase, &mut sampler.pool) {
                     if phase + 1 == measured {
                         pool.workers_at_start = workers;
                     } else if *phase == measured {
@@ -349,7 +349,7 @@ impl Lab<'_> {
                 }
                 let now_s = clock.now_us() as f64 / 1e6;
                 let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Sample { t_s: now_s, ..look });
-                for look in beside.news().into_iter().chain(told) {
+                for look in sampler.news().into_iter().chain(told) {
                     look_at(observers, look);
                 }
                 hear(observers, began.get(), &mut marks);
@@ -362,7 +362,7 @@ impl Lab<'_> {
             let _ = told_begins.map(|begins| begins.send(at));
         };
         let carried = self.carrier.as_mut().map(|carrier| {
-            let run = CarriedRun { id, plan, stop, enough: &enough, store: store.clone(), begins: &begins };
+            let run = CarrierTask { id, plan, stop, enough: &enough, store: store.clone(), begins: &begins };
             carrier.carry(&run, &mut report).map_err(LabError::Other)
         });
         let (finished, carried) = match carried.transpose() {
@@ -394,14 +394,14 @@ impl Lab<'_> {
             .fold(0.0, f64::max);
         let (clock_step_s, suspended_s) =
             clocks.zip(Clocks::now()).map_or((0.0, 0.0), |(before, now)| now.faults_since(&before));
-        let (pool, server, last) = beside.finish();
+        let (pool, server, last) = sampler.finish();
         for look in last {
             look_at(&mut self.observers, look);
         }
         hear(&mut self.observers, began.get(), &mut marks);
         let server = server.map(|server| ServerTimeline { looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
-        let Used { others, chain_s } = others.finish(co_located);
+        let CpuUse { others, chain_s } = others.finish(co_located);
         if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
             phase.server_cpu = chain_s.map(|cpu_s| ServerCpu::of(cpu_s, phase.requests.answered));
         }

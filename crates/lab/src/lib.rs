@@ -2,17 +2,17 @@
 //!
 //! Nothing here prints: events go to [`Observer`]s.
 
-mod beside;
 mod carrier;
 pub mod fleet;
 pub mod lab;
 pub mod observers;
 mod others;
+mod run_sampler;
 mod server_log;
 pub mod warm;
 
-pub use beside::Afar;
-pub use carrier::{Carried, CarriedRun, Carrier};
+pub use carrier::{Carrier, CarrierResult, CarrierTask};
 pub use lab::{Lab, LabError};
 pub use observers::Observer;
-pub use others::KnownChain;
+pub use others::SharedChain;
+pub use run_sampler::RemoteSampler;

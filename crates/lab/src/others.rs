@@ -27,14 +27,14 @@ const MOST_COST: u32 = 200;
 
 /// What the load of a plan connects to.
 #[derive(Debug, Clone)]
-pub(crate) struct Goal {
+pub(crate) struct LoadTarget {
     url: Url,
     unix: Option<PathBuf>,
 }
 
-impl Goal {
-    pub fn of(plan: &Plan) -> Goal {
-        Goal { url: plan.url.clone(), unix: plan.network.unix_socket.clone() }
+impl LoadTarget {
+    pub fn of(plan: &Plan) -> LoadTarget {
+        LoadTarget { url: plan.url.clone(), unix: plan.network.unix_socket.clone() }
     }
 
     /// Returns its address as of now. Resolves a name, which may take a while.
@@ -47,11 +47,11 @@ impl Goal {
 }
 
 /// The processes that take part in the runs of a lab, as far as they are known; kept from run to run.
-pub type KnownChain = Arc<Mutex<Chain>>;
+pub type SharedChain = Arc<Mutex<Chain>>;
 
 /// Processor time that was used in the measured phase.
 #[derive(Debug, Default)]
-pub(crate) struct Used {
+pub(crate) struct CpuUse {
     /// By programs unrelated to the run. None if they cannot be identified.
     pub others: Option<OtherProcesses>,
     /// By the server and all servers that it talks to, in seconds. None if the server is not on this machine or not
@@ -60,11 +60,11 @@ pub(crate) struct Used {
 }
 
 /// Measures until it is finished.
-pub(crate) struct OthersWatch {
-    chain: KnownChain,
-    goal: Goal,
+pub(crate) struct CpuUseMeter {
+    chain: SharedChain,
+    goal: LoadTarget,
     before: Option<Snapshot>,
-    seen: Option<Used>,
+    seen: Option<CpuUse>,
     /// Dropped when the run is over.
     _over: Sender<()>,
 }
@@ -77,9 +77,9 @@ fn is_worth_a_look(others: &OtherProcesses) -> bool {
     others.cores >= others_threshold_cores(host::processors())
 }
 
-impl OthersWatch {
+impl CpuUseMeter {
     /// Starts with the run. With `all`, follows connections even if no unknown program is busy.
-    pub fn start(chain: &KnownChain, goal: Goal, all: bool) -> OthersWatch {
+    pub fn start(chain: &SharedChain, goal: LoadTarget, all: bool) -> CpuUseMeter {
         let (over, is_over) = channel::<()>();
         let (known, to) = (Arc::clone(chain), goal.clone());
         let work = move || {
@@ -108,7 +108,7 @@ impl OthersWatch {
         };
         // Without this thread, programs that take part may be reported as unrelated ones.
         let _ = thread::Builder::new().name("others".into()).spawn(work);
-        OthersWatch { chain: Arc::clone(chain), goal, before: None, seen: None, _over: over }
+        CpuUseMeter { chain: Arc::clone(chain), goal, before: None, seen: None, _over: over }
     }
 
     /// Starts the measured period.
@@ -127,14 +127,14 @@ impl OthersWatch {
             others = now.others_since(&before, &chain);
         }
         let chain_s = chain.has_others().then(|| now.chain_since(&before, &chain));
-        self.seen = Some(Used { others: Some(others), chain_s });
+        self.seen = Some(CpuUse { others: Some(others), chain_s });
     }
 
     /// Returns what was used in the measured phase. Other programs are unknown if the server is on this machine
     /// (`server_here`) and its processes cannot be inspected. Nothing is known if the measurement was cut short.
-    pub fn finish(self, server_here: bool) -> Used {
+    pub fn finish(self, server_here: bool) -> CpuUse {
         let known = lock(&self.chain).has_others();
-        let Used { others, chain_s } = self.seen.unwrap_or_default();
-        Used { others: others.filter(|_| known || !server_here), chain_s: chain_s.filter(|_| server_here) }
+        let CpuUse { others, chain_s } = self.seen.unwrap_or_default();
+        CpuUse { others: others.filter(|_| known || !server_here), chain_s: chain_s.filter(|_| server_here) }
     }
 }

@@ -36,18 +36,18 @@ const FIELDS: &str = "LogFormat \"… %D %{X-Request-Id}i\" (Apache), log_format
 
 /// The times in a line, in µs.
 #[derive(Debug, Clone, Copy)]
-struct Said {
+struct LoggedTimes {
     queue: Option<u32>,
     server: Option<u32>,
     upstream: Option<u32>,
 }
 
-impl Said {
-    fn of(entry: &Entry) -> Said {
+impl LoggedTimes {
+    fn of(entry: &Entry) -> LoggedTimes {
         let fit = |us: Option<u64>| us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
         // Logs include the time in the server's queue in the server's time; here it counts as queue time.
         let server = entry.server_us.map(|us| us.saturating_sub(entry.queue_us.unwrap_or(0)));
-        Said { queue: fit(entry.queue_us), server: fit(server), upstream: fit(entry.upstream_us) }
+        LoggedTimes { queue: fit(entry.queue_us), server: fit(server), upstream: fit(entry.upstream_us) }
     }
 
     fn record(self, slice: &mut Slice, class: u16) {
@@ -62,7 +62,7 @@ impl Said {
 
 /// A second that waits for lines, or an event that came after one.
 #[derive(Debug)]
-struct Held {
+struct HeldEvent {
     event: Event<'static>,
     /// Responses in it without a line.
     missing: u64,
@@ -78,8 +78,8 @@ pub(crate) struct ServerLog {
     /// Responses without a line: the index of their held event, counted from the start of the run, and their class.
     waiting: HashMap<u64, (u64, u16)>,
     /// Lines without a response, and when they were read.
-    early: HashMap<u64, (Said, Instant)>,
-    held: VecDeque<Held>,
+    early: HashMap<u64, (LoggedTimes, Instant)>,
+    held: VecDeque<HeldEvent>,
     /// Number of events that were passed on.
     gone: u64,
     /// The log had ids of this run.
@@ -134,7 +134,7 @@ impl ServerLog {
             Event::Second { slice } => self.hold(Slice::clone(slice)),
             Event::PhaseEnd { phase, duration_us, peak } => {
                 let event = Event::PhaseEnd { phase: *phase, duration_us: *duration_us, peak: *peak };
-                self.held.push_back(Held { event, missing: 0, since: Instant::now() });
+                self.held.push_back(HeldEvent { event, missing: 0, since: Instant::now() });
             }
             other => return pass_on(other),
         }
@@ -157,7 +157,7 @@ impl ServerLog {
             }
         }
         let event = Event::Second { slice: Cow::Owned(slice) };
-        self.held.push_back(Held { event, missing, since: Instant::now() });
+        self.held.push_back(HeldEvent { event, missing, since: Instant::now() });
     }
 
     /// Reads what has been written since the last call.
@@ -170,11 +170,11 @@ impl ServerLog {
                 return true;
             };
             *has_ids = true;
-            let said = Said::of(entry);
+            let said = LoggedTimes::of(entry);
             match waiting.remove(&id) {
                 Some((at, class)) => {
                     let second = held.get_mut(at.saturating_sub(*gone) as usize);
-                    if let Some(Held { event: Event::Second { slice }, missing, .. }) = second {
+                    if let Some(HeldEvent { event: Event::Second { slice }, missing, .. }) = second {
                         said.record(slice.to_mut(), class);
                         *missing -= 1;
                         joined.joined += 1;
@@ -219,7 +219,7 @@ impl ServerLog {
 
     /// Passes on, in order, the events that wait for nothing any more.
     fn release(&mut self, patience: Duration, mut pass_on: impl FnMut(&Event<'_>)) {
-        let may_go = |h: &Held| h.missing == 0 || h.since.elapsed() >= patience;
+        let may_go = |h: &HeldEvent| h.missing == 0 || h.since.elapsed() >= patience;
         while self.held.front().is_some_and(may_go)
             && let Some(first) = self.held.pop_front()
         {
@@ -274,17 +274,17 @@ mod tests {
 
     const FORMAT: &str = "$remote_addr [$time_local] \"$request\" $status $request_time $http_x_request_id";
 
-    struct Log {
+    struct TestLog {
         _folder: TempDir,
         path: PathBuf,
     }
 
-    impl Log {
-        fn new() -> Log {
+    impl TestLog {
+        fn new() -> TestLog {
             let folder = tempfile::tempdir().expect("a folder");
             let path = folder.path().join("log");
             fs::write(&path, "").expect("written");
-            Log { _folder: folder, path }
+            TestLog { _folder: folder, path }
         }
 
         fn line(&self, took: &str, id: &str) {
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn seconds_wait_for_their_lines_and_go_on_in_order() {
-        let file = Log::new();
+        let file = TestLog::new();
         file.line("9.000", "run-0000000000000001");
         let mut log = file.open();
         let mut seen = Vec::new();
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn an_answer_without_a_line_is_counted() {
-        let file = Log::new();
+        let file = TestLog::new();
         let mut log = file.open();
         let mut seen = Vec::new();
         log.take(&second(0, &[1, 2]), |e| seen.push(told(e)));
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn lines_without_ids_are_an_error_that_says_what_to_do() {
-        let file = Log::new();
+        let file = TestLog::new();
         let mut log = file.open();
         log.take(&second(0, &[1, 2]), |_| panic!("it waits"));
         (0..2).for_each(|_| file.line("0.010", "-"));

@@ -17,18 +17,18 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// How a cell or a trial is warmed up before it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Warmth {
+pub enum WarmUpMethod {
     /// One request for each initial worker.
     Each,
     /// The load itself, for this long.
     Load(Duration),
 }
 
-impl std::fmt::Display for Warmth {
+impl std::fmt::Display for WarmUpMethod {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Warmth::Each => f.write_str("each"),
-            Warmth::Load(d) => write!(f, "{}s", d.as_secs_f64()),
+            WarmUpMethod::Each => f.write_str("each"),
+            WarmUpMethod::Load(d) => write!(f, "{}s", d.as_secs_f64()),
         }
     }
 }
@@ -40,10 +40,10 @@ pub const RECYCLING_WARM_UP: Duration = Duration::from_secs(15);
 /// Returns the warm-up that makes sense: each worker, unless `requests` use up the initial workers, which end after
 /// `recycle` requests.
 #[must_use]
-pub fn warmth(recycle: Option<&Setting>, workers: usize, requests: u64, load: Duration) -> Warmth {
+pub fn warmth(recycle: Option<&Setting>, workers: usize, requests: u64, load: Duration) -> WarmUpMethod {
     match recycle.and_then(Setting::count) {
-        Some(age) if age > 0 && requests >= (age as u64).saturating_mul(workers as u64) => Warmth::Load(load),
-        _ => Warmth::Each,
+        Some(age) if age > 0 && requests >= (age as u64).saturating_mul(workers as u64) => WarmUpMethod::Load(load),
+        _ => WarmUpMethod::Each,
     }
 }
 
@@ -115,9 +115,9 @@ mod tests {
     fn recycled_workers_are_warmed_by_load() {
         let load = Duration::from_secs(15);
         let w = |age: i64, requests| warmth(Some(&Setting::Count(age)), 50, requests, load);
-        assert_eq!(w(10, 5000), Warmth::Load(load));
-        assert_eq!(w(5000, 5000), Warmth::Each);
-        assert_eq!(w(0, 5000), Warmth::Each);
-        assert_eq!(warmth(None, 50, 5000, load), Warmth::Each);
+        assert_eq!(w(10, 5000), WarmUpMethod::Load(load));
+        assert_eq!(w(5000, 5000), WarmUpMethod::Each);
+        assert_eq!(w(0, 5000), WarmUpMethod::Each);
+        assert_eq!(warmth(None, 50, 5000, load), WarmUpMethod::Each);
     }
 }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_lab::fleet::{Fleet, Link, Member, Order, PartOrder, Terms, Told, carry_out, prepare, put_together};
+use lastdrop_lab::fleet::{
+    AgentEvent, AgentOrder, AgentTerms, Fleet, Link, Member, PartOrder, carry_out, prepare, rebuild_run,
+};
 use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_load::{Allow, Played};
@@ -46,7 +48,7 @@ fn server() -> (SocketAddr, Arc<AtomicU64>) {
 
 /// What happens to an agent's records on their way.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Fate {
+enum RecordDelivery {
     /// Each comes once, in order.
     Good,
     /// Each comes twice, and pairs of them in the wrong order.
@@ -59,16 +61,16 @@ enum Fate {
 
 struct FakeLink {
     members: Vec<Member>,
-    fates: Vec<Fate>,
-    told: (Sender<Told>, Receiver<Told>),
+    fates: Vec<RecordDelivery>,
+    told: (Sender<AgentEvent>, Receiver<AgentEvent>),
     stop: Arc<AtomicBool>,
     /// All records as they were made.
     all: Arc<Mutex<Vec<(usize, Record)>>>,
-    held: VecDeque<Told>,
+    held: VecDeque<AgentEvent>,
 }
 
 impl FakeLink {
-    fn new(weights: &[u32], fates: &[Fate]) -> FakeLink {
+    fn new(weights: &[u32], fates: &[RecordDelivery]) -> FakeLink {
         let member = |(i, weight): (usize, &u32)| {
             let name = ["a", "b", "c", "d"][i].to_string();
             Member { name, weight: *weight, offset_us: 0, error_us: 50, address: None }
@@ -89,12 +91,12 @@ impl Link for FakeLink {
         &self.members
     }
 
-    fn start(&mut self, _: &str, orders: Vec<Order>, _: Duration) -> Result<Instant, String> {
+    fn start(&mut self, _: &str, orders: Vec<AgentOrder>, _: Duration) -> Result<Instant, String> {
         let at = Instant::now() + Duration::from_millis(200);
         let mut parts = Vec::new();
         for order in orders {
             let part = PartOrder::decode(&order.payload)?;
-            let terms = Terms { allow: Allow::loopback(), ..Terms::default() };
+            let terms = AgentTerms { allow: Allow::loopback(), ..AgentTerms::default() };
             let files = order.files;
             let read = |name: &str| {
                 let file = files.iter().find(|(n, _)| n == name).ok_or("not there")?;
@@ -112,16 +114,16 @@ impl Link for FakeLink {
                 let held = Mutex::new(Vec::new());
                 let tell = |record: &Record| {
                     let n = seq.fetch_add(1, Ordering::SeqCst);
-                    if matches!(fate, Fate::DiesAfter(most) if n >= most) {
+                    if matches!(fate, RecordDelivery::DiesAfter(most) if n >= most) {
                         dead.store(true, Ordering::SeqCst);
                         own_stop.store(true, Ordering::SeqCst);
                         return;
                     }
                     all.lock().expect("whole").push((member, record.clone()));
-                    let told = Told::Record { member, epoch: 3, seq: n, bytes: record.encode() };
-                    if matches!(fate, Fate::SilentAfter(most) if n >= most) {
-                        if matches!(fate, Fate::SilentAfter(most) if n == most) {
-                            let _ = out.send(Told::Lost { member });
+                    let told = AgentEvent::Record { member, epoch: 3, seq: n, bytes: record.encode() };
+                    if matches!(fate, RecordDelivery::SilentAfter(most) if n >= most) {
+                        if matches!(fate, RecordDelivery::SilentAfter(most) if n == most) {
+                            let _ = out.send(AgentEvent::Lost { member });
                         }
                         held.lock().expect("whole").push(told);
                         return;
@@ -142,12 +144,12 @@ impl Link for FakeLink {
                 });
                 let held = held.into_inner().expect("whole");
                 if !held.is_empty() {
-                    let _ = out.send(Told::Back { member });
+                    let _ = out.send(AgentEvent::Back { member });
                     held.into_iter().for_each(|told| drop(out.send(told)));
                 }
                 let last = match dead.load(Ordering::SeqCst) {
-                    true => Told::Lost { member },
-                    false => Told::Ended { member, epoch: 3, records: seq.load(Ordering::SeqCst), error },
+                    true => AgentEvent::Lost { member },
+                    false => AgentEvent::Ended { member, epoch: 3, records: seq.load(Ordering::SeqCst), error },
                 };
                 let _ = out.send(last);
             });
@@ -155,7 +157,7 @@ impl Link for FakeLink {
         Ok(at)
     }
 
-    fn next(&mut self, within: Duration) -> Result<Option<Told>, String> {
+    fn next(&mut self, within: Duration) -> Result<Option<AgentEvent>, String> {
         if let Some(told) = self.held.pop_front() {
             return Ok(Some(told));
         }
@@ -163,9 +165,9 @@ impl Link for FakeLink {
             Err(RecvTimeoutError::Timeout) => return Ok(None),
             other => other.map_err(|e| e.to_string())?,
         };
-        let Told::Record { member, epoch, seq, bytes } = told else { return Ok(Some(told)) };
-        let again = |seq: u64, bytes: &[u8]| Told::Record { member, epoch, seq, bytes: bytes.to_vec() };
-        if self.fates[member] == Fate::Twice {
+        let AgentEvent::Record { member, epoch, seq, bytes } = told else { return Ok(Some(told)) };
+        let again = |seq: u64, bytes: &[u8]| AgentEvent::Record { member, epoch, seq, bytes: bytes.to_vec() };
+        if self.fates[member] == RecordDelivery::Twice {
             // The record after it, if it is there, comes first.
             if let Ok(next) = self.told.1.try_recv() {
                 self.held.push_back(next);
@@ -199,7 +201,7 @@ impl Observer for Seconds {
 }
 
 /// Makes a run on a fleet that is stored.
-fn kept_run(plan: &Plan, weights: &[u32], fates: &[Fate], store: &Store) -> Run {
+fn kept_run(plan: &Plan, weights: &[u32], fates: &[RecordDelivery], store: &Store) -> Run {
     let stop = AtomicBool::new(false);
     let mut lab = Lab::new(&stop, vec![Box::new(Keeper::new(store.clone()))]);
     lab.observe = false;
@@ -208,7 +210,7 @@ fn kept_run(plan: &Plan, weights: &[u32], fates: &[Fate], store: &Store) -> Run 
 }
 
 /// Makes a run on a fleet; also returns all records of its agents.
-fn run(plan: &Plan, weights: &[u32], fates: &[Fate]) -> (Run, Vec<(usize, Record)>) {
+fn run(plan: &Plan, weights: &[u32], fates: &[RecordDelivery]) -> (Run, Vec<(usize, Record)>) {
     let stop = AtomicBool::new(false);
     let mut seconds = Seconds::default();
     let link = FakeLink::new(weights, fates);
@@ -236,7 +238,7 @@ fn plan(address: SocketAddr, load: Load, seconds: u64) -> Plan {
 fn a_fleet_counts_what_the_server_counts_and_merges_what_its_agents_measured() {
     let (address, served) = server();
     let plan = plan(address, Load::open(300.0, Arrival::Poisson, 64), 2);
-    let (run, records) = run(&plan, &[2, 1, 1], &[Fate::Good, Fate::Twice, Fate::Good]);
+    let (run, records) = run(&plan, &[2, 1, 1], &[RecordDelivery::Good, RecordDelivery::Twice, RecordDelivery::Good]);
     let phase = &run.phases[0];
     let whole = lastdrop_load::schedule::Due::of(&plan, 0, &lastdrop_load::share::Share::whole()).up_to(u64::MAX);
     assert_eq!(phase.requests.due, whole);
@@ -268,7 +270,7 @@ fn counted_requests_of_a_closed_loop_are_made_once() {
     let mut plan = plan(address, Load::closed(5), 30);
     plan.phases[0].requests = Some(1001);
     plan.threads = 2;
-    let (run, _) = run(&plan, &[1, 1], &[Fate::Twice, Fate::Good]);
+    let (run, _) = run(&plan, &[1, 1], &[RecordDelivery::Twice, RecordDelivery::Good]);
     assert_eq!((run.phases[0].requests.answered, served.load(Ordering::SeqCst)), (1001, 1001));
     assert!(run.phases[0].duration_s < 30.0);
 }
@@ -277,7 +279,7 @@ fn counted_requests_of_a_closed_loop_are_made_once() {
 fn what_a_lost_agent_did_not_tell_is_unsent_and_the_run_is_invalid() {
     let (address, served) = server();
     let plan = plan(address, Load::open(200.0, Arrival::Uniform, 64), 3);
-    let (run, _) = run(&plan, &[1, 1], &[Fate::Good, Fate::DiesAfter(1)]);
+    let (run, _) = run(&plan, &[1, 1], &[RecordDelivery::Good, RecordDelivery::DiesAfter(1)]);
     let r = &run.phases[0].requests;
     // Everything came due, as if no agent had been lost.
     assert_eq!(r.due, 600);
@@ -301,22 +303,22 @@ fn what_comes_too_late_is_unsent_until_the_run_is_put_together_again() {
     let plan = plan(address, Load::open(200.0, Arrival::Uniform, 64), 4);
     let folder = tempfile::tempdir().expect("a folder");
     let store = Store::open(&folder.path().join("runs.sqlite")).expect("a store");
-    let first = kept_run(&plan, &[1, 1], &[Fate::Good, Fate::SilentAfter(1)], &store);
+    let first = kept_run(&plan, &[1, 1], &[RecordDelivery::Good, RecordDelivery::SilentAfter(1)], &store);
     let (r, [a, b]) = (&first.phases[0].requests, first.agents.as_slice()) else { panic!("{:?}", first.agents) };
     assert!(a.complete && !b.complete, "{b:?}");
     assert_eq!((r.due, r.due - r.sent, r.unsent), (800, b.requests.unsent, b.requests.unsent), "{r:?}");
     assert!(r.unsent >= 100, "a second of it was told without it: {r:?}");
     assert_eq!((first.validity.verdict, first.validity.reasons[0].rule.as_str()), (Verdict::Invalid, "agent-lost"));
     // Everything it sent is there.
-    let whole = put_together(&store, &first.id).expect("the store works").expect("it is another now");
+    let whole = rebuild_run(&store, &first.id).expect("the store works").expect("it is another now");
     assert_eq!((whole.phases[0].requests.due, whole.phases[0].requests.answered), (800, served.load(Ordering::SeqCst)));
     assert!(whole.agents.iter().all(|a| a.complete && a.requests.answered == 400), "{:?}", whole.agents);
     assert_ne!(whole.validity.verdict, Verdict::Invalid, "{:?}", whole.validity);
-    assert!(put_together(&store, &first.id).expect("the store works").is_none(), "there is nothing more to it");
+    assert!(rebuild_run(&store, &first.id).expect("the store works").is_none(), "there is nothing more to it");
     // A record comes again: partial records do not replace a complete run.
     let again = AgentRecord { agent: "a".into(), epoch: 3, seq: 0, what: RecordBody::Last(None) };
     store.keep_agent_record(&first.id, &again).expect("kept");
-    assert!(put_together(&store, &first.id).expect("the store works").is_none());
+    assert!(rebuild_run(&store, &first.id).expect("the store works").is_none());
     assert_eq!(store.load(&first.id).expect("kept").phases[0].requests.answered, whole.phases[0].requests.answered);
 }
 
@@ -335,7 +337,7 @@ fn what_a_lost_agent_did_not_tell_of_a_tape_is_unsent() {
     tape.flush().expect("written");
     let path = Some(tape.path().into());
     plan.replay = Some(Replay { logs: Vec::new(), pace: Pace::Original { speed: 1.0 }, tape: path, usual: Vec::new() });
-    let (run, _) = run(&plan, &[1, 1], &[Fate::Good, Fate::DiesAfter(1)]);
+    let (run, _) = run(&plan, &[1, 1], &[RecordDelivery::Good, RecordDelivery::DiesAfter(1)]);
     let r = &run.phases[0].requests;
     let [a, b] = run.agents.as_slice() else { panic!("{:?}", run.agents) };
     assert_eq!((r.due, a.requests.due, a.requests.answered, b.requests.due), (600, 300, 300, 300), "{r:?}");
@@ -361,7 +363,9 @@ fn whoever_wants_to_know_is_told_when_the_load_begins() {
     };
     begun(None);
     // It begins 200 ms after its agents are ready.
-    assert!(begun(Some(Box::new(Fleet::new(FakeLink::new(&[1], &[Fate::Good]))))) >= Duration::from_millis(200));
+    assert!(
+        begun(Some(Box::new(Fleet::new(FakeLink::new(&[1], &[RecordDelivery::Good]))))) >= Duration::from_millis(200)
+    );
 }
 
 #[test]
@@ -369,12 +373,13 @@ fn an_agent_goes_nowhere_that_it_was_not_allowed_to() {
     let (address, served) = server();
     let plan = plan(address, Load::closed(1), 1);
     let order = PartOrder::new(plan, vec![1], 0);
-    let only = |network: &str| Terms { allow: Allow::only([network.parse().expect("valid")]), ..Terms::default() };
+    let only =
+        |network: &str| AgentTerms { allow: Allow::only([network.parse().expect("valid")]), ..AgentTerms::default() };
     let nothing = |_: &str| Err("no files".to_string());
     let refused = prepare(&order, &only("10.0.0.0/8"), &nothing).expect_err("not allowed");
     assert!(refused.contains("--allow"), "{refused}");
     assert!(prepare(&order, &only("127.0.0.1"), &nothing).is_ok());
-    let slow = Terms { max_time: Some(Duration::from_millis(500)), ..only("127.0.0.1") };
+    let slow = AgentTerms { max_time: Some(Duration::from_millis(500)), ..only("127.0.0.1") };
     assert!(prepare(&order, &slow, &nothing).expect_err("too long").contains("--max-time"));
     assert_eq!(served.load(Ordering::SeqCst), 0);
 }
@@ -385,7 +390,7 @@ fn a_plan_cannot_read_files_of_an_agent() {
     let mut plan = plan(address, Load::closed(1), 1);
     plan.requests[0].body = lastdrop_model::request::Body::File("/etc/hostname".into());
     let order = PartOrder::new(plan, vec![1], 0);
-    let terms = Terms { allow: Allow::loopback(), ..Terms::default() };
+    let terms = AgentTerms { allow: Allow::loopback(), ..AgentTerms::default() };
     let refused = prepare(&order, &terms, &|_| Err("it did not come along".into())).expect_err("no file");
     assert!(refused.contains("/etc/hostname") && refused.contains("come along"), "{refused}");
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use lastdrop_lab::fleet::{Account, Member};
+use lastdrop_lab::fleet::{Member, RunAssembler};
 use lastdrop_model::record::Record;
 use lastdrop_model::slice::ClassAnswer;
 use lastdrop_model::{Arrival, Kind, Load, Plan, Slice};
@@ -100,15 +100,15 @@ fn what_a_record_costs_whoever_puts_them_together() {
         let members: Vec<Member> = (0..agents)
             .map(|i| Member { address: None, name: format!("agent-{i}"), weight: 1, offset_us: 0, error_us: 50 })
             .collect();
-        let mut account = Account::new(&plan, &members).expect("weights");
+        let mut assembler = RunAssembler::new(&plan, &members).expect("weights");
         let records: Vec<Vec<u8>> = (0..3).map(|n| record(n, spread, classes)).collect();
         let begun = Instant::now();
         let mut seconds = 0;
         for (seq, bytes) in records.iter().enumerate() {
             for member in 0..members.len() {
-                account.take(member, 1, seq as u64, bytes).expect("a record");
+                assembler.take(member, 1, seq as u64, bytes).expect("a record");
             }
-            seconds += std::iter::from_fn(|| account.pop()).count();
+            seconds += std::iter::from_fn(|| assembler.pop()).count();
         }
         let merge_us = begun.elapsed().as_secs_f64() * 1e6 / (3 * agents) as f64;
         assert_eq!(seconds, 3);

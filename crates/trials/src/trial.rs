@@ -9,7 +9,7 @@ use lastdrop_server::{Server, Stack};
 
 use crate::bar::{Bar, Watching};
 use crate::size::real_memory;
-use lastdrop_lab::warm::{Warmth, complete_pool, warm_each, warmth};
+use lastdrop_lab::warm::{WarmUpMethod, complete_pool, warm_each, warmth};
 use lastdrop_lab::{Lab, LabError, Observer};
 
 /// What a trial is to be.
@@ -120,14 +120,14 @@ pub(crate) fn start(
     let warmed = warmth(recycle.as_ref(), workers, expected_requests(order.plan), order.recycling_warm_up);
     trial.warmed = warmed.to_string();
     Ok(Some(match warmed {
-        Warmth::Each => {
+        WarmUpMethod::Each => {
             let answered = warm_each(order.plan, workers);
             if answered < workers {
                 trial.warmed = format!("{answered} of {workers}");
             }
             order.settling
         }
-        Warmth::Load(d) => d,
+        WarmUpMethod::Load(d) => d,
     }))
 }
 

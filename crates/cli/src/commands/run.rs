@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_diagnose::findings::certain;
 use lastdrop_diagnose::fold;
-use lastdrop_lab::fleet::put_together;
+use lastdrop_lab::fleet::rebuild_run;
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::{End, with_question};
@@ -115,7 +115,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         return Err(UsageError(why).into());
     }
     let server = here.map(find).transpose()?;
-    let afar = match there {
+    let remote_sampler = match there {
         Some(there) => {
             let reach = reach(std::slice::from_ref(there), &args.on.of)?;
             reach.map(|reach| reach.looks(there)).transpose()?
@@ -130,7 +130,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let carrier = args.on.carrier(&[&plan], store.as_ref())?;
     let mut lab = Lab {
         server,
-        afar,
+        remote_sampler,
         carrier,
         ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?)
     };
@@ -145,7 +145,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     };
     // Some of it may have come too late to be told where it belongs.
     if let Some(store) = store.as_ref().filter(|_| !run.agents.is_empty())
-        && let Some(whole) = put_together(store, &run.id)?
+        && let Some(whole) = rebuild_run(store, &run.id)?
     {
         run = whole;
     }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use lastdrop_fleet::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
-use lastdrop_lab::fleet::{PartOrder, Terms, carry_out, prepare};
+use lastdrop_lab::fleet::{AgentTerms, PartOrder, carry_out, prepare};
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_load::files;
 use lastdrop_load::{Allow, Network, Prepared};
@@ -35,7 +35,7 @@ impl LoadEngine {
 struct Ready {
     run: String,
     order: PartOrder,
-    terms: Terms,
+    terms: AgentTerms,
     prepared: Prepared,
 }
 
@@ -80,7 +80,7 @@ impl Engine for LoadEngine {
 }
 
 /// What this agent was started with, as the load understands it.
-fn terms(limits: &Limits) -> Result<Terms, String> {
+fn terms(limits: &Limits) -> Result<AgentTerms, String> {
     let allow = match limits.allow.as_slice() {
         [] => Allow::loopback(),
         hosts => {
@@ -88,7 +88,7 @@ fn terms(limits: &Limits) -> Result<Terms, String> {
             Allow::only(networks.into_iter().flatten())
         }
     };
-    Ok(Terms { allow, max_rate: limits.max_rate, max_time: limits.max_time })
+    Ok(AgentTerms { allow, max_rate: limits.max_rate, max_time: limits.max_time })
 }
 
 /// What a host of `--allow` is: a network, an address, or a name with its addresses as they are now.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lastdrop_fleet::{Fleet, RecordId, RemoteRunEvent, StartOptions};
-use lastdrop_lab::fleet::put_together;
+use lastdrop_lab::fleet::rebuild_run;
 use lastdrop_model::Run;
 use lastdrop_store::{AgentRecord, RecordBody, Store};
 
@@ -58,7 +58,7 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
         if again {
             continue;
         }
-        changed.extend(put_together(store, &run)?);
+        changed.extend(rebuild_run(store, &run)?);
     }
     for run in &changed {
         let whole = if run.agents.iter().all(|a| a.complete) { "it is whole now" } else { "it is not whole yet" };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lastdrop_fleet::{
     Assignment, ChosenAgent, DeliveryMode, Fleet, FleetNotice, RecordId, RemoteRun, RemoteRunEvent, StartOptions,
 };
-use lastdrop_lab::fleet::{Link, Member, Order, Told};
+use lastdrop_lab::fleet::{AgentEvent, AgentOrder, Link, Member};
 use lastdrop_probe::listeners::is_local;
 
 use crate::stdio::note;
@@ -59,27 +59,27 @@ impl OverNats {
     }
 
     /// What it means for the run; None: nothing, or people have been told.
-    fn told(&mut self, news: RemoteRunEvent) -> Option<Told> {
+    fn told(&mut self, news: RemoteRunEvent) -> Option<AgentEvent> {
         match news {
             RemoteRunEvent::Arrived(arrived) => {
                 let member = self.member(&arrived.id.agent)?;
                 let (epoch, seq) = (arrived.id.epoch, arrived.id.seq);
                 self.last = Some(arrived.id);
-                Some(Told::Record { member, epoch, seq, bytes: arrived.bytes })
+                Some(AgentEvent::Record { member, epoch, seq, bytes: arrived.bytes })
             }
             RemoteRunEvent::Ended(end) => {
                 let member = self.member(&end.id.agent)?;
                 let epoch = end.id.epoch;
                 self.last = Some(end.id);
-                Some(Told::Ended { member, epoch, records: end.records, error: end.error })
+                Some(AgentEvent::Ended { member, epoch, records: end.records, error: end.error })
             }
             RemoteRunEvent::Lost { agent, since } => {
                 note!("lastdrop: agent {agent} is lost: nothing was heard of it for {} s", since.as_secs());
-                Some(Told::Lost { member: self.member(&agent)? })
+                Some(AgentEvent::Lost { member: self.member(&agent)? })
             }
             RemoteRunEvent::Back { agent } => {
                 note!("lastdrop: agent {agent} is heard of again");
-                Some(Told::Back { member: self.member(&agent)? })
+                Some(AgentEvent::Back { member: self.member(&agent)? })
             }
             RemoteRunEvent::Status(status) => {
                 match status {
@@ -99,9 +99,9 @@ impl Link for OverNats {
         &self.members
     }
 
-    fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<Instant, String> {
+    fn start(&mut self, run: &str, orders: Vec<AgentOrder>, patience: Duration) -> Result<Instant, String> {
         self.leave();
-        let assignment = |order: Order| {
+        let assignment = |order: AgentOrder| {
             let agent = self.chosen.get(order.member)?.agent.clone();
             Some(Assignment { agent, payload: order.payload, files: order.files })
         };
@@ -111,7 +111,7 @@ impl Link for OverNats {
         Ok(self.flight.insert(flight).started())
     }
 
-    fn next(&mut self, within: Duration) -> Result<Option<Told>, String> {
+    fn next(&mut self, within: Duration) -> Result<Option<AgentEvent>, String> {
         let until = Instant::now() + within;
         loop {
             let Some(flight) = &mut self.flight else { return Err("the run has not begun".into()) };

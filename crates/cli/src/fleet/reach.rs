@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lastdrop_fleet::{Agent, Conversation, Fleet, FleetError, choose};
-use lastdrop_lab::Afar;
+use lastdrop_lab::RemoteSampler;
 use lastdrop_looks::watch::{FoundElsewhere, WatchElsewhere};
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::{Knob, Settings};
@@ -187,7 +187,7 @@ impl Reach {
     ///
     /// # Errors
     /// As [`Reach::watch`].
-    pub fn looks(&self, server: &ServerRef) -> Result<Afar, ServerError> {
+    pub fn looks(&self, server: &ServerRef) -> Result<RemoteSampler, ServerError> {
         let mut watch = self.watch(server)?;
         Ok(Box::new(move || watch.look(false).map(|(document, _)| document).map_err(|e| e.to_string())))
     }

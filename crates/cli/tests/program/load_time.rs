@@ -10,7 +10,7 @@ use crate::common::{Folder, Target};
 use lastdrop_doctor::{
     DoctorOptions, Goal, Intrusiveness, LocalSite, Machine, ModuleTrials, Servers, Site, SiteSummary, examine,
 };
-use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab, LabError};
+use lastdrop_lab::{Carrier, CarrierResult, CarrierTask, Lab, LabError};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{ExaminationStep, ServerProfile, StepKind};
@@ -25,7 +25,7 @@ const AFTER: Duration = Duration::from_secs(3);
 struct Late;
 
 impl Carrier for Late {
-    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String> {
+    fn carry(&mut self, run: &CarrierTask<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<CarrierResult, String> {
         let at = Instant::now() + BEFORE;
         let prepared = Prepared::new(run.plan).map_err(|e| e.to_string())?.starting(at);
         (run.begins)(at);
@@ -33,7 +33,7 @@ impl Carrier for Late {
         let finished = lastdrop_load::run(run.plan, &prepared, clock, run.stop, run.enough, wish, report);
         thread::sleep(AFTER);
         let finished = finished.map_err(|e| e.to_string())?;
-        Ok(Carried { unreachable: finished.unreachable, stopped: finished.stopped, ..Carried::default() })
+        Ok(CarrierResult { unreachable: finished.unreachable, stopped: finished.stopped, ..CarrierResult::default() })
     }
 }
 

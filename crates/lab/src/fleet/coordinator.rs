@@ -12,8 +12,8 @@ use lastdrop_model::{Event, Plan};
 use lastdrop_store::{AgentRecord, RecordBody, RunAgent, Store};
 
 use super::order::{PartOrder, check, files_of};
-use super::{Account, Link, Member, Order, Told, tape};
-use crate::carrier::{Carried, CarriedRun, Carrier};
+use super::{AgentEvent, AgentOrder, Link, Member, RunAssembler, tape};
+use crate::carrier::{Carrier, CarrierResult, CarrierTask};
 
 /// How often it checks whether the run is to stop.
 const LOOK: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ impl<L: Link> Fleet<L> {
     }
 
     /// Makes the order for each agent.
-    fn orders(&self, plan: &Plan) -> Result<Vec<Order>, String> {
+    fn orders(&self, plan: &Plan) -> Result<Vec<AgentOrder>, String> {
         let members = self.link.members();
         let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
         check(plan, &weights)?;
@@ -48,14 +48,14 @@ impl<L: Link> Fleet<L> {
         let sent = files_of(plan).into_iter().enumerate().map(one).collect::<Result<Vec<_>, String>>()?;
         let order = |member| {
             let payload = PartOrder::new(plan.clone(), weights.clone(), member).encode()?;
-            Ok(Order { member, payload, files: sent.clone() })
+            Ok(AgentOrder { member, payload, files: sent.clone() })
         };
         (0..members.len()).map(order).collect()
     }
 }
 
 /// Stores what agents report until the run is complete.
-struct Book<'a> {
+struct RecordArchive<'a> {
     run: &'a str,
     store: Option<&'a Store>,
     members: &'a [Member],
@@ -63,7 +63,7 @@ struct Book<'a> {
     is_short: Cell<bool>,
 }
 
-impl Book<'_> {
+impl RecordArchive<'_> {
     fn begin(&self) {
         let agent = |m: &Member| RunAgent {
             name: m.name.clone(),
@@ -95,17 +95,18 @@ fn tell(merged: &Merged, report: &mut dyn FnMut(&Event<'_>)) {
 }
 
 impl<L: Link> Carrier for Fleet<L> {
-    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String> {
+    fn carry(&mut self, run: &CarrierTask<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<CarrierResult, String> {
         let orders = self.orders(run.plan)?;
         let members = self.link.members().to_vec();
-        let account = match tape(run.plan, files::read)? {
-            Some(tape) => Account::of_tape(run.plan, &members, &tape.dues()),
-            None => Account::new(run.plan, &members),
+        let assembler = match tape(run.plan, files::read)? {
+            Some(tape) => RunAssembler::of_tape(run.plan, &members, &tape.dues()),
+            None => RunAssembler::new(run.plan, &members),
         };
-        let mut account = account.ok_or("the weights of the agents mean nothing")?;
+        let mut assembler = assembler.ok_or("the weights of the agents mean nothing")?;
         let patience = run.plan.drain + PATIENCE;
-        let book = Book { run: run.id, store: run.store.as_ref(), members: &members, is_short: Cell::new(false) };
-        book.begin();
+        let archive =
+            RecordArchive { run: run.id, store: run.store.as_ref(), members: &members, is_short: Cell::new(false) };
+        archive.begin();
         (run.begins)(self.link.start(run.id, orders, patience)?);
         let planned: Option<Duration> = run.plan.phases.iter().map(|p| p.duration).sum();
         // An agent that has not sent everything by then is lost, even if it is still heard of.
@@ -113,48 +114,48 @@ impl<L: Link> Carrier for Fleet<L> {
         // Until then a silent agent may come back: a link that was cut for ten seconds loses nothing.
         let mut hoping = planned.map(|planned| Instant::now() + BEGINNING + planned + patience);
         let mut stopping = false;
-        while !account.is_over() || account.has_lost() && hoping.is_some_and(|until| Instant::now() < until) {
+        while !assembler.is_over() || assembler.has_lost() && hoping.is_some_and(|until| Instant::now() < until) {
             let stop = run.stop.load(Ordering::Relaxed);
             if !stopping && (stop || run.enough.load(Ordering::Relaxed)) {
                 stopping = true;
-                account.stopping();
+                assembler.stopping();
                 self.link.stop(if stop { "the run was stopped" } else { "enough is known" });
                 deadline = Some(Instant::now() + run.plan.drain + 2 * patience);
                 // A user who wants to stop does not wait for agents that are already lost.
                 hoping = None;
             }
             match self.link.next(LOOK)? {
-                Some(Told::Record { member, epoch, seq, bytes }) => {
+                Some(AgentEvent::Record { member, epoch, seq, bytes }) => {
                     // An invalid record is not requested again.
-                    if let Err(why) = account.take(member, epoch, seq, &bytes) {
-                        account.distrust(member, &why);
+                    if let Err(why) = assembler.take(member, epoch, seq, &bytes) {
+                        assembler.distrust(member, &why);
                     }
-                    if book.keep(member, epoch, seq, RecordBody::Record(bytes)) {
+                    if archive.keep(member, epoch, seq, RecordBody::Record(bytes)) {
                         self.link.kept();
                     }
                 }
-                Some(Told::Ended { member, epoch, records, error }) => {
-                    account.ended(member, epoch, records, error.clone());
-                    if book.keep(member, epoch, records, RecordBody::Last(error)) {
+                Some(AgentEvent::Ended { member, epoch, records, error }) => {
+                    assembler.ended(member, epoch, records, error.clone());
+                    if archive.keep(member, epoch, records, RecordBody::Last(error)) {
                         self.link.kept();
                     }
                 }
-                Some(Told::Lost { member }) => account.lose(member),
-                Some(Told::Back { member }) => account.back(member),
+                Some(AgentEvent::Lost { member }) => assembler.lose(member),
+                Some(AgentEvent::Back { member }) => assembler.back(member),
                 None if deadline.is_some_and(|at| Instant::now() >= at) => break,
                 None => {}
             }
-            while let Some(merged) = account.pop() {
+            while let Some(merged) = assembler.pop() {
                 tell(&merged, report);
             }
         }
         self.link.leave();
-        for merged in account.rest(run.plan) {
+        for merged in assembler.rest(run.plan) {
             tell(&merged, report);
         }
-        let is_late = account.is_to_be_put_together_again();
-        let carried = account.finish(run.stop.load(Ordering::Relaxed));
-        let whole = !is_late && !book.is_short.get() && carried.agents.iter().all(|a| a.complete);
+        let is_late = assembler.needs_rebuild();
+        let carried = assembler.finish(run.stop.load(Ordering::Relaxed));
+        let whole = !is_late && !archive.is_short.get() && carried.agents.iter().all(|a| a.complete);
         self.whole = run.store.clone().filter(|_| whole).map(|store| (store, run.id.to_owned()));
         Ok(carried)
     }

@@ -4,17 +4,17 @@
 //! coordinator                                                     agent
 //! Fleet (a Carrier of the lab) ── PartOrder: plan, share ───────▶ Part: prepared, checked, within the agent's limits
 //!                                                                 Lab::run of its share, from the common instant on
-//! store ◀─ Account ◀── Record: second, end of a phase, end ────── Teller (an observer)
+//! store ◀─ RunAssembler ◀── Record: second, end of a phase, end ─ RecordReporter (an observer)
 //!            └ Merge: seconds of all agents ─▶ events as of one machine
 //! ```
 //!
 //! A [`Link`] transports orders and records; `lastdrop` has one over NATS.
 
-mod account;
-mod again;
+mod assembler;
 mod coordinator;
 mod order;
 mod part;
+mod rebuild;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,12 +27,12 @@ use lastdrop_model::Plan;
 use lastdrop_model::plan::Pace;
 use lastdrop_probe::listeners::is_local;
 
-pub use account::Account;
-pub(crate) use again::of_fleet;
-pub use again::put_together;
+pub use assembler::RunAssembler;
 pub use coordinator::Fleet;
 pub use order::{PartOrder, check, files_of};
-pub use part::{Terms, carry_out, prepare};
+pub use part::{AgentTerms, carry_out, prepare};
+pub(crate) use rebuild::of_fleet;
+pub use rebuild::rebuild_run;
 
 /// An agent that takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Member {
 
 /// What an agent is ordered to do.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct AgentOrder {
     /// Index of the agent among the members.
     pub member: usize,
     /// A serialized [`PartOrder`].
@@ -68,7 +68,7 @@ pub struct Order {
 
 /// A message from or about an agent.
 #[derive(Debug)]
-pub enum Told {
+pub enum AgentEvent {
     /// A record. It may come twice, and before an earlier one.
     Record { member: usize, epoch: u64, seq: u64, bytes: Vec<u8> },
     /// An agent's end message: how many records it made, and why it did not complete its share.
@@ -89,13 +89,13 @@ pub trait Link {
     ///
     /// # Errors
     /// When an agent refuses or cannot be reached; then no agent begins.
-    fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<Instant, String>;
+    fn start(&mut self, run: &str, orders: Vec<AgentOrder>, patience: Duration) -> Result<Instant, String>;
 
     /// Returns the next message; None if there is none within that time.
     ///
     /// # Errors
     /// When no message can be received any more.
-    fn next(&mut self, within: Duration) -> Result<Option<Told>, String>;
+    fn next(&mut self, within: Duration) -> Result<Option<AgentEvent>, String>;
 
     /// The last message is stored and need not be sent again.
     fn kept(&mut self);

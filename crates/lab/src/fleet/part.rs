@@ -18,7 +18,7 @@ use crate::observers::{Observer, RequestLog};
 
 /// Limits set by the owner of the agent's machine, whatever a plan says.
 #[derive(Debug, Clone, Default)]
-pub struct Terms {
+pub struct AgentTerms {
     /// Where it may connect to.
     pub allow: Allow,
     /// Maximum requests per second, and maximum duration of a run.
@@ -46,7 +46,7 @@ fn files(plan: &Plan, read: &dyn Fn(&str) -> Result<Vec<u8>, String>) -> Result<
 /// Why it is refused.
 pub fn prepare(
     order: &PartOrder,
-    terms: &Terms,
+    terms: &AgentTerms,
     read: &dyn Fn(&str) -> Result<Vec<u8>, String>,
 ) -> Result<Prepared, String> {
     within(order, terms)?;
@@ -65,7 +65,7 @@ pub fn prepare(
 }
 
 /// Checks that an order keeps to the terms.
-fn within(order: &PartOrder, terms: &Terms) -> Result<(), String> {
+fn within(order: &PartOrder, terms: &AgentTerms) -> Result<(), String> {
     let plan = &order.plan;
     if let Some(most) = terms.max_time {
         let whole: Option<Duration> = plan.phases.iter().map(|p| p.duration).sum();
@@ -97,12 +97,12 @@ fn within(order: &PartOrder, terms: &Terms) -> Result<(), String> {
 pub fn carry_out(
     order: &PartOrder,
     prepared: Prepared,
-    terms: &Terms,
+    terms: &AgentTerms,
     stop: &AtomicBool,
     tell: &dyn Fn(&Record),
     log: Option<&mut RequestLog>,
 ) -> Result<(), String> {
-    let mut teller = Teller { tell, max_rate: terms.max_rate, too_fast: None };
+    let mut teller = RecordReporter { tell, max_rate: terms.max_rate, too_fast: None };
     let mut plan = order.plan.clone();
     // Objectives are judged for the whole run.
     plan.objectives.clear();
@@ -135,13 +135,13 @@ pub fn carry_out(
 }
 
 /// Reports each second as a record.
-struct Teller<'a> {
+struct RecordReporter<'a> {
     tell: &'a dyn Fn(&Record),
     max_rate: Option<f64>,
     too_fast: Option<String>,
 }
 
-impl Observer for Teller<'_> {
+impl Observer for RecordReporter<'_> {
     fn see(&mut self, event: &Event<'_>) {
         match event {
             Event::Second { slice } => {

@@ -12,14 +12,14 @@ use lastdrop_model::run::{AgentReport, End, Requests};
 use lastdrop_model::{Counts, Generator, Micros, Plan, Reason, Slice, Verdict, printable};
 
 use super::Member;
-use crate::carrier::Carried;
+use crate::carrier::CarrierResult;
 
 /// Most records of an agent that wait for an earlier one.
 const MOST_WAITING: usize = 10_000;
 
 /// State of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum AgentState {
     Here,
     /// The run no longer waits for its records.
     Lost,
@@ -29,9 +29,9 @@ enum State {
 
 /// One agent's share of the run.
 #[derive(Debug)]
-struct Part {
+struct AgentPart {
     member: Member,
-    state: State,
+    state: AgentState,
     /// The epoch (life of the agent's process) that takes part, and the number of the next record.
     epoch: Option<u64>,
     next: u64,
@@ -76,8 +76,8 @@ impl Schedule {
 
 /// The combined state of a run on many machines.
 #[derive(Debug)]
-pub struct Account {
-    parts: Vec<Part>,
+pub struct RunAssembler {
+    parts: Vec<AgentPart>,
     merge: Merge,
     /// Seconds of each phase that have been passed on.
     handed_on: Vec<u32>,
@@ -87,17 +87,17 @@ pub struct Account {
     held: Option<Merged>,
 }
 
-impl Account {
+impl RunAssembler {
     /// Returns None if the weights are invalid.
     #[must_use]
-    pub fn new(plan: &Plan, members: &[Member]) -> Option<Account> {
-        Account::with_dues(plan, members, |_, phase, share| Due::of(plan, phase, share))
+    pub fn new(plan: &Plan, members: &[Member]) -> Option<RunAssembler> {
+        RunAssembler::with_dues(plan, members, |_, phase, share| Due::of(plan, phase, share))
     }
 
     /// Like `new`, for a plan that plays a tape with known due times.
     #[must_use]
-    pub fn of_tape(plan: &Plan, members: &[Member], dues: &Arc<[Micros]>) -> Option<Account> {
-        Account::with_dues(plan, members, |_, phase, share| Due::of_tape(plan, phase, share, Arc::clone(dues)))
+    pub fn of_tape(plan: &Plan, members: &[Member], dues: &Arc<[Micros]>) -> Option<RunAssembler> {
+        RunAssembler::with_dues(plan, members, |_, phase, share| Due::of_tape(plan, phase, share, Arc::clone(dues)))
     }
 
     /// `due` returns what is due in a member's share of a phase.
@@ -105,7 +105,7 @@ impl Account {
         plan: &Plan,
         members: &[Member],
         due: impl Fn(&Member, usize, &Share) -> Due,
-    ) -> Option<Account> {
+    ) -> Option<RunAssembler> {
         let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
         let shares = Share::by_weight(&weights)?;
         let schedule = |member: &Member, phase: usize, share: &Share| Schedule {
@@ -116,9 +116,9 @@ impl Account {
             planned: 0,
             unsent: 0,
         };
-        let parts = members.iter().zip(&shares).map(|(member, share)| Part {
+        let parts = members.iter().zip(&shares).map(|(member, share)| AgentPart {
             member: member.clone(),
-            state: State::Here,
+            state: AgentState::Here,
             epoch: None,
             next: 0,
             waiting: BTreeMap::new(),
@@ -130,7 +130,7 @@ impl Account {
             phases: (0..plan.phases.len()).map(|phase| schedule(member, phase, share)).collect(),
             late: false,
         });
-        Some(Account {
+        Some(RunAssembler {
             parts: parts.collect(),
             merge: Merge::new(plan.phases.len(), members.len()),
             handed_on: vec![0; plan.phases.len()],
@@ -210,7 +210,7 @@ impl Account {
     fn look_for_end(&mut self, member: usize) {
         let part = &mut self.parts[member];
         if part.last_word.as_ref().is_some_and(|(records, _)| part.next >= *records) {
-            part.state = State::Over;
+            part.state = AgentState::Over;
             self.merge.leave(member);
         }
     }
@@ -224,41 +224,41 @@ impl Account {
     pub fn distrust(&mut self, member: usize, why: &str) {
         if let Some(part) = self.parts.get_mut(member) {
             part.fault.get_or_insert_with(|| format!("a record of it makes no sense: {why}"));
-            part.state = State::Over;
+            part.state = AgentState::Over;
             self.merge.leave(member);
         }
     }
 
     /// Stops waiting for an agent.
     pub fn lose(&mut self, member: usize) {
-        if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == State::Here) {
-            part.state = State::Lost;
+        if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == AgentState::Here) {
+            part.state = AgentState::Lost;
             self.merge.leave(member);
         }
     }
 
     /// A lost agent is back: the run waits for its remaining records again, but not for seconds already passed on.
     pub fn back(&mut self, member: usize) {
-        if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == State::Lost) {
-            part.state = State::Here;
+        if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == AgentState::Lost) {
+            part.state = AgentState::Here;
         }
     }
 
     /// Returns true if every agent has sent everything, or is lost.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.parts.iter().all(|p| p.state != State::Here)
+        self.parts.iter().all(|p| p.state != AgentState::Here)
     }
 
     /// Returns true if an agent is lost that may still come back.
     #[must_use]
     pub fn has_lost(&self) -> bool {
-        self.parts.iter().any(|p| p.state == State::Lost)
+        self.parts.iter().any(|p| p.state == AgentState::Lost)
     }
 
     /// Returns true if a second came too late to be merged; then the run has to be rebuilt from all records.
     #[must_use]
-    pub fn is_to_be_put_together_again(&self) -> bool {
+    pub fn needs_rebuild(&self) -> bool {
         self.parts.iter().any(|p| p.late)
     }
 
@@ -295,7 +295,7 @@ impl Account {
 
     /// Counts what lost agents should have sent by then.
     fn unsent(&mut self, phase: usize, until: Micros) -> u64 {
-        let lost = self.parts.iter_mut().filter(|p| p.state == State::Lost || p.has_failed());
+        let lost = self.parts.iter_mut().filter(|p| p.state == AgentState::Lost || p.has_failed());
         let schedules = lost.map(|p| &mut p.phases[phase]).filter(|s| !s.over);
         schedules.map(|s| s.unsent_up_to(until)).sum()
     }
@@ -326,8 +326,8 @@ impl Account {
 
     /// Returns the result of the whole run.
     #[must_use]
-    pub fn finish(self, stopped: bool) -> Carried {
-        let mut carried = Carried { stopped, ..Carried::default() };
+    pub fn finish(self, stopped: bool) -> CarrierResult {
+        let mut carried = CarrierResult { stopped, ..CarrierResult::default() };
         let several = self.parts.len() > 1;
         for part in &self.parts {
             carried.reasons.extend(part.reasons(several));
@@ -346,7 +346,7 @@ impl Account {
     }
 }
 
-impl Part {
+impl AgentPart {
     fn next_in_turn(&mut self) -> Option<Record> {
         let record = self.waiting.remove(&self.next)?;
         self.next += 1;
@@ -355,7 +355,7 @@ impl Part {
 
     /// Returns true if the agent has ended without completing its share.
     fn has_failed(&self) -> bool {
-        self.state == State::Over && !self.is_complete()
+        self.state == AgentState::Over && !self.is_complete()
     }
 
     fn why_not_whole(&self) -> Option<String> {
@@ -367,7 +367,7 @@ impl Part {
     }
 
     fn is_complete(&self) -> bool {
-        self.state == State::Over && self.end.is_some() && self.why_not_whole().is_none()
+        self.state == AgentState::Over && self.end.is_some() && self.why_not_whole().is_none()
     }
 
     fn report(&self) -> AgentReport {

@@ -10,7 +10,7 @@ use lastdrop_model::run::{End, RunBuilder};
 use lastdrop_model::{Micros, Run, Validity};
 use lastdrop_store::{RecordBody, Store};
 
-use super::{Account, Member};
+use super::{Member, RunAssembler};
 use crate::lab::LabError;
 
 /// Rebuilds a stored run and stores the result. None if it is no run of a fleet, if it is complete already, or if the
@@ -18,7 +18,7 @@ use crate::lab::LabError;
 ///
 /// # Errors
 /// When the store fails.
-pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
+pub fn rebuild_run(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let failed = |e: lastdrop_store::StoreError| LabError::Other(e.to_string());
     let agents = store.agents(id).map_err(failed)?;
     let words = store.agent_records(id).map_err(failed)?;
@@ -40,25 +40,25 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
         Some(_) => of_tape(member, phase),
         None => Due::of(&before.plan, phase, share),
     };
-    let mut account = Account::with_dues(&before.plan, &members, due)
+    let mut assembler = RunAssembler::with_dues(&before.plan, &members, due)
         .ok_or_else(|| LabError::Other(format!("run {id}: the weights of its agents mean nothing")))?;
     if before.end == End::Interrupted {
-        account.stopping();
+        assembler.stopping();
     }
     for word in words {
         let Some(member) = members.iter().position(|m| m.name == word.agent) else { continue };
         match word.what {
             RecordBody::Record(bytes) => {
-                if let Err(why) = account.take(member, word.epoch, word.seq, &bytes) {
-                    account.distrust(member, &why);
+                if let Err(why) = assembler.take(member, word.epoch, word.seq, &bytes) {
+                    assembler.distrust(member, &why);
                 }
             }
-            RecordBody::Last(error) => account.ended(member, word.epoch, word.seq, error),
+            RecordBody::Last(error) => assembler.ended(member, word.epoch, word.seq, error),
         }
     }
-    let mut told: Vec<Merged> = std::iter::from_fn(|| account.pop()).collect();
-    told.extend(account.rest(&before.plan));
-    let carried = account.finish(before.end == End::Interrupted);
+    let mut told: Vec<Merged> = std::iter::from_fn(|| assembler.pop()).collect();
+    told.extend(assembler.rest(&before.plan));
+    let carried = assembler.finish(before.end == End::Interrupted);
     let whole = carried.agents.iter().all(|a| a.complete);
     if !whole && !before.agents.is_empty() && before.agents.iter().all(|a| a.complete) {
         // The earlier report was made from more records than could be stored; the others are still to come.

@@ -18,7 +18,7 @@ use lastdrop_probe::process::{self, Helpers};
 use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
 use lastdrop_server::{FoundServer, find_listening_at};
 
-use crate::others::Goal;
+use crate::others::LoadTarget;
 
 /// Shorter runs are too short for a pool to grow, and for a sample of every process.
 const SHORTEST: Duration = Duration::from_secs(3);
@@ -26,16 +26,16 @@ const SHORTEST: Duration = Duration::from_secs(3);
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Samples a server on another machine; each call returns a sample with the differences since the previous one.
-pub type Afar = Box<dyn FnMut() -> Result<WatchDocument, String> + Send>;
+pub type RemoteSampler = Box<dyn FnMut() -> Result<WatchDocument, String> + Send>;
 
-enum News {
+enum SamplerMessage {
     Found { name: String, pool: Pool, helpers: Helpers },
     Look(Box<Sample>),
 }
 
 /// Samples the server during a run. Its thread ends when this is dropped or finished.
-pub struct Beside {
-    news: Receiver<News>,
+pub struct RunSampler {
+    news: Receiver<SamplerMessage>,
     /// Dropped when the run is over.
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<Option<ServerTimeline>>>,
@@ -46,47 +46,47 @@ pub struct Beside {
     fresh: Vec<Sample>,
 }
 
-impl Beside {
-    /// Starts to look for the server and then to sample it. `named` is the server that the user named. `afar` samples a
+impl RunSampler {
+    /// Starts to look for the server and then to sample it. `named` is the server that the user named. `remote` samples a
     /// server on another machine instead.
     pub fn start(
         plan: &Plan,
         clock: RunClock,
         named: Option<FoundServer>,
-        afar: Option<Afar>,
+        remote: Option<RemoteSampler>,
         observe: bool,
-    ) -> Beside {
+    ) -> RunSampler {
         let (tell, news) = channel();
         let (over, is_over) = channel();
         let measured = plan.phases.iter().find(|p| p.measured);
         let long_enough = measured.is_some_and(|p| p.duration.is_none_or(|d| d >= SHORTEST));
         let asked = plan.objectives.iter().any(|o| o.metric.is_of_server());
-        let wanted = observe && (named.is_some() || afar.is_some() || long_enough || asked);
+        let wanted = observe && (named.is_some() || remote.is_some() || long_enough || asked);
         let work = {
-            let goal = Goal::of(plan);
+            let goal = LoadTarget::of(plan);
             move || {
                 sleep(SETTLE, &is_over);
-                if let Some(afar) = afar {
-                    return look_from_afar(afar, clock, &is_over, &tell);
+                if let Some(remote) = remote {
+                    return sample_remote(remote, clock, &is_over, &tell);
                 }
                 let endpoint = goal.endpoint();
                 let here = endpoint.as_ref().filter(|e| !matches!(e, Endpoint::Tcp(address) if !is_local(address)));
                 let found = named.or_else(|| find_listening_at(here?))?;
-                look_on(&found, endpoint, clock, &is_over, &tell)
+                sample_local(&found, endpoint, clock, &is_over, &tell)
             }
         };
         let thread = wanted.then(|| thread::Builder::new().name("probe".into()).spawn(work).ok()).flatten();
-        Beside { news, over: Some(over), thread, pool: None, helpers: &[], name: String::new(), fresh: Vec::new() }
+        RunSampler { news, over: Some(over), thread, pool: None, helpers: &[], name: String::new(), fresh: Vec::new() }
     }
 
     /// Returns the samples since the last call.
     pub fn news(&mut self) -> Vec<Sample> {
         while let Ok(news) = self.news.try_recv() {
             match news {
-                News::Found { name, pool, helpers } => {
+                SamplerMessage::Found { name, pool, helpers } => {
                     (self.name, self.pool, self.helpers) = (name, Some(pool), helpers);
                 }
-                News::Look(look) => self.fresh.push(*look),
+                SamplerMessage::Look(look) => self.fresh.push(*look),
             }
         }
         std::mem::take(&mut self.fresh)
@@ -116,12 +116,12 @@ fn sleep(time: Duration, over: &Receiver<()>) -> bool {
 }
 
 /// Samples the server at every whole second of the run.
-fn look_on(
+fn sample_local(
     found: &FoundServer,
     url: Option<Endpoint>,
     clock: RunClock,
     over: &Receiver<()>,
-    tell: &Sender<News>,
+    tell: &Sender<SamplerMessage>,
 ) -> Option<ServerTimeline> {
     let workers = found.workers();
     let pool = Pool {
@@ -130,7 +130,7 @@ fn look_on(
         workers_at_end: 0,
         shares_cpus: shares_cpus(found.master, &workers),
     };
-    tell.send(News::Found { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
+    tell.send(SamplerMessage::Found { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
     let subject = SampledServer {
         master: found.master,
@@ -150,7 +150,7 @@ fn look_on(
         let look = sampler.sample((seconds(clock.now_us()) * 1e3).round() / 1e3, false);
         let alive = sampler.is_alive();
         // The last sample covers the rest of a second; very short spans are left out.
-        if (look.span_s > 0.2 || !on) && tell.send(News::Look(Box::new(look))).is_err() {
+        if (look.span_s > 0.2 || !on) && tell.send(SamplerMessage::Look(Box::new(look))).is_err() {
             return None;
         }
         if !on || !alive {
@@ -169,16 +169,21 @@ fn look_on(
 
 /// Samples a server of another machine. Each sample covers the time between two answers. If a sample does not come,
 /// sampling ends and this is reported.
-fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &Sender<News>) -> Option<ServerTimeline> {
+fn sample_remote(
+    mut remote: RemoteSampler,
+    clock: RunClock,
+    over: &Receiver<()>,
+    tell: &Sender<SamplerMessage>,
+) -> Option<ServerTimeline> {
     let seconds = || (clock.now_us() as f64 / 1e3).round() / 1e3;
-    let mut seen = match afar() {
+    let mut seen = match remote() {
         Ok(first) => first,
         Err(why) => return Some(ServerTimeline { unread: vec![why], ..ServerTimeline::default() }),
     };
     let mut trouble = None;
     loop {
         let on = sleep(Duration::from_micros(1_000_000 - clock.now_us() % 1_000_000), over);
-        match afar() {
+        match remote() {
             Ok(next) => seen = next,
             Err(why) => {
                 trouble = Some(format!("anything after {:.0} s: {why}", seconds()));
@@ -186,7 +191,7 @@ fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &S
             }
         }
         let look = Sample { t_s: seconds(), ..seen.look.clone() };
-        if (look.span_s > 0.2 || !on) && tell.send(News::Look(Box::new(look))).is_err() {
+        if (look.span_s > 0.2 || !on) && tell.send(SamplerMessage::Look(Box::new(look))).is_err() {
             return None;
         }
         if !on {
