@@ -35,7 +35,7 @@ pub struct Databases {
 
 /// A database that runs on this machine and was not named.
 #[derive(Debug)]
-pub(crate) struct Nearby {
+pub(crate) struct UnnamedDatabase {
     pub master: i32,
     pub kind: &'static Kind,
     service: DatabaseService,
@@ -75,7 +75,7 @@ impl Databases {
     }
 
     /// Returns the databases of this machine that are not among these servers, and whose kind no URL names.
-    pub(crate) fn nearby(&self, servers: &[(String, i32)]) -> Vec<Nearby> {
+    pub(crate) fn nearby(&self, servers: &[(String, i32)]) -> Vec<UnnamedDatabase> {
         let named = |service| self.options.urls.iter().any(|url| url.service == service);
         let all = process::all();
         let of_kind = |p: &ProcessInfo| {
@@ -88,12 +88,17 @@ impl Databases {
         let is_named = |pid: i32| servers.iter().any(|(_, master)| *master == pid);
         let masters = running.iter().filter(|(pid, parent, ..)| !is_child(*parent) && !is_named(*pid));
         masters
-            .map(|(master, _, kind, service)| Nearby { master: *master, kind, service: *service, called: None })
+            .map(|(master, _, kind, service)| UnnamedDatabase {
+                master: *master,
+                kind,
+                service: *service,
+                called: None,
+            })
             .collect()
     }
 
     /// Starts watching one of them under the name of its kind, with a number if that name is taken.
-    pub(crate) fn watch(&mut self, nearby: &mut Nearby, servers: &[&str]) {
+    pub(crate) fn watch(&mut self, nearby: &mut UnnamedDatabase, servers: &[&str]) {
         let taken =
             |name: &str| servers.contains(&name) || self.watched.iter().any(|(of, _)| of.as_deref() == Some(name));
         let numbered = (2..).map(|n| format!("{}-{n}", nearby.kind.name));

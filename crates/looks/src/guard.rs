@@ -32,7 +32,7 @@ const YOUNG: Duration = Duration::from_millis((guard::YOUNG_S * 1e3) as u64);
 
 /// What to guard, and how.
 #[derive(Debug, Clone)]
-pub struct GuardOrder {
+pub struct GuardOptions {
     pub server: ServerRef,
     pub limits: WorkerLimits,
     pub every: Duration,
@@ -47,7 +47,7 @@ pub struct GuardOrder {
 
 /// What the guard has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Summary {
+pub struct GuardSummary {
     pub checks: u64,
     /// Workers that were asked to leave, or would have been.
     pub asked: u64,
@@ -95,7 +95,7 @@ fn hopeless(worker: &Worker, why: &BrokenLimit) -> String {
 }
 
 /// A worker that has been asked to leave.
-struct Leaving {
+struct LeavingWorker {
     since: Instant,
     start_ticks: u64,
     /// When it was told to end, if it was stuck.
@@ -103,7 +103,7 @@ struct Leaving {
 }
 
 /// How many workers exist, and how many there should be.
-struct Pool {
+struct WorkerCount {
     /// Number of workers when none was being replaced.
     whole: usize,
     /// Workers that exist and have not been asked to leave, and when they were counted.
@@ -112,12 +112,12 @@ struct Pool {
     last_left: Option<Instant>,
 }
 
-impl Pool {
-    fn new() -> Pool {
-        Pool { whole: 0, present: 0, counted: Instant::now(), last_left: None }
+impl WorkerCount {
+    fn new() -> WorkerCount {
+        WorkerCount { whole: 0, present: 0, counted: Instant::now(), last_left: None }
     }
 
-    fn count(&mut self, children: &[i32], leaving: &BTreeMap<i32, Leaving>) {
+    fn count(&mut self, children: &[i32], leaving: &BTreeMap<i32, LeavingWorker>) {
         self.present = children.iter().filter(|pid| !leaving.contains_key(pid)).count();
         self.counted = Instant::now();
         // If the master has started no replacement by now, it does not want one.
@@ -134,20 +134,20 @@ impl Pool {
 }
 
 struct Guard<'a> {
-    order: &'a GuardOrder,
+    order: &'a GuardOptions,
     found: FoundServer,
     signal: Signal,
     group: ProcessGroup,
     namespace: Namespace,
-    leaving: BTreeMap<i32, Leaving>,
+    leaving: BTreeMap<i32, LeavingWorker>,
     /// Already reported in a dry run.
     said: HashSet<i32>,
-    pool: Pool,
+    pool: WorkerCount,
     fresh: FreshWorkerCheck,
     /// Workers that are known, and those that started recently.
     known: HashSet<i32>,
     newborn: BTreeMap<i32, Instant>,
-    summary: Summary,
+    summary: GuardSummary,
     stop: &'a AtomicBool,
     tell: &'a mut dyn FnMut(&Event<'_>),
 }
@@ -156,7 +156,11 @@ struct Guard<'a> {
 ///
 /// # Errors
 /// When the server is not found, or its workers cannot be replaced one by one or may not be inspected.
-pub fn guard(order: &GuardOrder, stop: &AtomicBool, tell: &mut dyn FnMut(&Event<'_>)) -> Result<Summary, LabError> {
+pub fn guard(
+    order: &GuardOptions,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(&Event<'_>),
+) -> Result<GuardSummary, LabError> {
     let found = find(&order.server)?;
     let signal = found.leave_signal().map_err(LabError::Other)?;
     let namespace = Namespace::of(found.master).map_err(|e| {
@@ -183,11 +187,11 @@ pub fn guard(order: &GuardOrder, stop: &AtomicBool, tell: &mut dyn FnMut(&Event<
         namespace,
         leaving: BTreeMap::new(),
         said: HashSet::new(),
-        pool: Pool::new(),
+        pool: WorkerCount::new(),
         fresh: FreshWorkerCheck::default(),
         known: HashSet::new(),
         newborn: BTreeMap::new(),
-        summary: Summary::default(),
+        summary: GuardSummary::default(),
         stop,
         tell,
     };
@@ -360,7 +364,7 @@ impl Guard<'_> {
             return false;
         }
         let told = stuck.then(Instant::now);
-        self.leaving.insert(pid, Leaving { since: Instant::now(), start_ticks: info.start_ticks, told });
+        self.leaving.insert(pid, LeavingWorker { since: Instant::now(), start_ticks: info.start_ticks, told });
         self.pool.present = self.pool.present.saturating_sub(1);
         true
     }
@@ -427,7 +431,7 @@ impl Guard<'_> {
         self.said.clear();
         self.known.clear();
         self.newborn.clear();
-        self.pool = Pool::new();
+        self.pool = WorkerCount::new();
         Ok(())
     }
 }

@@ -8,14 +8,14 @@ use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{ServerError, ServerRef, knobs_of};
 
 /// Returns the `knobs` document of one server on another machine.
-pub type KnobsElsewhere<'a> = &'a dyn Fn(&ServerRef) -> Result<KnobsDocument, ServerError>;
+pub type ReadRemoteKnobs<'a> = &'a dyn Fn(&ServerRef) -> Result<KnobsDocument, ServerError>;
 
 /// Reads the settings of running servers. Servers on other machines are read through `elsewhere`, and compared with
 /// each other.
 ///
 /// # Errors
 /// When one of them is not found, or is of a kind whose settings cannot be read.
-pub fn knobs_anywhere(servers: &[ServerRef], elsewhere: KnobsElsewhere<'_>) -> Result<KnobsDocument, LabError> {
+pub fn knobs_anywhere(servers: &[ServerRef], elsewhere: ReadRemoteKnobs<'_>) -> Result<KnobsDocument, LabError> {
     let each: Vec<ServerRef> = servers.iter().flat_map(ServerRef::each).collect();
     let mut all = KnobsDocument::default();
     let mut nodes = Vec::new();

@@ -25,7 +25,7 @@ const MOST_STACKS: usize = 600;
 
 /// A profile with the stacks of its flame graph, outermost caller first; no stacks without perf.
 #[derive(Debug)]
-pub struct Profiled {
+pub struct Profile {
     pub document: ProfileDocument,
     pub stacks: Vec<(Vec<String>, u64)>,
 }
@@ -39,7 +39,7 @@ pub fn profile(
     load: Option<&Plan>,
     time: Duration,
     stop: &AtomicBool,
-) -> Result<Profiled, LabError> {
+) -> Result<Profile, LabError> {
     let found = find(server)?;
     let file = tempfile::NamedTempFile::new().map_err(|e| LabError::Other(format!("no temporary file: {e}")))?;
     let mut notes = Vec::new();
@@ -130,7 +130,7 @@ pub fn profile(
         stacks.into_iter().map(|(stack, n)| (stack.into_iter().map(|f| f.function).collect(), n)).collect();
     stacks.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     document.stacks = stacks.iter().take(MOST_STACKS).cloned().collect();
-    Ok(Profiled { document, stacks })
+    Ok(Profile { document, stacks })
 }
 
 fn cpu_s(group: &mut ProcessGroup) -> f64 {

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_millis(900);
 
 /// Requests on a status page. Class and client are empty if the page does not show them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told<'a> {
+pub struct RequestGroup<'a> {
     pub class: &'a str,
     pub client: &'a str,
     /// How long the latest of them took.
@@ -67,13 +67,13 @@ impl Requests {
     ///
     /// # Errors
     /// When there is no response in time; the next read includes these requests, too.
-    pub fn look(&mut self, tell: impl FnMut(Told<'_>)) -> Result<(), AskError> {
+    pub fn look(&mut self, tell: impl FnMut(RequestGroup<'_>)) -> Result<(), AskError> {
         let reading = self.source.read(true, LIMIT)?;
         self.take(reading, tell);
         Ok(())
     }
 
-    fn take(&mut self, reading: StatusReading, mut tell: impl FnMut(Told<'_>)) {
+    fn take(&mut self, reading: StatusReading, mut tell: impl FnMut(RequestGroup<'_>)) {
         let own = if reading.counts_own { reading.asked } else { 0 };
         let totals = reading.total_requests.zip(self.latest.total_requests);
         // A restarted server counts from 0.
@@ -101,10 +101,10 @@ impl Requests {
             left -= count;
             let class = class::pattern(method, target);
             let server_us = slot.took_ms.filter(|ms| *ms >= 0.0).map(|ms| (ms * 1e3) as u64);
-            tell(Told { class: &class, client: &slot.client, server_us, count });
+            tell(RequestGroup { class: &class, client: &slot.client, server_us, count });
         }
         if left > 0 {
-            tell(Told { class: "", client: "", server_us: None, count: left });
+            tell(RequestGroup { class: "", client: "", server_us: None, count: left });
         }
         self.slots = slots;
         self.latest = reading;

@@ -10,9 +10,9 @@ use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
 use serde::{Deserialize, Serialize};
 
 /// Watches a server of another machine; implementations differ in how samples get here.
-pub trait WatchElsewhere: Send {
+pub trait RemoteWatcher: Send {
     /// Returns the server that was found; it changes when the server is found again.
-    fn found(&self) -> &FoundElsewhere;
+    fn found(&self) -> &RemoteServerInfo;
 
     /// Like [`Watcher::look`], but looks for a server that has ended. Also returns whether it is alive.
     ///
@@ -26,7 +26,7 @@ pub trait WatchElsewhere: Send {
 
 /// A server of another machine.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct FoundElsewhere {
+pub struct RemoteServerInfo {
     /// Its name on a command line of that machine.
     pub name: String,
     pub kind: String,
@@ -35,9 +35,9 @@ pub struct FoundElsewhere {
     pub listens: Vec<String>,
 }
 
-impl From<&FoundServer> for FoundElsewhere {
-    fn from(found: &FoundServer) -> FoundElsewhere {
-        FoundElsewhere {
+impl From<&FoundServer> for RemoteServerInfo {
+    fn from(found: &FoundServer) -> RemoteServerInfo {
+        RemoteServerInfo {
             name: found.name.clone(),
             kind: kind(found),
             software: found.software.clone(),

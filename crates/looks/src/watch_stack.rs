@@ -13,8 +13,8 @@ use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, 
 use lastdrop_probe::links::{LinkTracker, Links};
 use lastdrop_server::{ServerError, ServerRef};
 
-use crate::databases::{DatabaseOptions, Databases, Nearby};
-use crate::watch::{FoundElsewhere, WatchElsewhere, Watcher, kind};
+use crate::databases::{DatabaseOptions, Databases, UnnamedDatabase};
+use crate::watch::{RemoteServerInfo, RemoteWatcher, Watcher, kind};
 
 /// How often connections are searched at first, so that short watches see them too; a connection may last for only a
 /// millisecond.
@@ -32,12 +32,12 @@ const REFUSALS: [&str; 2] = ["ListenDrops", "ListenOverflows"];
 /// Servers under watch.
 #[derive(Debug)]
 pub struct Watchers {
-    members: Vec<Member>,
+    members: Vec<LocalServer>,
     databases: Databases,
     /// Databases of this machine that were not named: watched as soon as a watched server is connected to them.
-    nearby: Vec<Nearby>,
+    nearby: Vec<UnnamedDatabase>,
     /// Present if there are several servers, or one and a database nearby.
-    seeker: Option<Seeker>,
+    link_watcher: Option<LinkWatcher>,
     /// Servers on other machines, in the order in which they were named.
     nodes: Vec<NodeWatch>,
 }
@@ -47,7 +47,7 @@ struct NodeWatch {
     called: String,
     /// Index among all named servers.
     place: usize,
-    watch: Box<dyn WatchElsewhere>,
+    watch: Box<dyn RemoteWatcher>,
     settings: Option<Settings>,
     /// Samples until the settings are read again.
     settings_in: u32,
@@ -62,10 +62,10 @@ impl std::fmt::Debug for NodeWatch {
 }
 
 /// Starts to watch a server of another machine.
-pub type StartElsewhere<'a> = &'a dyn Fn(&ServerRef) -> Result<Box<dyn WatchElsewhere>, ServerError>;
+pub type StartRemoteWatch<'a> = &'a dyn Fn(&ServerRef) -> Result<Box<dyn RemoteWatcher>, ServerError>;
 
 #[derive(Debug)]
-struct Member {
+struct LocalServer {
     called: String,
     watcher: Watcher,
     gone: bool,
@@ -79,7 +79,7 @@ impl Watchers {
     pub fn start(
         servers: &[ServerRef],
         options: &DatabaseOptions,
-        elsewhere: StartElsewhere<'_>,
+        elsewhere: StartRemoteWatch<'_>,
     ) -> Result<Watchers, ServerError> {
         let all: Vec<ServerRef> = servers.iter().flat_map(ServerRef::each).collect();
         let mut nodes = Vec::new();
@@ -89,20 +89,20 @@ impl Watchers {
         }
         let start = |server: &ServerRef| {
             let watcher = Watcher::start(server)?;
-            Ok(Member { called: server.called().into(), watcher, gone: false })
+            Ok(LocalServer { called: server.called().into(), watcher, gone: false })
         };
         let members = all
             .iter()
             .filter(|server| !server.is_elsewhere())
             .map(start)
-            .collect::<Result<Vec<Member>, ServerError>>()?;
+            .collect::<Result<Vec<LocalServer>, ServerError>>()?;
         let known: Vec<(String, i32)> = members.iter().map(|m| (m.called.clone(), m.watcher.found().master)).collect();
         let databases = Databases::start(options, &known);
         let nearby = databases.nearby(&known);
         let masters: Vec<i32> =
             known.iter().map(|(_, master)| *master).chain(nearby.iter().map(|n| n.master)).collect();
-        let seeker = (masters.len() > 1).then(|| Seeker::start(masters));
-        Ok(Watchers { members, databases, nearby, seeker, nodes })
+        let link_watcher = (masters.len() > 1).then(|| LinkWatcher::start(masters));
+        Ok(Watchers { members, databases, nearby, link_watcher, nodes })
     }
 
     /// Takes samples; looks again for servers that have ended. With `patient`, reads every process's memory now and
@@ -141,14 +141,14 @@ impl Watchers {
         for (place, member) in self.members.iter_mut().enumerate() {
             if member.gone {
                 member.gone = !member.watcher.find_again();
-                if let Some(seeker) = self.seeker.as_ref().filter(|_| !member.gone) {
-                    lock(&seeker.masters)[place] = member.watcher.found().master;
+                if let Some(link_watcher) = self.link_watcher.as_ref().filter(|_| !member.gone) {
+                    lock(&link_watcher.masters)[place] = member.watcher.found().master;
                 }
             }
             documents.push((member.called.clone(), member.watcher.look(patient)));
             member.gone |= !member.watcher.is_alive();
         }
-        let seen = self.seeker.as_ref().map(|seeker| lock(&seeker.seen).clone()).unwrap_or_default();
+        let seen = self.link_watcher.as_ref().map(|link_watcher| lock(&link_watcher.seen).clone()).unwrap_or_default();
         for (place, nearby) in (self.members.len()..).zip(&mut self.nearby) {
             if nearby.called.is_none() && seen.links.iter().any(|link| link.to == place) {
                 let names: Vec<&str> = self.members.iter().map(|m| m.called.as_str()).collect();
@@ -196,7 +196,7 @@ impl Watchers {
     }
 
     fn chain(&self, seen: &Links) -> Vec<ChainServer> {
-        let server = |(place, member): (usize, &Member)| {
+        let server = |(place, member): (usize, &LocalServer)| {
             let found = member.watcher.found();
             let mut listens: BTreeSet<String> = found.listeners.iter().map(ToString::to_string).collect();
             listens.extend(seen.listens.get(place).into_iter().flatten().map(ToString::to_string));
@@ -206,14 +206,14 @@ impl Watchers {
             let listens = listens.into_iter().collect();
             ChainServer { server: member.called.clone(), kind: kind(found), listens, connects, to }
         };
-        let database = |(place, nearby): (usize, &Nearby)| {
+        let database = |(place, nearby): (usize, &UnnamedDatabase)| {
             let listens = seen.listens.get(place).into_iter().flatten().map(ToString::to_string).collect();
             let (server, kind) = (nearby.called.clone()?, nearby.kind.name.into());
             Some(ChainServer { server, kind, listens, ..ChainServer::default() })
         };
         let others = (self.members.len()..).zip(&self.nearby).filter_map(database);
         let node = |node: &NodeWatch| {
-            let FoundElsewhere { kind, listens, .. } = node.watch.found().clone();
+            let RemoteServerInfo { kind, listens, .. } = node.watch.found().clone();
             ChainServer { server: node.called.clone(), kind, listens, ..ChainServer::default() }
         };
         let mut all: Vec<ChainServer> = self.members.iter().enumerate().map(server).collect();
@@ -259,7 +259,7 @@ impl NodeWatch {
 
 /// Searches for connections on a thread of its own, which ends when this is dropped.
 #[derive(Debug)]
-struct Seeker {
+struct LinkWatcher {
     masters: Arc<Mutex<Vec<i32>>>,
     /// Every connection since the start; of everything else the latest.
     seen: Arc<Mutex<Links>>,
@@ -272,8 +272,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Seeker {
-    fn start(masters: Vec<i32>) -> Seeker {
+impl LinkWatcher {
+    fn start(masters: Vec<i32>) -> LinkWatcher {
         let (masters, seen) = (Arc::new(Mutex::new(masters)), Arc::new(Mutex::new(Links::default())));
         let (over, is_over) = channel::<()>();
         let (of, into) = (Arc::clone(&masters), Arc::clone(&seen));
@@ -295,11 +295,11 @@ impl Seeker {
             }
         };
         let thread = thread::Builder::new().name("links".into()).spawn(seek).ok();
-        Seeker { masters, seen, over: Some(over), thread }
+        LinkWatcher { masters, seen, over: Some(over), thread }
     }
 }
 
-impl Drop for Seeker {
+impl Drop for LinkWatcher {
     fn drop(&mut self) {
         self.over = None;
         if let Some(thread) = self.thread.take() {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_analyze::guard::WorkerLimits;
 use lastdrop_lab::LabError;
-use lastdrop_looks::guard::{GuardOrder, Summary, guard as run_guard};
+use lastdrop_looks::guard::{GuardOptions, GuardSummary, guard as run_guard};
 use lastdrop_model::bounds::{BoundError, DURATION, INTERVAL, MEMORY, SHARE};
 use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Event, printable};
@@ -143,7 +143,7 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
     let log = Mutex::new(Log { quiet: args.quiet, file, trouble: None });
     let summaries = thread::scope(|scope| {
         let guarded = args.servers.iter().map(|server| {
-            let order = GuardOrder {
+            let order = GuardOptions {
                 server: server.clone(),
                 limits,
                 every: args.every,
@@ -164,11 +164,11 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
             })
         });
         let guarded: Vec<_> = guarded.collect();
-        let end = |one: thread::ScopedJoinHandle<'_, Result<Summary, LabError>>| match one.join() {
+        let end = |one: thread::ScopedJoinHandle<'_, Result<GuardSummary, LabError>>| match one.join() {
             Ok(summary) => summary,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        guarded.into_iter().map(end).collect::<Result<Vec<Summary>, LabError>>()
+        guarded.into_iter().map(end).collect::<Result<Vec<GuardSummary>, LabError>>()
     })?;
     let trouble = log.into_inner().unwrap_or_else(PoisonError::into_inner).trouble;
     for (server, summary) in args.servers.iter().zip(&summaries).filter(|_| !args.quiet) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use lastdrop_doctor as doctor;
-use lastdrop_looks::watch::FoundElsewhere;
+use lastdrop_looks::watch::RemoteServerInfo;
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_model::{Knob, Sample, Settings};
@@ -124,11 +124,11 @@ pub struct OpenOrder {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     Done,
-    Found(FoundElsewhere),
+    Found(RemoteServerInfo),
     Look {
         document: Box<WatchDocument>,
         alive: bool,
-        found: FoundElsewhere,
+        found: RemoteServerInfo,
     },
     Knobs(Box<KnobsDocument>),
     Opened(Box<Opened>),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use lastdrop_fleet::{Agent, Conversation, Fleet, FleetError, choose};
 use lastdrop_lab::RemoteSampler;
-use lastdrop_looks::watch::{FoundElsewhere, WatchElsewhere};
+use lastdrop_looks::watch::{RemoteServerInfo, RemoteWatcher};
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::{Knob, Settings};
 use lastdrop_server::{
@@ -172,12 +172,12 @@ impl Reach {
     ///
     /// # Errors
     /// When it cannot be asked, or the server is not found there.
-    pub fn watch(&self, server: &ServerRef) -> Result<Box<dyn WatchElsewhere>, ServerError> {
+    pub fn watch(&self, server: &ServerRef) -> Result<Box<dyn RemoteWatcher>, ServerError> {
         let mut watch = Watch {
             reach: Reach { fleet: self.fleet.clone(), broker: self.broker },
             server: server.clone(),
             asking: None,
-            found: FoundElsewhere::default(),
+            found: RemoteServerInfo::default(),
         };
         watch.begin()?;
         Ok(Box::new(watch))
@@ -254,7 +254,7 @@ struct Watch {
     reach: Reach,
     server: ServerRef,
     asking: Option<Asking>,
-    found: FoundElsewhere,
+    found: RemoteServerInfo,
 }
 
 impl Watch {
@@ -268,8 +268,8 @@ impl Watch {
     }
 }
 
-impl WatchElsewhere for Watch {
-    fn found(&self) -> &FoundElsewhere {
+impl RemoteWatcher for Watch {
+    fn found(&self) -> &RemoteServerInfo {
         &self.found
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lastdrop_fleet::{Answerer, ConversationEnd, EngineError, Responder};
 use lastdrop_looks::knobs::knobs;
-use lastdrop_looks::watch::{FoundElsewhere, Watcher};
+use lastdrop_looks::watch::{RemoteServerInfo, Watcher};
 use lastdrop_model::Url;
 use lastdrop_probe::host::cpus;
 use lastdrop_probe::status;
@@ -128,7 +128,7 @@ impl Here {
         Ok(match what {
             Question::Watch => {
                 let watcher = Watcher::start(server)?;
-                let found = FoundElsewhere::from(watcher.found());
+                let found = RemoteServerInfo::from(watcher.found());
                 self.watcher = Some(watcher);
                 Answer::Found(found)
             }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use lastdrop_looks::requests::{Requests, Told};
+use lastdrop_looks::requests::{RequestGroup, Requests};
 use lastdrop_model::documents::{LogDocument, TopDocument};
 use lastdrop_server::ServerRef;
 use lastdrop_traffic::{Analysis, GrowingLog, Hit, Tally, Window};
@@ -132,8 +132,8 @@ pub(super) struct Status {
 
 impl Status {
     fn ask(&mut self, window: &mut Window, now_s: f64) {
-        let count = |told: Told<'_>| {
-            let Told { class, client, server_us, count } = told;
+        let count = |told: RequestGroup<'_>| {
+            let RequestGroup { class, client, server_us, count } = told;
             window.count(&Hit { class, client: client.as_bytes(), status: 0, bytes: 0, server_us, count }, now_s);
         };
         self.trouble = self.requests.look(count).err().map(|e| e.to_string());
