@@ -1,8 +1,8 @@
-//! What a trial has to be able to reach: one that cannot any more is over.
+//! Ends a trial early once it cannot beat the best so far.
 //!
-//! After each second the throughput so far has an interval: of its own spread over the seconds, and never narrower than what trials
-//! of the same settings differ by, which counts for more the shorter a block was until then. A trial whose optimistic end lies below
-//! the pessimistic end of the best so far is no winner, however it would go on.
+//! After each second the throughput so far has an interval. It comes from the spread between the seconds, and is never
+//! narrower than the differences between trials of the same settings, which weigh more the shorter the block was until
+//! then. A trial whose optimistic end lies below the pessimistic end of the best so far cannot win.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,21 +13,21 @@ use lastdrop_model::Event;
 /// The best so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bar {
-    /// Its answers a second.
+    /// Its responses per second.
     pub best_rps: f64,
     /// Standard deviation of the logarithm of a trial's throughput.
     pub noise: f64,
-    /// Length of a whole block, seconds.
+    /// Length of a complete block, seconds.
     pub block_s: f64,
 }
 
 /// Standard deviations up to the optimistic and the pessimistic end.
 const SIGMAS: f64 = 3.0;
-/// One second tells nothing of how seconds differ.
+/// A single second has no spread between seconds.
 const LEAST_SECONDS: usize = 2;
 
 impl Bar {
-    /// Is the best out of reach after seconds with so many answers each?
+    /// Returns true if the best is out of reach after seconds with these numbers of responses.
     #[must_use]
     pub fn is_out_of_reach(&self, answers: &[u64]) -> bool {
         let n = answers.len() as f64;
@@ -37,21 +37,21 @@ impl Bar {
         let mean = answers.iter().sum::<u64>() as f64 / n;
         let variance = answers.iter().map(|a| (*a as f64 - mean).powi(2)).sum::<f64>() / (n - 1.0);
         let noise = (self.noise * (self.block_s / n).sqrt()).max((variance / n).sqrt() / mean.max(1.0));
-        // Counts have a spread of their own, also where seconds are alike by chance.
+        // Counts have a spread of their own, even if the seconds happen to be alike.
         let counting = 1.0 / (mean * n).max(1.0).sqrt();
         let optimistic = mean.max(1.0).ln() + SIGMAS * noise.hypot(counting);
         optimistic < self.best_rps.ln() - SIGMAS * self.noise
     }
 }
 
-/// Sees to it that a run ends when its bar is out of reach.
+/// Ends a run once the best is out of reach.
 #[derive(Debug)]
 pub(crate) struct Watching {
     bar: Bar,
-    /// Place of the measured phase among all.
+    /// Index of the measured phase.
     phase: u16,
     answers: Vec<u64>,
-    /// After so many seconds; 0 as long as it is within reach.
+    /// Seconds after which the best was out of reach; 0 while it is within reach.
     pub over: Rc<Cell<usize>>,
 }
 
@@ -92,18 +92,18 @@ mod tests {
     #[test]
     fn what_is_far_behind_is_over_after_two_seconds() {
         assert!(BAR.is_out_of_reach(&[100, 110]) && !BAR.is_out_of_reach(&[100]));
-        // An end that is near has nothing to save.
+        // Near its end, stopping a trial saves nothing.
         assert!(!BAR.is_out_of_reach(&[100; 5]));
     }
 
     #[test]
     fn what_might_still_come_up_goes_on() {
-        // A slow first second, noise, and a little less than the best.
+        // A slow first second, noise, and slightly less than the best.
         assert!(!BAR.is_out_of_reach(&[100, 390]) && !BAR.is_out_of_reach(&[330, 340]));
         assert!(!Bar { noise: 0.3, ..BAR }.is_out_of_reach(&[150, 160]));
-        // Of few answers a second nothing is known so soon.
+        // With few responses per second, nothing is certain so soon.
         assert!(!Bar { best_rps: 4.0, ..BAR }.is_out_of_reach(&[1, 2]));
-        // Nothing at all is known to be nothing.
+        // No responses at all are certain.
         assert!(BAR.is_out_of_reach(&[0, 0]));
     }
 

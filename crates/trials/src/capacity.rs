@@ -1,4 +1,4 @@
-//! The highest rate that meets an objective, and throughput against users.
+//! Finds the highest rate that meets an objective, and throughput against users.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use lastdrop_model::{Event, Kind, Objective, ObjectiveResult, Reason, Run, Verdi
 
 use lastdrop_lab::{Lab, LabError};
 
-/// What is to be found out.
+/// What to find out.
 #[derive(Debug, Clone)]
 pub struct CapacityOrder {
     /// Requests and connections; its phases are not used.
@@ -23,31 +23,31 @@ pub struct CapacityOrder {
     pub arrivals: Arrival,
     /// Most connections open at once.
     pub connections: u32,
-    /// The first rate, where the user knows one.
+    /// The first rate, if the user gives one.
     pub start: Option<f64>,
     pub ceiling: f64,
-    /// Share by which the answer may be too low.
+    /// Share by which the result may be too low.
     pub precision: f64,
     pub hold: Duration,
-    /// All of it ends by then.
+    /// The whole search ends by then.
     pub max_time: Duration,
-    /// Most users of the staircase; None for none.
+    /// Most users of the staircase; None skips the staircase.
     pub most_users: Option<u32>,
 }
 
-/// Length of a step of the staircase, and of what is discarded before it.
+/// Length of a step of the staircase, and of the load discarded before it.
 const STAIR: Duration = Duration::from_millis(1200);
 const STAIR_SETTLING: Duration = Duration::from_millis(250);
-/// Load before a trial that is not measured: queues find their length.
+/// Load before a trial that is not measured, until queues have reached their length.
 const SETTLING: Duration = Duration::from_millis(700);
-/// The staircase may have this share of the time.
+/// Share of the time that the staircase may use.
 const STAIRCASE_SHARE: f64 = 0.3;
-/// A rate that falls behind would miss the objective within this time.
+/// A rate counts as falling behind if it would miss the objective within this time.
 pub(crate) const HORIZON_S: f64 = 60.0;
-/// Trials that may be repeated because the machine was disturbed: altogether, and one after the other.
+/// Most trials repeated because the machine was disturbed: in total, and in a row.
 const REPEATS: u32 = 6;
 const REPEATS_OF_ONE: u32 = 2;
-/// Looks at a server that shall come back from overload, half a second each.
+/// Most checks whether a server has recovered from overload, half a second each.
 const COOLING: u32 = 12;
 
 struct Finder<'a, 'b> {
@@ -57,27 +57,27 @@ struct Finder<'a, 'b> {
     steps: Vec<CapacityStep>,
     stairs: Vec<StaircaseStep>,
     notes: Vec<String>,
-    /// Median response of one user alone, microseconds.
+    /// Median response time of a single user, microseconds.
     alone_us: f64,
     departure: Option<f64>,
     /// The lowest rate at which the generator was at its limit.
     generator_limit: Option<f64>,
     held_s: f64,
-    /// It ended because the time was over.
+    /// The search ended because its time was over.
     out_of_time: bool,
 }
 
-/// A trial shorter than this says nothing.
+/// A shorter trial says nothing.
 const LEAST_TRIAL_S: f64 = 1.0;
-/// The answer is not held for less than this, unless less was asked for.
+/// The result is held for at least this time, unless a shorter one was requested.
 const LEAST_HOLD_S: f64 = 3.0;
-/// Between two trials, for cooling down and ending.
+/// Time between two trials, for recovering and ending.
 const MOMENT_S: f64 = 3.0;
-/// Of the time that is left this share is kept for holding, where there is nothing to hold yet.
+/// While no rate has passed yet, this share of the remaining time is reserved for holding the result.
 const HOLD_SHARE: f64 = 0.6;
 
-/// How long a trial may be that should be `seconds` long, when `left_s` are left of all the time. None: there is no time
-/// for it. Before anything has `passed` a shorter trial is better than none.
+/// Returns how long a trial of `seconds` may take if `left_s` are left of the whole time. None if there is no time for
+/// it. Before any rate has `passed`, a shortened trial is better than none.
 fn time_for(purpose: Purpose, seconds: f64, left_s: f64, hold_s: f64, passed: bool) -> Option<f64> {
     if purpose == Purpose::Confirm {
         return (left_s >= hold_s.min(LEAST_HOLD_S)).then(|| seconds.min(left_s));
@@ -90,10 +90,10 @@ fn time_for(purpose: Purpose, seconds: f64, left_s: f64, hold_s: f64, passed: bo
     (room >= seconds.min(LEAST_TRIAL_S)).then(|| seconds.min(room))
 }
 
-/// Finds it. The document comes back with what was found also when the user stops it.
+/// Runs the search. If the user stops it, the document contains what was found so far.
 ///
 /// # Errors
-/// When no load can be put on, or nothing is answered.
+/// When no load can be generated, or no request gets a response.
 pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOrder) -> Result<CapacityDocument, LabError> {
     let mut finder = Finder {
         lab,
@@ -241,7 +241,7 @@ impl Finder<'_, '_> {
         Ok(stair)
     }
 
-    /// Tries a rate; says also whether the machine was disturbed meanwhile.
+    /// Tries a rate; also returns whether the machine was disturbed meanwhile.
     fn trial(&mut self, rate: f64, purpose: Purpose, seconds: f64) -> Result<(CapacityStep, Option<Reason>), LabError> {
         let load = Load::open(rate, self.order.arrivals, self.order.connections);
         let run =
@@ -258,7 +258,7 @@ impl Finder<'_, '_> {
         let missed: Vec<String> =
             judged.iter().filter(|j| !j.met).map(|j| format!("{} is {}", j.objective.what(), j.seen)).collect();
         step.why = if missed.is_empty() { behind.clone().unwrap_or_default() } else { missed.join("; ") };
-        // What a generator at its limit sees says nothing about the server: the rate is out of reach.
+        // Results of a generator at its limit say nothing about the server: the rate is out of reach.
         if run.generator.saturated && run.validity.verdict == Verdict::Invalid {
             step.why = "the generator itself is at its limit".into();
             if self.generator_limit.is_none_or(|limit| rate < limit) {
@@ -272,8 +272,8 @@ impl Finder<'_, '_> {
         Ok((step, disturbed))
     }
 
-    /// Waits until one user alone is served about as fast as at the start: overload must not be carried into the next
-    /// trial.
+    /// Waits until a single user is served about as fast as at the start, so that overload does not carry over into the
+    /// next trial.
     fn cool_down(&mut self) -> Result<(), LabError> {
         let left = self.order.max_time.saturating_sub(self.began.elapsed());
         if !cool_down(self.lab, &self.order.plan, 2.0 * self.alone_us + 1000.0, left)? {
@@ -356,7 +356,7 @@ impl Finder<'_, '_> {
     }
 }
 
-/// What a run at a rate has shown; whether that is good enough is for others to say.
+/// Returns what a run at a rate has shown; the caller decides whether that is good enough.
 pub(crate) fn step_of(run: &Run, rate: f64, purpose: Purpose, seconds: f64) -> CapacityStep {
     let latency = |field| run.measured().and_then(|p| p.latency(Kind::Response, field)).unwrap_or(0.0);
     CapacityStep {
@@ -373,10 +373,11 @@ pub(crate) fn step_of(run: &Run, rate: f64, purpose: Purpose, seconds: f64) -> C
     }
 }
 
-/// Waits until half of the answers to one user alone take at most so long; false where they do not after some seconds.
+/// Waits until the median response time of a single user is at most `calm_us`; false if it still is not after some
+/// seconds.
 ///
 /// # Errors
-/// As a run.
+/// When a run fails.
 pub(crate) fn cool_down(lab: &mut Lab<'_>, plan: &Plan, calm_us: f64, most: Duration) -> Result<bool, LabError> {
     let began = Instant::now();
     let main = Phase {
@@ -413,11 +414,11 @@ mod tests {
 
     #[test]
     fn the_time_there_is_gets_used() {
-        // Twelve seconds, and five to hold: the first trial is shortened, and there is time to hold it.
+        // Twelve seconds, of which five to hold: the first trial is shortened, so that there is time to hold it.
         let first = time_for(Purpose::Start, 6.0, 12.0, 5.0, false).expect("there is time");
         assert!(first >= 3.0 && time_for(Purpose::Confirm, 5.0, 11.0 - first, 5.0, true) == Some(5.0), "{first}");
         assert_eq!(time_for(Purpose::Bracket, 3.0, 30.0, 5.0, false), Some(3.0));
-        // What has passed is held rather than searched above.
+        // With too little time to search above, the passed rate is held.
         assert_eq!(time_for(Purpose::Bracket, 3.0, 10.0, 5.0, true), None);
         assert_eq!(
             (time_for(Purpose::Start, 6.0, 1.0, 5.0, false), time_for(Purpose::Confirm, 15.0, 2.0, 15.0, true)),

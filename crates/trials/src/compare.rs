@@ -1,4 +1,4 @@
-//! A against B on the live servers, in interleaved blocks.
+//! Compares A with B on the live servers, in interleaved blocks.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,15 +13,15 @@ use lastdrop_model::{Event, Run, Verdict};
 
 use lastdrop_lab::{Lab, LabError};
 
-/// What is to be compared.
+/// What to compare.
 #[derive(Debug, Clone)]
 pub struct CompareOrder {
-    /// Name and plan of A and of B; the measured phase of each is what is run.
+    /// Name and plan of A and of B; only the measured phase of each is run.
     pub a: (String, Plan),
     pub b: (String, Plan),
-    /// Both are the same: find the noise.
+    /// Both are the same, to find the noise.
     pub aa: bool,
-    /// Blocks that count, at most.
+    /// Most blocks that count.
     pub blocks: u32,
     /// Length of each stretch at A and at B, unless the plan counts requests.
     pub stretch: Duration,
@@ -30,7 +30,7 @@ pub struct CompareOrder {
     pub seed: u64,
 }
 
-/// B against A so far, in what the comparison is mainly about.
+/// Returns B relative to A so far, in the main metric of the comparison.
 fn lead(blocks: &[CompareBlock], open: bool) -> Option<Lead<'static>> {
     let (metric, times) = if open { ("p50_us", "A's median") } else { ("rps", "A's throughput") };
     let counted = blocks.iter().filter(|b| b.spoiled.is_empty());
@@ -45,15 +45,15 @@ fn lead(blocks: &[CompareBlock], open: bool) -> Option<Lead<'static>> {
     })
 }
 
-/// Blocks that are repeated because they were disturbed.
+/// Counts repetitions of disturbed blocks.
 struct Repeats {
-    /// That may still be repeated.
+    /// Blocks that may still be repeated.
     left: u32,
-    /// Of the block that is measured now.
+    /// Repetitions of the present block.
     of_one: u32,
 }
 
-/// A block is repeated at most so often: a machine on which it is disturbed again and again stays busy.
+/// Most repetitions of one block: if it is disturbed again and again, the machine stays busy.
 const MOST_REPEATS_OF_ONE: u32 = 2;
 
 impl Repeats {
@@ -61,7 +61,7 @@ impl Repeats {
         Repeats { left: (blocks / 12).max(1), of_one: 0 }
     }
 
-    /// May a disturbed block be measured again? Otherwise it counts as it is.
+    /// Returns true if a disturbed block may be measured again; otherwise it counts as it is.
     fn may_repeat(&mut self) -> bool {
         let may = self.left > 0 && self.of_one < MOST_REPEATS_OF_ONE;
         if may {
@@ -71,10 +71,10 @@ impl Repeats {
     }
 }
 
-/// Compares. The document comes back with the blocks so far also when the user stops it.
+/// Runs the comparison. If the user stops it, the document contains the blocks so far.
 ///
 /// # Errors
-/// When no load can be put on, or one side answers nothing.
+/// When no load can be generated, or one side gives no response.
 pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocument, LabError> {
     let mut a = CompareSide { name: order.a.0.clone(), runs: Vec::new() };
     let mut b = CompareSide { name: order.b.0.clone(), runs: Vec::new() };
@@ -83,7 +83,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
     let mut live = LiveComparison::new(order.blocks as usize, open, !order.aa, order.seed);
     let mut blocks: Vec<CompareBlock> = Vec::new();
     let mut repeats = Repeats::of(order.blocks);
-    // Blocks that count for want of quiet ones, and why they would not.
+    // Disturbed blocks that count because there were too few quiet ones, and what disturbed them.
     let mut disturbed: Vec<(usize, String)> = Vec::new();
     let outcome = loop {
         let NextBlock::Pair { b_first } = live.ask() else { break Ok(()) };
@@ -164,7 +164,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
     Ok(document)
 }
 
-/// One sentence for all of them.
+/// Summarizes them in one sentence.
 fn disturbed_note(disturbed: &[(usize, String)]) -> Option<String> {
     let (first, why) = disturbed.first()?;
     let numbers: Vec<String> = disturbed.iter().map(|(number, _)| number.to_string()).collect();
@@ -177,7 +177,7 @@ fn disturbed_note(disturbed: &[(usize, String)]) -> Option<String> {
     })
 }
 
-/// The plan of one stretch: the load of the plan's measured phase, shortly unmeasured before.
+/// Makes the plan of one stretch: the load of the plan's measured phase, after a short unmeasured one.
 fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
     let Some(measured) = plan.phases.iter().find(|p| p.measured) else {
         return Err(LabError::Other("a plan without a measured phase cannot be compared".into()));
@@ -186,14 +186,14 @@ fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
         duration: if measured.requests.is_some() { measured.duration } else { Some(order.stretch) },
         ..measured.clone()
     };
-    // A stretch is short: what hangs shall not take longer than several of them.
+    // A stretch is short, so hanging requests must not take longer than one of them.
     let drain = plan.drain.min(order.stretch.max(Duration::from_secs(1)));
     let mut stretch = Plan { phases: vec![main], drain, ..plan.clone() };
     stretch.warm_up("settling", order.settling);
     Ok(stretch)
 }
 
-/// Why a stretch says nothing about A and B.
+/// Returns why a stretch says nothing about A and B.
 fn spoiled(run: &Run) -> Option<String> {
     let invalid = || run.validity.reasons.iter().find(|r| r.verdict == Verdict::Invalid);
     disturbance(&run.validity).or_else(invalid).map(|r| r.what.clone())
@@ -207,7 +207,7 @@ mod tests {
     fn a_block_that_is_disturbed_again_and_again_counts_in_the_end() {
         let mut repeats = Repeats::of(200);
         assert_eq!([0; 3].map(|_| repeats.may_repeat()), [true, true, false]);
-        // The next block has its own, and all of them together no more than a twelfth of the blocks.
+        // The next block has repetitions of its own; all blocks together may repeat at most a twelfth of the blocks.
         let mut repeated = 2;
         for _ in 0..50 {
             repeats.of_one = 0;

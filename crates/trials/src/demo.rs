@@ -1,4 +1,4 @@
-//! The server of the demo: what is wrong with it, and what is known about its best.
+//! The server of the demo: its planted fault, and its known best setting.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::tune::{TuneOrder, Wishes};
 /// Users of the demo's load.
 pub const USERS: u32 = 64;
 
-/// Its work sleeps instead of computing, so that a busy machine does not move the best setting. With b workers busy a
+/// Its work sleeps instead of computing, so that a busy machine does not move the best setting. With b busy workers a
 /// request takes 40 ms × (1 + b·(b−1)/256): more workers help up to 16 and hurt beyond. A new worker takes 300 ms to
 /// start, and each is replaced after ten requests.
 pub const SETTINGS: &str = "\
@@ -24,19 +24,19 @@ coherency = 0.00390625
 startup = '300ms'
 ";
 
-/// The planted best: number of workers and throughput.
+/// Returns the planted best: number of workers and throughput.
 ///
 /// # Errors
-/// Never, as long as [`SETTINGS`] is right.
+/// Never, as long as [`SETTINGS`] is correct.
 pub fn planted() -> Result<(u32, f64), ConfigError> {
     let table = SETTINGS.parse().map_err(|e: toml::de::Error| ConfigError::Value(e.to_string()))?;
     Ok(usl_best(&Config::from_table(table)?, USERS))
 }
 
-/// Trials of the demo's search: one setting, with one peak, is soon found.
+/// Trials of the demo's search: one setting with one peak is found quickly.
 const TRIALS: u32 = 12;
 
-/// What the demo tunes with: blocks short enough for a newcomer's first minute.
+/// Returns the options of the demo's tuning, with blocks short enough for a newcomer's first minute.
 #[must_use]
 pub fn order(url: Url, seed: u64) -> TuneOrder {
     let mut plan = Plan::new(url, seed);

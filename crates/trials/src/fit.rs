@@ -1,7 +1,7 @@
-//! `size --fit`: the memory of a pool measured at several sizes and ages, through the journal.
+//! `size --fit`: measures the memory of a pool at several sizes and ages, with changes through the journal.
 //!
-//! First the largest pool grows older, until more requests change nothing or `--requests-per-worker` are served. The
-//! smaller ones are then measured with workers as old as that: what a worker needs after two requests says little.
+//! First the largest pool ages until further requests change nothing, or until `--requests-per-worker` are served. The
+//! smaller pools are then measured with workers of the same age: memory after two requests says little.
 
 use std::borrow::Cow;
 
@@ -22,35 +22,35 @@ use crate::workers::{cores, request_cost};
 use lastdrop_lab::warm::{complete_pool, warm_each};
 use lastdrop_lab::{Lab, LabError};
 
-/// Steps in which workers grow older, and looks at their memory.
+/// Steps in which workers age; their memory is measured after each.
 const AGES: u32 = 4;
-/// So many of the requests that workers grow older by are given to each of them, the rest by load.
+/// Each worker gets this many of its requests individually, the rest by load.
 const ONE_BY_ONE: u64 = 2;
-/// Requests that settle most of a worker: the second finds what the first has compiled.
+/// Requests after which most of a worker's memory has settled: the second finds what the first has compiled.
 const FIRST_REQUESTS: f64 = 2.0;
 
-/// What is to be found out.
+/// What to find out.
 #[derive(Debug, Clone)]
 pub struct FitOrder {
-    /// Requests to the server; its load is ours to choose.
+    /// Requests to the server; the load is chosen here.
     pub plan: Plan,
     pub memory: Option<u64>,
-    /// Pool sizes in worker processes; empty: chosen from the present one.
+    /// Pool sizes in worker processes; if empty, they are chosen from the present one.
     pub sizes: Vec<u64>,
     /// Requests that each worker serves at the largest size.
     pub requests_per_worker: u64,
-    /// Name and directives of each variant; of a server that takes none its settings.
+    /// Name and directives of each variant; settings, if the server has no directives.
     pub variants: Vec<(String, String)>,
     /// Try pool sizes at all.
     pub fit: bool,
 }
 
-/// Sizes a server by trying pool sizes, and puts it back.
+/// Sizes a server by trying pool sizes, and restores it.
 ///
 /// # Errors
 /// When the server cannot be changed, does not come back, or its processes cannot be read.
 pub fn fit(lab: &mut Lab<'_>, mut session: Session, order: &FitOrder) -> Result<SizeDocument, LabError> {
-    // A database that the workers talk to bounds their number.
+    // A database behind the workers limits their number.
     lab.find_chain = true;
     let outcome = Fitting { lab, session: &mut session, order, status: None }.run();
     lab.tell(&Event::Restoring);
@@ -68,15 +68,16 @@ struct Fitting<'a, 'b> {
     status: Option<StatusSource>,
 }
 
-/// A pool at a moment.
+/// A pool at one moment.
 struct Moment {
     workers: Vec<WorkerSample>,
-    /// Master, workers and all below.
+    /// Master, workers and all their descendants.
     point: FitPoint,
     cpu_s: f64,
 }
 
-/// The first request of a session (its login page) says little about what the others cost.
+/// True if the plan has several requests: the first request of a session (such as a login page) says little about the
+/// cost of the others.
 fn has_several_requests(plan: &Plan) -> bool {
     plan.requests.len() > 1
 }
@@ -98,7 +99,7 @@ impl Fitting<'_, '_> {
         for (name, directives) in &self.order.variants {
             match self.variant(name, directives, document.budget_bytes) {
                 Ok(variant) => document.variants.push(variant),
-                // One variant that the server does not start with is no reason to lose the others.
+                // If the server does not start with one variant, the others still count.
                 Err(LabError::Server(e @ (ServerError::ConfigTest { .. } | ServerError::Clamped { .. }))) => {
                     document
                         .notes
@@ -110,7 +111,7 @@ impl Fitting<'_, '_> {
         Ok(document)
     }
 
-    /// Pool sizes to try, in processes.
+    /// Returns the pool sizes to try, in processes.
     fn sizes(&self, effective: &Settings, threads: u64, document: &SizeDocument) -> Result<Vec<u64>, LabError> {
         let adapter = self.session.adapter();
         let pools: Vec<&str> =
@@ -125,7 +126,7 @@ impl Fitting<'_, '_> {
             .knob(Role::PoolSize)
             .ok_or_else(|| LabError::Other("this server has no pool whose size could be varied".into()))?;
         let present = adapter.value(Role::PoolSize, effective).and_then(|s| s.count()).unwrap_or(8).max(1) as u64;
-        // Never more than what should fit: trying may not push the machine into swapping.
+        // Never more than should fit, so that trying does not make the machine swap.
         let most = document.fitting().max(3).min(knob.most() / threads.max(1));
         let mut sizes = if self.order.sizes.is_empty() {
             let top = (present / threads.max(1)).clamp(8, 64).min(most);
@@ -172,7 +173,7 @@ impl Fitting<'_, '_> {
         let mut aged: Vec<WorkerAge> = ages(&moment.workers, |w| served(w, FIRST_REQUESTS));
         let mut points = vec![(FIRST_REQUESTS, moment.point)];
         let (mut answered, cpu_before) = (0u64, moment.cpu_s);
-        // No worker gets older than at which it is replaced.
+        // No worker lives longer than the age at which it is replaced.
         let most = age.map_or(f64::INFINITY, |a| a as f64).min(self.order.requests_per_worker as f64 + FIRST_REQUESTS);
         for step in 1..=AGES {
             self.lab.check_stop()?;
@@ -196,13 +197,13 @@ impl Fitting<'_, '_> {
                 "nothing tells how many requests each worker has served: growth takes them to be equal shares{advice}"
             ));
         }
-        // Of the pool alone, what is behind it left out.
+        // CPU time of the pool alone, without backends.
         let request_cpu_s = (moment.cpu_s - cpu_before).max(0.0) / answered.max(1) as f64;
         let cost = request_cost(self.lab, &self.order.plan, cores(self.session.master()))?;
         let by_age: Vec<(f64, f64)> = fit.sharing[1..].iter().map(|s| (s.requests, s.private_bytes as f64)).collect();
         let settling = memory_model::settling(&by_age)
             .ok_or_else(|| LabError::Other("the workers were looked at too seldom".into()))?;
-        // Beyond the first half of their growth workers that go on growing do so evenly.
+        // If workers keep growing, they grow evenly after the first half of the requests.
         let base = match settling {
             GrowthTrend::Settled(age) => age,
             GrowthTrend::Growing => points[points.len() / 2].0,
@@ -225,11 +226,11 @@ impl Fitting<'_, '_> {
         Ok(Measured { fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members })
     }
 
-    /// Starts a pool of some size afresh and gives each worker its first request.
+    /// Starts a fresh pool of some size and gives each worker its first request.
     fn start(&mut self, size: u64, threads: u64, effective: &Settings) -> Result<Moment, LabError> {
         let mut settings = self.session.adapter().pool_settings(size * threads, effective);
         if let Some(knob) = self.session.adapter().knob(Role::Recycle) {
-            // A worker that is replaced meanwhile does not grow older.
+            // A worker that is replaced meanwhile does not age.
             settings.insert(knob.name.into(), Setting::from(0));
         }
         self.session.apply(settings)?;
@@ -239,10 +240,10 @@ impl Fitting<'_, '_> {
         self.moment(&[])
     }
 
-    /// Lets each worker grow from one age to another, in requests; says how many were answered.
+    /// Lets each worker age from one number of requests to another; returns how many requests were answered.
     fn age(&mut self, workers: usize, threads: u64, from: f64, to: f64) -> Result<u64, LabError> {
         let each = (to - from).round().max(0.0) as u64;
-        // One by one every worker surely gets its own. That takes a moment each time, and plain HTTP.
+        // Individual requests reach every worker for certain, but take a moment each and need plain HTTP.
         let plan = &self.order.plan;
         let one_by_one = if plan.url.tls || plan.network.unix_socket.is_some() || has_several_requests(plan) {
             0
@@ -259,7 +260,7 @@ impl Fitting<'_, '_> {
         Ok(answered)
     }
 
-    /// Gives each worker a request, or as many sessions as there are workers to all of them.
+    /// Gives each worker one request, or the whole pool as many sessions as it has workers.
     fn serve_once(&mut self, workers: usize) -> Result<(), LabError> {
         if has_several_requests(&self.order.plan) {
             let workers = workers as u64;
@@ -270,7 +271,7 @@ impl Fitting<'_, '_> {
         Ok(())
     }
 
-    /// Puts `requests` on the pool, from as many users as it has workers.
+    /// Sends `requests` to the pool, from as many users as it has workers.
     fn grow(&mut self, workers: u64, requests: u64) -> Result<u64, LabError> {
         let mut plan = self.order.plan.clone();
         plan.phases.retain(|p| p.measured);
@@ -283,7 +284,7 @@ impl Fitting<'_, '_> {
         Ok(run.measured().map_or(0, |p| p.requests.answered))
     }
 
-    /// Looks at the whole group. `before` are workers that are still expected.
+    /// Measures the whole group. `before` are workers that should still exist.
     fn moment(&self, before: &[WorkerSample]) -> Result<Moment, LabError> {
         let master = self.session.master();
         let mut group = ProcessGroup::new(master, false, self.session.adapter().facts().kind.helpers);
@@ -295,7 +296,7 @@ impl Fitting<'_, '_> {
             return Err(LabError::Other(why.clone()));
         }
         let mut workers = group.worker_looks();
-        // A helper of the server's (mod_cgid's daemon) is no worker; they differ by far in what they are.
+        // Helpers of the server (such as mod_cgid's daemon) are not workers, and differ greatly from them.
         let known = self.session.workers();
         workers.retain(|w| known.contains(&w.pid));
         if let Some(status) = self.status.as_ref().and_then(|s| s.read(true, std::time::Duration::from_secs(3)).ok()) {
@@ -320,7 +321,7 @@ impl Fitting<'_, '_> {
         Ok(Moment { workers, point, cpu_s })
     }
 
-    /// The size of workers under other directives or settings, after the first and the second request.
+    /// Measures workers with other directives or settings, after the first and the second request.
     fn variant(&mut self, name: &str, directives: &str, budget: u64) -> Result<SizeVariant, LabError> {
         self.lab.check_stop()?;
         self.lab.tell(&Event::TrialBegan {
@@ -353,7 +354,7 @@ impl Fitting<'_, '_> {
     }
 }
 
-/// Means over the workers.
+/// Returns the means over the workers.
 fn sharing(workers: &[WorkerSample], requests: f64) -> SharingPoint {
     let n = workers.len().max(1) as u64;
     let mean = |f: fn(&WorkerSample) -> Option<u64>| workers.iter().filter_map(f).sum::<u64>() / n;

@@ -1,4 +1,4 @@
-//! From the memory of pools at several sizes and ages to the number of workers that fit.
+//! Computes the number of workers that fit, from the memory of pools at several sizes and ages.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use lastdrop_server::Adapter;
 use crate::size::advise_of;
 use lastdrop_lab::LabError;
 
-/// A worker that is started anew costs at least this much CPU: a fork, an exit, and a page table.
+/// Least CPU time for replacing a worker: a fork, an exit, and a page table.
 const LEAST_REPLACEMENT_S: f64 = 0.001;
 
-/// What was measured.
+/// The measured values.
 pub(crate) struct Measured {
-    /// Its points and ages; the rest is to be reckoned.
+    /// Has points and ages; the rest is still to be computed.
     pub fit: SizeFit,
     /// Workers of the largest pool at every age.
     pub aged: Vec<WorkerAge>,
@@ -25,13 +25,13 @@ pub(crate) struct Measured {
     pub base: f64,
     pub request_cpu_s: f64,
     pub fresh_cpu_s: f64,
-    /// What a request takes of the server and all behind it, under load.
+    /// Cost of a request at the server and everything behind it, under load.
     pub cost: Option<RequestCost>,
     /// Processes that take part, as far as they are known.
     pub members: Vec<i32>,
 }
 
-/// Private memory that workers gained after they were as old as those of the pools, bytes each.
+/// Returns the private memory, in bytes per worker, that workers gained after the age at which the pools were compared.
 fn rest_after(ages: &[SharingPoint], base: f64) -> f64 {
     let bytes = |point: &SharingPoint| point.private_bytes as f64;
     let Some(then) = ages.iter().find(|point| point.requests >= base).map(bytes) else { return 0.0 };
@@ -42,13 +42,13 @@ fn interval(e: Estimate) -> Interval {
     Interval { value: e.value, interval: e.interval.into() }
 }
 
-/// Reckons, and puts the answers into the document.
+/// Computes the results and writes them into the document.
 ///
 /// # Errors
-/// When the pool sizes were not what was asked for.
+/// When the pool did not take the requested sizes.
 pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocument) -> Result<(), LabError> {
     let Measured { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members } = m;
-    // The same quantity as everywhere; of the pool alone where all that a request takes could not be counted.
+    // The same quantity as elsewhere; of the pool alone if the full cost of a request could not be measured.
     let request_cpu_s = cost.map_or(request_cpu_s, |cost| cost.cpu_s);
     let points: Vec<(u64, u64)> = fit.points.iter().map(|p| (p.workers, p.total_bytes)).collect();
     let line = memory_model::fit_pool(&points).ok_or_else(|| {
@@ -57,7 +57,7 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
     fit.shared_bytes = interval(line.shared);
     fit.per_worker_bytes = interval(line.each);
     let oldest = aged.iter().map(|a| a.requests).fold(0.0, f64::max);
-    // How workers of the same age differ: as they were when they had grown as old as those of the pools.
+    // Spread between workers of the same age: each as it was at the age at which the pools were compared.
     let alike: Vec<f64> = {
         let mut seen = BTreeMap::new();
         for a in aged.iter().filter(|a| a.requests >= base.min(oldest) * 0.9) {
@@ -68,8 +68,8 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
     let (mean, variance) = lastdrop_analyze::series::mean_and_variance(&alike);
     fit.spread_bytes = variance.max(0.0).sqrt();
     let beyond = (alike.iter().copied().fold(0.0, f64::max) - mean).max(0.0);
-    // The first requests settle things (caches, stacks); what goes on after half of them is growth. Half of each worker's own:
-    // some get far more than others.
+    // The first requests settle caches and stacks; what continues after half of the requests is growth. The half is
+    // taken per worker, because some get far more requests than others.
     let since = oldest * 0.45;
     let mut own_oldest: BTreeMap<_, f64> = BTreeMap::new();
     for a in &aged {
@@ -99,7 +99,7 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         }
     });
     let per_request = growth.as_ref().filter(|g| g.grows).map_or(0.0, |g| g.private_bytes.value);
-    // What is unshared ends when nothing is shared any more.
+    // Unsharing ends when nothing is shared any more.
     let shared_each = fit.sharing.last().map_or(0.0, |s| s.shared_bytes as f64);
     if per_request > 0.0 && !leaks {
         document.notes.push(format!(
@@ -132,18 +132,19 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
             (oldest * 4.0).round()
         ));
     }
-    // Ages from 0 to A are equally many at a time; at their worst all are A old. The line is about workers of `base`.
+    // Ages from 0 to A are equally frequent at any time; in the worst case all workers are A old. The line describes
+    // workers of age `base`.
     let age = fit.age.map_or(base, |a| a as f64);
     let grown = match (per_request > 0.0, leaks) {
         (false, _) => 0.0,
         (true, true) => age * per_request,
-        // As far as it goes, from the age that was measured on.
+        // Up to its limit, counted from the measured age.
         (true, false) => {
             (base * per_request + shared_each).min(fit.age.map_or(f64::INFINITY, |age| age as f64 * per_request))
         }
     };
     let at_base = per_request * base;
-    // A worker counts as settled within a hundredth of what it has: what came after the age of the pools is part of it, too.
+    // A worker counts as settled within one hundredth of its memory, so what came after the pools' age is added.
     let rest = if per_request > 0.0 { 0.0 } else { rest_after(&fit.sharing, base) };
     let spread = (fit.spread_bytes.powi(2) + grown * grown / 12.0).sqrt();
     let independent = line.room(document.budget_bytes, grown / 2.0 - at_base + rest, spread, STARTS_DIFFER);

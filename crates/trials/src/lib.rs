@@ -1,5 +1,5 @@
-//! Questions that take several runs, most of them on a server that is changed for each and put back at the end: trials,
-//! sweeps, searches and races, sizes, comparisons, capacities. Results are documents.
+//! Experiments of several runs: trials, sweeps, searches and races, sizes, comparisons, capacities. Most of them change
+//! the server for each run and restore it at the end. Results are documents.
 
 pub mod bar;
 pub mod capacity;

@@ -1,7 +1,7 @@
 //! A trial as a short search for capacity: the highest rate at which a server with some settings meets the objectives.
 //!
-//! The first rate is what the best settings so far have come to. Settings that clearly miss the objectives there are no
-//! winners, and it does not matter by how much: the trial is cut short.
+//! The first rate is that of the best settings so far. Settings that clearly miss the objectives at that rate cannot
+//! win, and by how much does not matter: the trial is cut short.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,36 +22,37 @@ use lastdrop_lab::{Lab, LabError};
 /// Where a search begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Beginning {
-    /// At this rate, of which nothing says that it can be met.
+    /// At this rate, with no evidence that it can be met.
     Nothing { rate: f64 },
-    /// At the rate of the best so far; it ends where that is out of reach.
+    /// At the rate of the best so far; the search ends if that is out of reach.
     Best { rate: f64 },
-    /// Near the rate that the same settings have come to before.
+    /// Near the rate that the same settings reached before.
     Known { rate: f64 },
-    /// At this rate, and it ends with it.
+    /// At this rate, which is the only one tried.
     Held { rate: f64 },
 }
 
-/// How far above the rate of the best others are looked for first.
+/// The second rate, as a multiple of the rate of the best.
 const HOPE: f64 = 1.25;
-/// A known rate is begun with so far below.
+/// The first rate, as a share of a known rate.
 const BELOW: f64 = 0.9;
-/// The next lower rate where the search knows about where it is.
+/// Factor to the next lower rate if the search starts near the result.
 const NEAR: f64 = 1.15;
-/// The rate is found when what is met and what is missed lie so near.
+/// The rate is found once the highest met and the lowest missed rate are this close.
 const PRECISION: f64 = 0.05;
-/// Rates of one trial, at most; and those that may be missed before any is met, where it has to reach the best.
+/// Most rates of one trial; and most misses before any rate is met, if the trial has to reach the best.
 pub(crate) const MOST_STEPS: usize = 9;
 const MOST_MISSES: usize = 3;
-/// What is beyond a limit by so many times misses it clearly.
+/// A limit exceeded by this factor is clearly missed.
 const CLEARLY: f64 = 1.25;
-/// A step is long enough for a request beyond the percentile, but no longer than this for that alone, seconds; and never shorter
-/// than the other: answers that are still on their way at its end would look like a server that falls behind.
+/// A step is long enough for one request beyond the percentile, but not longer than `LONGEST_STEP_S` for that alone. It
+/// is at least `SHORTEST_STEP_S` long: otherwise requests still in flight at its end would look like a server that
+/// falls behind.
 const LONGEST_STEP_S: f64 = 10.0;
 const SHORTEST_STEP_S: f64 = 1.0;
 /// No rate above this.
 const CEILING: f64 = 1e6;
-/// Overload is waited for no longer than this.
+/// Longest wait for recovery from overload.
 const MOST_COOLING: Duration = Duration::from_secs(10);
 
 impl Beginning {
@@ -71,18 +72,18 @@ impl Beginning {
     }
 }
 
-/// Is there something that a rate can meet or miss?
+/// Returns true if an objective limits the rate.
 pub(crate) fn bounds_a_rate(objectives: &[Objective]) -> bool {
     objectives.iter().any(|o| o.metric != Metric::Rate)
 }
 
-/// Length of a step at a rate, seconds.
+/// Returns the length of a step at a rate, seconds.
 pub(crate) fn step_s(block: Duration, objectives: &[Objective], rate: f64, samples: f64, longest_s: f64) -> f64 {
     let enough = samples / (tail(objectives) * rate.max(1e-3));
     enough.min(longest_s).max(block.as_secs_f64()).max(SHORTEST_STEP_S)
 }
 
-/// The same requests at a rate.
+/// Returns the plan with the same requests at a rate.
 fn at_rate(plan: &Plan, rate: f64, seconds: f64) -> Plan {
     let mut plan = plan.clone();
     for phase in &mut plan.phases {
@@ -92,16 +93,16 @@ fn at_rate(plan: &Plan, rate: f64, seconds: f64) -> Plan {
     plan
 }
 
-/// What came of a rate.
+/// The result of a rate.
 struct Tried {
     step: CapacityStep,
     run: Run,
-    /// By how many times a limit was missed at most; infinite where it was more than that.
+    /// Largest factor by which a limit was missed; infinite if more was wrong than a limit.
     beyond: f64,
 }
 
-/// Starts the servers with the settings and searches the highest rate that meets the objectives of the plan. `order.plan`
-/// says by its users how many requests may be in flight.
+/// Starts the servers with the settings and searches the highest rate that meets the plan's objectives. The users of
+/// `order.plan` define how many requests may be in flight.
 ///
 /// # Errors
 /// As [`crate::trial::trial`].
@@ -118,7 +119,7 @@ pub(crate) fn rate_trial(
     let mut search = RateSearch::new(from.rules(objectives));
     let (mut best, mut nearest) = (None::<Tried>, None::<Tried>);
     while let SearchStep::Trial { rate, purpose, .. } = search.ask() {
-        // That a trial's rate can be held is shown by the race, and of the winner once more.
+        // Holding a rate is not part of a trial: the race shows it, and the winner is held once more.
         if matches!(purpose, Purpose::Confirm | Purpose::Recheck) || trial.steps.len() >= from.most_steps() {
             break;
         }
@@ -157,7 +158,8 @@ pub(crate) fn rate_trial(
         let which = if trial.cut_short { ", which the best so far comes to," } else { "" };
         trial.why = format!("{rate:.1}/s{which} do not meet {goal}: {}", shown.step.why);
         trial.valid = false;
-        // A limit that is missed twice over is met at half of the rate or so; who falls behind gives what it can.
+        // A limit missed by a factor of two is met at about half the rate. If the server fell behind, its throughput
+        // stands.
         let beyond = if shown.beyond.is_finite() { shown.beyond.clamp(1.0, FALL) } else { 1.0 };
         trial.objective = if trial.cut_short { trial.objective.min(rate) / beyond } else { 0.0 };
     }
@@ -190,7 +192,7 @@ fn attempt(
     Ok(Tried { step, run, beyond })
 }
 
-/// Why a rate is not met, and by how many times a limit is missed.
+/// Returns why a rate is not met, and by which factor a limit is missed.
 fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialOrder<'_>) -> (String, f64) {
     let Some(phase) = run.measured() else { return ("nothing was measured".into(), f64::INFINITY) };
     if let Some(behind) = falls_behind(phase, objectives, HORIZON_S) {
@@ -207,7 +209,7 @@ fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialOrde
     (words, beyond.fold(0.0, f64::max))
 }
 
-/// The shortest time that objectives give to an answer, microseconds; a second where they give none.
+/// Returns the shortest time that objectives allow for a response, microseconds; one second if they allow any time.
 fn limit_us(objectives: &[Objective]) -> f64 {
     let of_answers = |o: &&Objective| matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. });
     objectives.iter().filter(of_answers).map(|o| o.limit).fold(1e6, f64::min)
@@ -217,7 +219,7 @@ fn limit_us(objectives: &[Objective]) -> f64 {
 mod tests {
     use super::*;
 
-    /// What a search comes to where rates up to `capacity` meet the objectives, and after how many steps.
+    /// Returns the result of a search if rates up to `capacity` meet the objectives, and the number of steps.
     fn found(from: Beginning, capacity: f64) -> (Option<f64>, usize) {
         let objectives = Objective::list("p99<300ms").expect("valid");
         let (mut search, mut steps) = (RateSearch::new(from.rules(&objectives)), 0);
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn a_rate_is_found_in_a_few_steps() {
         let near = |rate: Option<f64>, capacity: f64| rate.is_some_and(|r| r <= capacity && r * 1.07 > capacity);
-        // As good as the best, half as good again, four times as good.
+        // As good as the best, better by half, and four times as good.
         for (capacity, most) in [(101.0, 5), (150.0, 8), (400.0, 9)] {
             let (rate, steps) = found(Beginning::Best { rate: 100.0 }, capacity);
             assert!(near(rate, capacity) && steps <= most, "{capacity}: {rate:?} after {steps}");
@@ -244,7 +246,7 @@ mod tests {
             let (rate, steps) = found(Beginning::Known { rate: 100.0 }, capacity);
             assert!(near(rate, capacity) && steps <= 5, "{capacity}: {rate:?} after {steps}");
         }
-        // All that is known is what users got who waited for their answers.
+        // The only known number is the throughput of closed-loop users.
         for capacity in [20.0, 55.0, 95.0] {
             let (rate, steps) = found(Beginning::Nothing { rate: 100.0 }, capacity);
             assert!(near(rate, capacity) && steps <= 9, "{capacity}: {rate:?} after {steps}");

@@ -1,4 +1,4 @@
-//! How much memory a server's workers really use, and how many fit. Looks, changes nothing.
+//! Measures how much memory a server's workers really use, and computes how many fit. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -19,12 +19,12 @@ use lastdrop_lab::{Lab, LabError};
 
 use crate::workers::{cores, evidence, has_workers, request_cost};
 
-/// Of the memory that the machine has, this much stays for the page cache when no budget is given: files that are read
-/// from disk again and again cost more than a worker gains.
+/// Without a budget, this share of the machine's memory stays for the page cache: reading files from disk again and
+/// again costs more than a worker gains.
 const PAGE_CACHE_SHARE: f64 = 0.10;
-/// A status page that does not answer within this tells nothing of the workers.
+/// A status page that does not respond within this time is not used.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
-/// A server that has no worker for longer has none.
+/// A server without any worker for this long has none.
 const NO_WORKERS_FOR: Duration = Duration::from_secs(3);
 
 /// Finds the server and sizes it. `memory` is the budget of the whole group, bytes.
@@ -37,11 +37,11 @@ pub fn size(server: &ServerRef, memory: Option<u64>) -> Result<SizeDocument, Lab
     size_of(adapter.as_ref(), &effective.settings, memory, effective.notes)
 }
 
-/// Sizes a server whose workers have each had requests of `plan` first, and measures under a short load what a request takes: the number of
-/// workers follows from both. Changes nothing.
+/// Sizes a server after each worker has had requests of `plan`, and measures the cost of a request under a short load.
+/// The number of workers follows from both. Changes nothing.
 ///
 /// # Errors
-/// When its processes may not be read, no load can be put on, or the user stops it.
+/// When its processes may not be read, no load can be generated, or the user stops it.
 pub fn size_under_load(
     lab: &mut Lab<'_>,
     adapter: &dyn Adapter,
@@ -67,7 +67,7 @@ pub(crate) fn warm_twice(plan: &Plan, workers: usize) {
     }
 }
 
-/// Real memory, Σ PSS, of a server's master and workers.
+/// Returns the real memory (sum of PSS) of a server's master and workers.
 ///
 /// # Errors
 /// When its processes may not be read.
@@ -76,8 +76,8 @@ pub fn real_memory(master: i32, workers: &[i32]) -> Result<u64, LabError> {
     Ok(parent + memory::of_group(workers)?.iter().map(|m| m.pss).sum::<u64>())
 }
 
-/// Memory of the workers of a server. A small pool that recycles has none for a moment: Apache makes new ones once a second, and those
-/// that were just found may have left before they are read.
+/// Returns the memory of a server's workers. A small pool that recycles may have none for a moment: Apache starts
+/// workers once per second, and workers just listed may have ended before they are read.
 fn present_workers(adapter: &dyn Adapter) -> Result<Vec<ProcessMemory>, LabError> {
     let deadline = Instant::now() + NO_WORKERS_FOR;
     loop {
@@ -89,7 +89,7 @@ fn present_workers(adapter: &dyn Adapter) -> Result<Vec<ProcessMemory>, LabError
     }
 }
 
-/// Sizes a server of a stack, here or elsewhere.
+/// Sizes a server of a stack, on this or another machine.
 ///
 /// # Errors
 /// When its processes may not be read.
@@ -101,7 +101,7 @@ pub(crate) fn size_of_server(server: Server<'_>, memory: Option<u64>) -> Result<
     }
 }
 
-/// Sizes a server that is found already.
+/// Sizes a server that has already been found.
 ///
 /// # Errors
 /// When its processes may not be read.
@@ -126,7 +126,7 @@ pub fn size_of(
         workers.iter().zip(warm).collect::<Vec<_>>().iter().filter(of_warm).map(|(m, _)| **m).collect();
     let group = as_workers(&sized);
     let real = parent.pss + pool::real_memory(&all);
-    // What is not private to a worker is there once: shared pages, and the parent's own.
+    // What is not private to a worker exists once: shared pages, and the parent's own.
     let shared_once = real.saturating_sub(all.iter().map(|w| w.private).sum());
     let anonymous = parent.pss_anonymous + workers.iter().map(|m| m.pss_anonymous).sum::<u64>();
     let (budget, budget_from) = budget(memory, real, facts.birth.pid, anonymous)?;
@@ -185,8 +185,8 @@ pub fn size_of(
     Ok(document)
 }
 
-/// Puts the number of workers into a document, with the settings for it. `more` adds to what is known without load; `members` are processes
-/// that take part, as far as they are known.
+/// Writes the number of workers and the settings for it into a document. `more` adds to the evidence known without
+/// load; `members` are the processes known to take part.
 pub fn advise_of(
     document: &mut SizeDocument,
     adapter: &dyn Adapter,
@@ -205,10 +205,10 @@ pub fn advise_of(
             })
             .into_iter()
             .collect();
-        // What memory allows nobody knows of a pool that has served nothing, and any other number would look like it.
+        // For a pool that has served nothing, the memory limit is unknown, and a number without it would be misleading.
         document.workers_advice = document.fits.and_then(|_| advise(&known));
     }
-    // Of a pool of event loops it is memory alone.
+    // For a pool of event loops, only memory limits the number.
     let by_memory = document.fits.map(|fits| fits.independent.max(1) * document.threads_per_worker);
     let number =
         document.workers_advice.as_ref().map(|advice| advice.number).or(by_memory.filter(|_| !has_workers(adapter)));
@@ -222,9 +222,9 @@ pub fn advise_of(
     document.suggested = document.profiles.get(Profile::Dedicated.name()).cloned().unwrap_or_default();
 }
 
-/// Which workers have served.
+/// Returns which workers have served requests.
 fn warm(adapter: &dyn Adapter, workers: &[ProcessMemory]) -> Vec<bool> {
-    // Event loops serve whatever comes; of threads each process has some that have and some that have not.
+    // Event loops serve any request, and a threaded process mixes threads that have served with others.
     if !has_workers(adapter) || adapter.knob(Role::ThreadsPerWorker).is_some() {
         return vec![true; workers.len()];
     }
@@ -257,8 +257,8 @@ fn summary(workers: &[ProcessMemory]) -> SizeWorkers {
     }
 }
 
-/// The memory that the group may use, and where the number comes from: what the user said, else what the machine or the
-/// tightest control group leaves it.
+/// Returns the memory that the group may use, and the source of the number: the user's, otherwise what the machine or
+/// the tightest control group leaves to the group.
 fn budget(given: Option<u64>, real: u64, master: i32, anonymous: u64) -> Result<(u64, String), LabError> {
     if let Some(bytes) = given {
         return Ok((bytes, "--memory".into()));
@@ -277,7 +277,7 @@ fn budget(given: Option<u64>, real: u64, master: i32, anonymous: u64) -> Result<
     for group in lastdrop_probe::cgroup::groups(master) {
         let (_, limit, inside) = group.read().memory();
         let Some(limit) = limit else { continue };
-        // Its page cache can be taken back; what other processes in it have for themselves cannot.
+        // The kernel can reclaim the group's page cache, but not the anonymous memory of other processes in it.
         let others = inside.unwrap_or(0).saturating_sub(anonymous);
         let reserve = (limit as f64 * PAGE_CACHE_SHARE) as u64;
         let left = limit.saturating_sub(others + reserve);
@@ -302,7 +302,7 @@ fn threads_per_worker(adapter: &dyn Adapter, effective: &Settings) -> u64 {
     adapter.value(Role::ThreadsPerWorker, effective).and_then(|s| s.count()).unwrap_or(1).max(1) as u64
 }
 
-/// Settings for a pool of `size` with the spares of a profile, where the server has spares.
+/// Returns the settings for a pool of `size`, with the spare workers of a profile if the server has such settings.
 fn suggest(adapter: &dyn Adapter, effective: &Settings, profile: Profile, size: u64) -> Settings {
     let size = size.min(adapter.knob(Role::PoolSize).map_or(size, Knob::most));
     let mut settings = adapter.pool_settings(size, effective);
@@ -310,7 +310,7 @@ fn suggest(adapter: &dyn Adapter, effective: &Settings, profile: Profile, size: 
     settings
 }
 
-/// The formulas with the numbers put in.
+/// Returns the formulas with their numbers.
 fn formulas(
     budget: u64,
     group: &[WorkerMemory],

@@ -1,4 +1,5 @@
-//! A matrix of named variants, settings, users, requests and URLs, the server started afresh before each row.
+//! Measures a matrix of named variants, settings, users, requests and URLs. The server is started fresh before each
+//! row.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,11 +23,11 @@ use crate::sweep_plan::{Cell, SweepPlan};
 use crate::trial::{TrialOrder, trial};
 use lastdrop_lab::lab::{Lab, LabError, random_u32};
 
-/// Runs every cell, once a round. The document comes back with the rows that were measured also when the user stops it;
-/// the servers are as they were found.
+/// Runs every cell once per round and restores the servers. If the user stops it, the document contains the rows
+/// measured so far.
 ///
 /// # Errors
-/// When a server cannot be brought back, or does not come up.
+/// When a server cannot be restored, or does not come up.
 pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> Result<SweepDocument, LabError> {
     let original = stack.as_ref().map(|s| s.original().settings.clone()).unwrap_or_default();
     let mut notes = stack.as_ref().map(|s| s.original().notes.clone()).unwrap_or_default();
@@ -36,7 +37,7 @@ pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> R
     let mut done = 0;
     let turns = (0..plan.rounds).flat_map(|round| {
         let mut order: Vec<usize> = (0..plan.cells.len()).collect();
-        // What drifts from round to round shall not always hit the same row.
+        // Shuffled, so that a drift over time does not always affect the same row.
         if plan.rounds > 1 {
             for i in (1..order.len()).rev() {
                 order.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
@@ -85,7 +86,7 @@ pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> R
     let mut rows: Vec<SweepRow> = measured.iter().filter_map(|rounds| together(rounds)).collect();
     let sorted_by = plan.sort.clone().unwrap_or_default();
     sort_rows(&mut rows, &sorted_by);
-    // How many requests a row made in its time is a result.
+    // The number of requests that a row made in a fixed time is a result, not a parameter.
     let counted = plan.cells.iter().any(|c| c.requests.is_some());
     let abbreviations = stack.as_ref().map(Stack::abbreviations).unwrap_or_default();
     let (varying, mut fixed) = split(&rows, counted, &abbreviations);
@@ -106,8 +107,8 @@ pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> R
     Ok(document)
 }
 
-/// One row of all its rounds: sums of counts, the geometric mean of the throughput with Student's interval of the
-/// logarithms, medians of the percentiles. None where no round was measured.
+/// Combines the rounds of a row: sums of counts, the geometric mean of the throughput with Student's interval of the
+/// logarithms, medians of the percentiles. None if no round was measured.
 fn together(rounds: &[SweepRow]) -> Option<SweepRow> {
     let mut row = rounds.last()?.clone();
     row.runs = rounds.iter().map(|r| r.run.clone()).filter(|id| !id.is_empty()).collect();
@@ -120,7 +121,7 @@ fn together(rounds: &[SweepRow]) -> Option<SweepRow> {
     row.avtime_us = if row.answered > 0 { weighted / row.answered as f64 } else { 0.0 };
     let middle = |of: fn(&SweepRow) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>());
     (row.p50_us, row.p99_us) = (middle(|r| r.p50_us), middle(|r| r.p99_us));
-    // Against one request a second the ratio is the throughput itself.
+    // The ratio to one request per second is the throughput itself.
     let pairs: Vec<(f64, f64)> = rounds.iter().map(|r| (1.0, r.rps)).collect();
     match ratio::paired(&pairs, 0.95) {
         Some(r) => (row.rps, row.rps_interval) = (r.ratio, Some([r.low, r.high])),
@@ -130,8 +131,8 @@ fn together(rounds: &[SweepRow]) -> Option<SweepRow> {
     Some(row)
 }
 
-/// Best first: throughput and completed requests from the highest, everything else from the lowest. Rows without numbers
-/// come last.
+/// Sorts the best row first: throughput and completed requests descending, everything else ascending. Rows without
+/// numbers come last.
 fn sort_rows(rows: &mut [SweepRow], by: &str) {
     let number = |r: &SweepRow| -> Option<f64> {
         Some(match by.to_ascii_lowercase().as_str() {
@@ -200,7 +201,7 @@ fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell:
             (Some(run), "no".into(), String::new())
         }
     };
-    // What was asked for, as the run keeps it.
+    // The requested URL and headers in the form in which the run stores them.
     let asked = KeptPlan::from(load);
     let mut row = row(cell, run.as_ref(), warmed, note);
     row.url = asked.url.in_full();
@@ -236,12 +237,12 @@ fn row(cell: &Cell, run: Option<&Run>, warmed: String, note: String) -> SweepRow
     }
 }
 
-/// Which parameters differ between rows, and the values of those that do not.
+/// Returns the parameters that differ between rows, and the values of those that do not.
 fn split(rows: &[SweepRow], counted: bool, first: &[(String, String)]) -> (Vec<String>, BTreeMap<String, Value>) {
     let mut varying = Vec::new();
     let mut fixed = BTreeMap::new();
     let named: BTreeSet<&String> = rows.iter().flat_map(|r| r.settings.keys()).collect();
-    // The columns of the field's tables come first, in their order: NR, NC, MC, MRPC.
+    // The usual columns of such tables come first, in their order: NR, NC, MC, MRPC.
     let mut settings: Vec<String> = named.into_iter().cloned().collect();
     settings.sort_by_key(|name| first.iter().position(|(f, _)| f == name).unwrap_or(first.len()));
     let mut column = |name: &str, value: &dyn Fn(&SweepRow) -> Value| {
@@ -264,7 +265,7 @@ fn split(rows: &[SweepRow], counted: bool, first: &[(String, String)]) -> (Vec<S
     }
     column("query_length", &|r| json!(r.query_length));
     column("header", &|r| json!(r.header));
-    // Queries that differ in nothing but their length are told apart by that.
+    // Queries that differ only in length are told apart by their length column.
     let base = |r: &SweepRow| {
         if r.query_length.is_some() { r.url.split('?').next().unwrap_or("").into() } else { r.url.clone() }
     };

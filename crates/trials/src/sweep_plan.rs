@@ -11,7 +11,7 @@ use lastdrop_model::{KeepAlive, Setting, Settings, Url};
 use lastdrop_server::{ServerError, ServerRef, Stack, check_called_apart};
 use serde::{Deserialize, Deserializer};
 
-/// A plan that cannot be used; the message has file, line and column where it is about a place.
+/// A plan that cannot be used; the message has file, line and column if it concerns a place in the file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {message}", path.display())]
 pub struct SweepPlanError {
@@ -37,7 +37,7 @@ impl<R: BoundRow> Few<BoundedValue<R>> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Not an untagged enum: what is wrong with a value would not be said.
+        // Not an untagged enum, which would hide what is wrong with a value.
         let list = match toml::Value::deserialize(deserializer)? {
             toml::Value::Array(list) if list.is_empty() => {
                 return Err(serde::de::Error::custom("a list needs a value"));
@@ -50,7 +50,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
     }
 }
 
-/// Values of settings by their names; a table's entries are those of a server: NAME.SETTING.
+/// Values of settings by name; the entries of a table are the settings of a server: NAME.SETTING.
 #[derive(Debug, Clone, Default)]
 struct SettingValues(BTreeMap<String, Few<Setting>>);
 
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for SettingValues {
     }
 }
 
-/// What a key of settings leads to: values, or settings whose names go on from it.
+/// The value of a key: settings values, or a table of settings whose names continue the key.
 enum Entry {
     Values(Few<Setting>),
     Table(BTreeMap<String, Entry>),
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
-/// What may stand at the top, for all series, and in a series.
+/// Keys that are allowed both at the top, for all series, and in a series.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Block {
@@ -105,7 +105,7 @@ struct Block {
     duration: Option<BoundedValue<row::Duration>>,
     /// The URL's query is filled up to this many characters.
     query_length: Option<Few<BoundedValue<row::QueryLength>>>,
-    /// Headers, `Name: value`, all of them in each request.
+    /// Headers, `Name: value`; each request has all of them.
     header: Option<Few<String>>,
     #[serde(default)]
     settings: SettingValues,
@@ -123,7 +123,7 @@ struct File {
     duration: Option<BoundedValue<row::Duration>>,
     query_length: Option<Few<BoundedValue<row::QueryLength>>>,
     header: Option<Few<String>>,
-    /// Every row is measured once a round, in an order that chance chooses anew.
+    /// Every row is measured once per round, in random order.
     rounds: Option<BoundedValue<row::Rounds>>,
     /// The column by which the table is sorted.
     sort: Option<String>,
@@ -131,12 +131,12 @@ struct File {
     timeout: Option<BoundedValue<row::Timeout>>,
     #[serde(default)]
     insecure: bool,
-    /// Rows have their pools whole, with all settings that follow from their sizes.
+    /// Rows also set everything that depends on the size of a pool.
     #[serde(default)]
     whole_pools: bool,
     threads: Option<BoundedValue<row::Threads>>,
     seed: Option<BoundedValue<row::Seed>>,
-    /// Load before measuring where recycling makes warming each worker impossible.
+    /// Duration of the warm-up load if recycling makes warming each worker impossible.
     warm_up: Option<BoundedValue<row::Pause>>,
     #[serde(default)]
     settings: SettingValues,
@@ -165,22 +165,22 @@ pub struct SweepPlan {
     pub timeout: Duration,
     /// Certificates of the server are not verified.
     pub insecure: bool,
-    /// With the size of a pool go those settings with which all of its workers are there from the start.
+    /// Together with the size of a pool, also set the settings with which all of its workers exist from the start.
     pub whole_pools: bool,
     pub threads: u32,
     pub seed: Option<u32>,
     pub warm_up: Duration,
     pub rounds: u32,
     pub sort: Option<String>,
-    /// Runs and documents are kept with their secrets.
+    /// Runs and documents are stored with their secrets.
     pub keep_secrets: bool,
 }
 
 impl SweepPlan {
-    /// Can the table be sorted as the plan wants it?
+    /// Checks that the table can be sorted as the plan wants.
     ///
     /// # Errors
-    /// With the columns that there are.
+    /// With the columns that exist.
     pub fn check_sort(&self) -> Result<(), String> {
         let Some(sort) = &self.sort else { return Ok(()) };
         let mut columns: Vec<&str> = SORTABLE.to_vec();
@@ -195,10 +195,10 @@ impl SweepPlan {
 }
 
 impl SweepPlan {
-    /// Checks the settings by the servers that they are of, and gives them the names that they have there.
+    /// Checks the settings against their servers, and gives them the names used there.
     ///
     /// # Errors
-    /// With the setting that none of them has, or the value that it cannot take.
+    /// With a setting that no server has, or a value that it cannot take.
     pub fn settle_names(&mut self, stack: &Stack) -> Result<(), ServerError> {
         for cell in &mut self.cells {
             cell.settings = stack.settings(&cell.settings)?;
@@ -211,7 +211,7 @@ impl SweepPlan {
     }
 }
 
-/// Columns that every table can be sorted by.
+/// Columns by which every table can be sorted.
 pub const SORTABLE: [&str; 10] =
     ["name", "url", "query_length", "users", "requests", "avtime", "completed", "failed", "rps", "p99"];
 
@@ -219,10 +219,10 @@ pub const SORTABLE: [&str; 10] =
 const MOST_CELLS: usize = 10_000;
 
 impl SweepPlan {
-    /// Reads a plan file. The configuration in `server` is relative to the file's folder.
+    /// Reads a plan file. The configuration path in `server` is relative to the file's folder.
     ///
     /// # Errors
-    /// When it cannot be read or says something that cannot be done.
+    /// When it cannot be read or is not a valid plan.
     pub fn read(path: &Path) -> Result<SweepPlan, SweepPlanError> {
         let error = |message: String| SweepPlanError { path: path.to_path_buf(), message };
         let text = lastdrop_load::files::read_text(path).map_err(|e| error(e.to_string()))?;
@@ -235,7 +235,7 @@ impl SweepPlan {
         let named = file.server.as_ref().map_or_else(Vec::new, Few::list);
         let mut servers = named.iter().map(|name| name.parse()).collect::<Result<Vec<ServerRef>, _>>()?;
         check_called_apart(&servers)?;
-        // Of a server on another machine it is a path there.
+        // For a server on another machine it is a path there.
         let here = servers.iter_mut().filter(|s| !s.is_elsewhere());
         for config in here.filter_map(|s| s.config.as_mut()) {
             *config = folder.join(&*config);
@@ -278,7 +278,7 @@ impl SweepPlan {
     }
 }
 
-/// The URL with a query of so many characters: its own, filled up with letters, or with one made of them.
+/// Returns the URL with a query of this many characters: its own query filled up with letters, or a new one.
 fn with_query(url: &Url, length: u32) -> Url {
     let mut url = url.clone();
     let length = length as usize;
@@ -294,7 +294,7 @@ fn with_query(url: &Url, length: u32) -> Url {
     url
 }
 
-/// Every combination of a series, the settings varying slowest.
+/// Returns every combination of a series; the settings vary slowest.
 fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
     let urls = series.url.as_ref().or(top.url.as_ref()).ok_or("it has no url")?.list();
     let users = series.users.as_ref().or(top.users.as_ref()).map_or(vec![10], Few::numbers);

@@ -1,4 +1,4 @@
-//! One measurement of a server with some settings: started afresh, warmed, loaded, judged.
+//! Measures a server with some settings once: start it fresh, warm up, load, judge.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use crate::size::real_memory;
 use lastdrop_lab::warm::{WarmUpMethod, complete_pool, warm_each, warmth};
 use lastdrop_lab::{Lab, LabError, Observer};
 
-/// What a trial is to be.
+/// The definition of a trial.
 #[derive(Debug, Clone)]
 pub struct TrialOrder<'a> {
-    /// The load; its measured phase alone.
+    /// The load; only its measured phase is used.
     pub plan: &'a Plan,
     pub settings: Settings,
     pub label: String,
     pub role: &'a str,
-    /// Load before the measurement where workers are recycled too fast to be warmed one by one.
+    /// Warm-up load if workers are recycled too fast to be warmed one by one.
     pub recycling_warm_up: Duration,
-    /// Load before the measurement in any other case; zero is none.
+    /// Load before the measurement in all other cases; zero is none.
     pub settling: Duration,
-    /// Most memory that the group may use, bytes.
+    /// Most memory that the group may use, in bytes.
     pub budget: Option<u64>,
-    /// Requests without an answer up to this share do not spoil the trial.
+    /// Share of requests that may go unanswered in a valid trial.
     pub most_unanswered: f64,
-    /// It ends early where this is out of reach.
+    /// The trial ends early if this is out of reach.
     pub bar: Option<Bar>,
 }
 
-/// A trial and the run that it rests on; without a run when the settings were refused.
+/// A trial and its run; no run if the settings were refused.
 #[derive(Debug)]
 pub struct Measured {
     pub trial: Trial,
@@ -42,7 +42,8 @@ pub struct Measured {
 /// Starts the servers with the settings and measures them.
 ///
 /// # Errors
-/// When the experiment cannot go on: the user stopped it, or a server does not come back. Settings that one refuses are a trial that does not count.
+/// When the experiment cannot go on: the user stopped it, or a server does not come back. Refused settings give a trial
+/// that does not count.
 pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Result<Measured, LabError> {
     let mut trial = order.begun();
     let Some(settling) = start(lab, stack, order, &mut trial)? else { return Ok(Measured { trial, run: None }) };
@@ -70,7 +71,7 @@ pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Re
 }
 
 impl TrialOrder<'_> {
-    /// A trial of which nothing is known yet.
+    /// Returns a trial without results.
     pub(crate) fn begun(&self) -> Trial {
         Trial {
             settings: self.settings.clone(),
@@ -91,8 +92,8 @@ impl TrialOrder<'_> {
     }
 }
 
-/// Starts the servers with the settings, and warms their workers; says how much load is to come before what is measured. None where
-/// the settings are refused, with the reason in the trial.
+/// Starts the servers with the settings and warms up their workers. Returns how long to load them before measuring.
+/// None if the settings are refused; the trial has the reason.
 ///
 /// # Errors
 /// As [`trial`].
@@ -131,7 +132,7 @@ pub(crate) fn start(
     }))
 }
 
-/// Real memory of the pool, bytes.
+/// Returns the real memory of the pool in bytes.
 pub(crate) fn memory(stack: &Stack) -> Option<u64> {
     let pool = stack.pool()?;
     match pool.session() {
@@ -140,12 +141,12 @@ pub(crate) fn memory(stack: &Stack) -> Option<u64> {
     }
 }
 
-/// The status that the healthy server gives.
+/// Returns the status of the healthy server's response.
 pub(crate) fn expected_status(stack: &Stack) -> u16 {
     stack.health().map_or(200, |h| h.status)
 }
 
-/// Share of the answers with the status that the healthy server gives.
+/// Returns the share of responses with the healthy server's status.
 fn good_share(phase: &PhaseReport, expected: u16) -> f64 {
     match phase.requests.answered {
         0 => 0.0,
@@ -153,8 +154,8 @@ fn good_share(phase: &PhaseReport, expected: u16) -> f64 {
     }
 }
 
-/// Takes over what a run has measured. Good answers a second: those with the status that the healthy server gives, before the
-/// end of the phase.
+/// Copies the measurements of a run into a trial. Its objective is good responses per second: those with the healthy
+/// server's status before the end of the phase.
 pub(crate) fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOrder<'_>) {
     trial.run.clone_from(&run.id);
     let Some(phase) = run.measured() else {
@@ -173,7 +174,7 @@ pub(crate) fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOr
     trial.valid = trial.why.is_empty();
 }
 
-/// Why a run says nothing for the settings that it was made with.
+/// Returns why a run says nothing about its settings.
 pub(crate) fn spoiled(run: &Run, phase: &PhaseReport, expected: u16, order: &TrialOrder<'_>) -> Option<String> {
     let good = good_share(phase, expected);
     if run.validity.verdict == Verdict::Invalid {
@@ -187,15 +188,15 @@ pub(crate) fn spoiled(run: &Run, phase: &PhaseReport, expected: u16, order: &Tri
     }
 }
 
-/// The objectives that a run misses, in words; empty when there is none.
+/// Describes the objectives that a run misses; empty if there are none.
 fn missed(plan: &Plan, run: &Run) -> String {
     let judged = lastdrop_analyze::objective::judge(&plan.objectives, plan, &run.phases, run.server.as_ref());
     let missed = judged.iter().filter(|j| !j.met).map(|j| format!("{} is missed: {}", j.objective, j.seen));
     missed.collect::<Vec<_>>().join("; ")
 }
 
-/// About how many requests a plan makes: for -d it is not known, and 2000 a second is a lot for a server whose pool
-/// matters.
+/// Estimates how many requests a plan makes. With a duration it is unknown; 2000 per second is a lot for a server whose
+/// pool matters.
 fn expected_requests(plan: &Plan) -> u64 {
     plan.phases.iter().map(|p| p.requests.or(p.duration.map(|d| (d.as_secs_f64() * 2000.0) as u64)).unwrap_or(0)).sum()
 }

@@ -1,6 +1,8 @@
-//! What the number of workers follows from, gathered on this machine: ceilings of a pool, and what a request takes of it under load.
+//! Gathers on this machine what determines the number of workers: ceilings of a pool, and the cost of a request under
+//! load.
 //!
-//! [`lastdrop_analyze::workers::advise`] makes the number of it, the same for `size`, `size --fit`, `doctor` and `tune`.
+//! [`lastdrop_analyze::workers::advise`] computes the number from it, in the same way for `size`, `size --fit`,
+//! `doctor` and `tune`.
 
 use std::time::Duration;
 
@@ -14,31 +16,32 @@ use lastdrop_probe::database::connection_limit;
 use lastdrop_probe::{cgroup, group, process};
 use lastdrop_server::Adapter;
 
-/// One user asks so many times, for at most so long, to see what a request takes when nothing is in its way.
+/// Requests of a single user, and their longest duration, to measure a request that nothing delays.
 const ALONE_REQUESTS: u64 = 40;
 const ALONE_TIME: Duration = Duration::from_secs(3);
-/// A request that waits for a processor holds its worker, too. Where other programs take this share of the processors meanwhile, the one
-/// user asks again, and the shortest mean counts: on a busy machine the same page seemed to want 7 to 35 workers.
+/// A request that waits for a processor also occupies its worker. If other programs use this share of the processors
+/// meanwhile, the single user is measured again, up to `MOST_ALONE` times, and the shortest mean counts. On a busy machine
+/// the same page seemed to need 7 to 35 workers.
 const BUSY_MACHINE: f64 = 0.1;
 const MOST_ALONE: u32 = 3;
-/// Then so many users for each processor ask for so long: what a request costs when processors are in use.
+/// Users per processor, and the duration of their load, to measure the cost of a request when processors are busy.
 const USERS_A_CORE: f64 = 2.0;
 const LOAD_TIME: Duration = Duration::from_secs(3);
-/// Files that a worker process has open beside those of requests: logs, listeners, libraries.
+/// Files that a worker process has open besides those of requests: logs, listeners, libraries.
 const OWN_FILES: u64 = 32;
-/// A request has a connection of its client open, and one to what is behind.
+/// Each request has a client connection and one to a backend open.
 const FILES_A_REQUEST: u64 = 2;
-/// Servers whose pool is of event loops: how many there are says nothing of how many requests are at work.
+/// Servers whose pool consists of event loops: their number says nothing about the number of concurrent requests.
 const LOOPS: &[&str] = &["nginx", "haproxy", "lighttpd", "caddy", "node"];
 
-/// Does each of its workers (or threads) serve one request at a time, and can their number be set?
+/// Returns true if each worker (or thread) serves one request at a time, and their number can be set.
 #[must_use]
 pub fn has_workers(adapter: &dyn Adapter) -> bool {
     adapter.knob(Role::PoolSize).is_some() && !LOOPS.contains(&adapter.facts().kind.name)
 }
 
-/// What is known of a pool without load: its ceilings, and what its settings say. `size` has what memory allows. `members` are processes
-/// that are known to take part, a database among them.
+/// Collects what is known about a pool without load: its ceilings, and its settings. `size` has the memory limit.
+/// `members` are processes known to take part, such as a database.
 #[must_use]
 pub fn evidence(adapter: &dyn Adapter, settings: &Settings, size: &SizeDocument, members: &[i32]) -> WorkersEvidence {
     let master = adapter.facts().birth.pid;
@@ -79,8 +82,8 @@ pub fn evidence(adapter: &dyn Adapter, settings: &Settings, size: &SizeDocument,
     }
 }
 
-/// Modules of applications that live in the worker and want a process for each request: mod_php bears no threads in the builds that people
-/// have, mod_perl only with care.
+/// Returns the application modules that run inside the worker and need a process per request. mod_php is not
+/// thread-safe in common builds, mod_perl only with care.
 #[must_use]
 pub fn embedded(master: i32) -> Vec<String> {
     ["libphp", "mod_perl", "mod_php"]
@@ -90,11 +93,11 @@ pub fn embedded(master: i32) -> Vec<String> {
         .collect()
 }
 
-/// What a request takes, measured: one user alone, then some for each processor. None where nothing was answered, or the server's processor
-/// time may not be read.
+/// Measures the cost of a request: with one user alone, then with some users per processor. None if no request got a
+/// response, or the server's processor time may not be read.
 ///
 /// # Errors
-/// When no load can be put on, or the user stops it.
+/// When no load can be generated, or the user stops it.
 pub fn request_cost(lab: &mut Lab<'_>, plan: &Plan, cores: f64) -> Result<Option<RequestCost>, LabError> {
     let mut put_on = |users: u32, requests: Option<u64>, time: Duration, label: &str| {
         let mut plan = plan.clone();
@@ -132,7 +135,7 @@ fn on_busy_machine(run: &Run) -> bool {
     g.others_cores.unwrap_or(0.0) / (g.processors.max(1) as f64) + stolen >= BUSY_MACHINE
 }
 
-/// Processors that a server may use.
+/// Returns the processors that a server may use.
 #[must_use]
 pub fn cores(master: i32) -> f64 {
     let allowed = process::affinity(master).len().max(1) as f64;
@@ -140,10 +143,11 @@ pub fn cores(master: i32) -> f64 {
     limits.fold(allowed, f64::min)
 }
 
-/// The database that the workers talk to, where it runs here and has a limit: its connections less those that it keeps for administrators
-/// and those of single programs, in equal parts for all pools that are connected to it.
+/// Returns the limit set by the workers' database, if it runs on this machine and has one. Connections reserved for
+/// administrators and those of single programs are subtracted; the rest is divided equally among the pools connected to
+/// it.
 fn database(master: i32, members: &[i32]) -> Option<WorkersCeiling> {
-    // Whoever has connections now, and who is known from a run.
+    // Programs connected now, and those known from a run.
     let mut chain = Chain::of_server(master);
     chain.look(None);
     let all: Vec<i32> = chain.members().into_iter().chain(members.iter().copied()).collect();
@@ -172,14 +176,14 @@ fn database(master: i32, members: &[i32]) -> Option<WorkersCeiling> {
     Some(WorkersCeiling { by: "database".into(), number: usable / pools, reason })
 }
 
-/// How many more processes its control groups allow.
+/// Returns the limit set by the control groups' number of tasks.
 fn tasks(master: i32, processes: u64, threads: u64) -> Option<WorkersCeiling> {
     let looks = cgroup::groups(master).into_iter().filter_map(|g| {
         let (tasks, limit) = g.read().tasks()?;
         Some((limit.saturating_sub(tasks), limit, g.path.clone()))
     });
     let (left, limit, path) = looks.min_by_key(|(left, ..)| *left)?;
-    // A process of threads has two of its own.
+    // A threaded process has two threads of its own.
     let each = if threads > 1 { threads + 2 } else { 1 };
     Some(WorkersCeiling {
         by: "tasks".into(),
@@ -188,7 +192,8 @@ fn tasks(master: i32, processes: u64, threads: u64) -> Option<WorkersCeiling> {
     })
 }
 
-/// Requests that a process of threads has files for. A process of one thread has enough for its one request.
+/// Returns how many requests a threaded process has files for. A single-threaded process has enough for its one
+/// request.
 fn descriptors(master: i32, threads: u64) -> Option<WorkersCeiling> {
     if threads <= 1 {
         return None;

@@ -1,7 +1,7 @@
-//! What a tune has measured so far, on disk after each trial, so that one that was killed goes on with no trial lost.
+//! Stores the trials of a tune on disk, one by one, so that a killed tune resumes without losing any.
 //!
-//! The search is decided by its seed and by what was measured: one that is given the same values asks for the same trials in
-//! the same order. Going on is therefore beginning anew with answers that are known.
+//! The search depends only on its seed and on what was measured: with the same values it asks for the same trials in
+//! the same order. Resuming therefore means starting again with known results.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -20,14 +20,14 @@ use sha2::{Digest, Sha256};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Head {
     schema: String,
-    /// Of the servers, the load, and what was asked for; a diary of anything else does not help.
+    /// Fingerprint of the servers, the load and the options; a checkpoint of anything else is useless.
     order: String,
     seed: u64,
     #[serde(flatten)]
     hints: Hints,
 }
 
-/// What was known before the search: it decides what is tried, and what first.
+/// What was known before the search, which decides what is tried and what comes first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Hints {
     #[serde(default)]
@@ -40,7 +40,7 @@ pub(super) struct Hints {
 
 const SCHEMA: &str = "lastdrop.tune-diary/1";
 
-/// Where a diary is, and whether it is gone on with.
+/// Where the checkpoint is, and whether to resume from it.
 #[derive(Debug, Clone)]
 pub struct DiaryOrder {
     pub folder: PathBuf,
@@ -50,15 +50,15 @@ pub struct DiaryOrder {
 #[derive(Debug, Default)]
 pub(super) struct Diary {
     file: Option<(PathBuf, File)>,
-    /// Trials of the one that is gone on with, the next first.
+    /// Trials of the tune that is resumed, the next one first.
     known: VecDeque<Trial>,
-    /// How many of them were not measured again.
+    /// How many of them were reused instead of measured.
     pub used: usize,
     /// Why nothing more is written.
     pub trouble: Option<String>,
 }
 
-/// A digest as hexadecimal digits.
+/// Returns a digest as hexadecimal digits.
 pub(super) fn digest(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
@@ -66,13 +66,13 @@ pub(super) fn digest(text: &str) -> String {
     })
 }
 
-/// A longer diary is none of ours.
+/// A longer file is not ours.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Head and trials of a file; a last line that is torn is as if it had not been written. None where there is no diary.
+/// Reads the header and the trials of a file; an incomplete last line is ignored. None if there is no checkpoint.
 ///
 /// # Errors
-/// When another user may have written it: it decides which settings are tried and which are left in force.
+/// When another user may have written it: the file decides which settings are tried and which remain in force.
 fn read(path: &Path) -> Result<Option<(Head, Vec<Trial>)>, FileError> {
     let text = match TrustedFile::open(path).and_then(|file| file.read(MOST_BYTES)) {
         Err(FileError::Io { .. }) => return Ok(None),
@@ -85,10 +85,10 @@ fn read(path: &Path) -> Result<Option<(Head, Vec<Trial>)>, FileError> {
 }
 
 impl Diary {
-    /// Opens the diary of a tune of `server`; gives it with the seed and the hints that the tune has.
+    /// Opens the checkpoint of a tune of `server`; returns it with the seed and the hints of the tune.
     ///
     /// # Errors
-    /// When there is nothing to go on with.
+    /// When there is nothing to resume.
     pub fn open(
         order: &DiaryOrder,
         server: &str,
@@ -125,8 +125,8 @@ impl Diary {
         Ok((diary, seed, head.hints))
     }
 
-    /// The result of a trial that was measured before the kill. One that is not the next of those ends them: something is
-    /// different now.
+    /// Returns the result of a trial that was measured before the kill. If the next stored trial is another one,
+    /// something has changed, and the rest is dropped.
     pub fn recall(&mut self, is_the_same: impl Fn(&Trial) -> bool) -> Option<Trial> {
         let next = self.known.pop_front()?;
         if is_the_same(&next) {
@@ -145,10 +145,10 @@ impl Diary {
         }
     }
 
-    /// It came to its end: nothing is left to go on with.
+    /// Removes the file: the tune is complete.
     pub fn close(self) {
         if let Some((path, _)) = self.file {
-            // At worst it is there for a --resume that has nothing to do.
+            // At worst the file remains for a --resume that has nothing to do.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -161,7 +161,7 @@ fn append(file: &mut File, line: &impl Serialize) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Writes a new file with what is known, in place of the old one.
+/// Writes a new file with the known trials in place of the old one.
 fn begin(path: &Path, head: &Head, known: &[Trial]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -228,7 +228,7 @@ mod tests {
         }
         drop(diary);
         assert!(Diary::open(&order(true), "s", "another", 2, &none).is_err());
-        // A torn last line.
+        // An incomplete last line.
         let file = std::fs::read_dir(&place.0).expect("there").next().expect("one").expect("readable").path();
         let mut text = std::fs::read(&file).expect("text");
         text.truncate(text.len() - 9);

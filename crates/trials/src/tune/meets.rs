@@ -1,4 +1,4 @@
-//! The rate that the winner is said to meet: shown once more, on a fresh start, with a seed that no trial had.
+//! Confirms the rate that the winner is said to meet, on another fresh start, with a seed that no trial had.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::Tuning;
 use crate::rate::{Beginning, step_s};
 use lastdrop_lab::LabError;
 
-/// Samples beyond the percentile that the answer should rest on.
+/// Number of samples beyond the percentile that the result should rest on.
 const SAMPLES: f64 = 10.0;
-/// It is held for so many blocks, and for the samples no longer than this, seconds.
+/// The rate is held for this many blocks; to collect samples, at most for `LONGEST_S` seconds.
 const BLOCKS: u32 = 3;
 const LONGEST_S: f64 = 60.0;
-/// What is not met is lowered by this factor, and held again, so often.
+/// Factor by which a missed rate is lowered, and how often it is tried.
 const LOWER: f64 = 0.95;
 const TRIES: u32 = 6;
 
 impl Tuning<'_, '_> {
-    /// Holds the lowest of the rates that the winner came to in the race; one that is missed is lowered.
+    /// Holds the lowest rate that the winner reached in the race, and lowers it if it is missed.
     pub(super) fn show_rate(&mut self, settings: &Settings) -> Result<(), LabError> {
         self.lab.tell(&Event::Stage { stage: Stage::Hold });
         let lowest = self.document.race.iter().map(|pair| pair.best).fold(f64::INFINITY, f64::min);

@@ -1,4 +1,4 @@
-//! The memory that the best was expected to need before it was raced, beside what it needed then.
+//! Predicts the memory that the best settings need before the race, to be compared with what they used.
 
 use lastdrop_analyze::memory_model::fit_pool;
 use lastdrop_model::documents::{MemoryPrediction, SizeDocument, Trial};
@@ -6,7 +6,7 @@ use lastdrop_model::{Role, Setting, Settings};
 
 use super::Tuning;
 
-/// Workers of a pool with some settings, and the memory that so many were expected to need.
+/// The predicted memory for a number of workers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Foretold {
     workers: u64,
@@ -14,10 +14,10 @@ pub(super) struct Foretold {
 }
 
 impl Tuning<'_, '_> {
-    /// By a line through what pools of other sizes needed in the search; with too few of those, by the size of a worker as it was found.
-    /// None where the pool has no size that is known.
+    /// Predicts from a line through the memory of other pool sizes in the search; with too few of those, from the size
+    /// of a worker at the start. None if the pool has no known size.
     pub(super) fn foretell<Pool>(&self, sizes: &[(Pool, SizeDocument)], settings: &Settings) -> Option<Foretold> {
-        // Sizes are in the order of the pools; their masters have been others since.
+        // `sizes` is in the order of the pools; their masters have changed since.
         let ((name, ..), (_, size)) = (self.stack.knobs(Role::PoolSize).into_iter().next()?, sizes.first()?);
         let present = self.stack.original().settings.get(&name).and_then(Setting::count);
         let workers = |settings: &Settings| {
@@ -37,7 +37,7 @@ impl Tuning<'_, '_> {
         Some(Foretold { workers: wanted, bytes: bytes(&others, size, wanted) })
     }
 
-    /// Puts beside what was foretold what the best used in the race.
+    /// Records the prediction with the memory that the best settings used in the race.
     pub(super) fn compare_memory(&mut self, foretold: Foretold, settings: &Settings) {
         let races = self.document.trials.iter().filter(|t| t.role == "race" && t.settings == *settings);
         let used: Vec<u64> = races.filter_map(|t| t.real_memory_bytes).collect();

@@ -1,4 +1,5 @@
-//! From a server as it is to settings that are proven better: baseline, search, race, verdict, and everything back.
+//! Tunes a server: baseline, search, race, verdict, and everything restored. The result are settings that are proven
+//! better.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -43,80 +44,82 @@ use self::visits::Whose;
 /// What to tune for.
 #[derive(Debug, Clone)]
 pub struct TuneOrder {
-    /// The load of one block; its measured phase alone. A trial that misses one of its objectives does not count. With most throughput as the
-    /// goal and users that wait for their answers, each trial searches the highest rate that meets the objectives.
+    /// The load of one block; only its measured phase is used. A trial that misses one of its objectives does not
+    /// count. With throughput as the goal and closed-loop users, each trial searches the highest rate that meets the
+    /// objectives.
     pub plan: Plan,
     pub goal: Goal,
     pub memory: Option<u64>,
     pub keep: bool,
-    /// How long servers are watched after they were given the better settings, which are put back when it gets worse.
+    /// How long the servers are watched with the better settings, which are rolled back if things get worse.
     pub watch: Option<Duration>,
-    /// Visitors who use the servers meanwhile are judged by their own latency, and this is the load that is put on beside them; None:
-    /// none is.
+    /// Extra load while real users are the metric; None: no extra load.
     pub beside_visitors: Option<Plan>,
     pub wishes: Wishes,
-    /// What is tried first.
+    /// Settings that are tried first.
     pub proposals: Vec<Proposal>,
-    /// What was seen of the servers under the load before: settings that are worth trying for it are searched.
+    /// Observations of the servers under the load before the search: settings that may help are searched.
     pub clues: Vec<Clue>,
-    /// How many workers the pools should have by what was seen then.
+    /// Advised numbers of workers from the same observations.
     pub workers: Vec<WorkersAdvice>,
-    /// Only what would be tried is asked: nothing is changed and nothing measured.
+    /// Only report what would be tried: nothing is changed or measured.
     pub dry_run: bool,
-    /// Trials of the search and its finals, at most; a race follows.
+    /// Most trials of the search and its finals; a race follows.
     pub trials: u32,
-    /// No trial of the search begins after this.
+    /// No trial of the search begins after this time.
     pub time: Option<Duration>,
     pub seed: u64,
-    /// Where trials are written down as they are measured; None: nowhere.
+    /// Where trials are stored as they are measured; None: nowhere.
     pub diary: Option<DiaryOrder>,
     pub max_pairs: u32,
     /// The smallest gain worth a change (0.05 is 5 %).
     pub min_gain: f64,
     pub recycling_warm_up: Duration,
     pub settling: Duration,
-    /// Try what KeepAlive is worth to clients that keep their connections, where the load itself does not.
+    /// Also measure KeepAlive for clients that keep their connections, if the load itself does not.
     pub advise_keepalive: bool,
 }
 
-/// What a look at the servers as they are, under the load, has shown.
+/// Result of examining the servers with their present settings under the load.
 #[derive(Debug, Clone, Default)]
 pub struct FirstLook {
-    /// What it points to.
+    /// Findings that suggest settings.
     pub clues: Vec<Clue>,
-    /// How many workers each pool should have.
+    /// Advised number of workers of each pool.
     pub workers: Vec<WorkersAdvice>,
-    /// What else is worth a note.
+    /// Other notes.
     pub notes: Vec<String>,
 }
 
-/// Looks at the servers as they are, under the load.
+/// Examines the servers with their present settings under the load.
 pub type Before<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<FirstLook, LabError>;
 
-/// Says what holds servers back.
+/// Finds what limits the servers.
 pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<RemainingLimit, LabError>;
 
-/// Requests without an answer up to this share do not spoil a trial, or as many more than the baseline's.
+/// Share of unanswered requests that does not spoil a trial; if the baseline has more, the baseline's share plus a
+/// margin.
 const MOST_UNANSWERED: f64 = 0.01;
-/// What a trial is for that only shows about how much the server as it is can do.
+/// Role of a trial that only shows roughly what the server can do with its present settings.
 const PROBE: &str = "probe";
-/// Blocks get no longer than this by themselves.
+/// Blocks are lengthened automatically up to this.
 const LONGEST_BLOCK: Duration = Duration::from_secs(60);
-/// What a trial takes beside its load: servers that start or reload and are warmed.
+/// Time of a trial in addition to its load: servers restart or reload and are warmed up.
 const RESTART: Duration = Duration::from_secs(2);
-/// Finals have room for three where there are so many trials, and for two with half as many.
+/// With this many trials the finals have room for three settings, with half as many for two.
 const TRIALS_FOR_THREE: usize = 16;
 
-/// How long it is waited for visitors, and for how many.
+/// How long the tune waits for visitors, and for how many requests of theirs.
 const LOOK_FOR_VISITORS: Duration = Duration::from_secs(5);
 const SOME_VISITORS: u64 = 5;
 
-/// Tunes servers. Where `visitors` use them, in small steps that these judge. The document comes back in every case in which something was measured; the servers are as they were
-/// found, or keep the winner if that was asked for and proven. `before` looks at them for what is worth trying, unless an earlier tune
-/// that is gone on with has looked; `after` looks at them while they have the winner's settings.
+/// Tunes servers; if `visitors` use them, in small steps that are judged by the visitors' latency. Returns the document
+/// whenever something was measured. The servers are restored, or keep the winner if that was requested and proven.
+/// `before` examines them for settings worth trying, unless a resumed tune has done so. `after` examines them with the
+/// winner's settings.
 ///
 /// # Errors
-/// When a server cannot be brought back, or nothing could be measured at all.
+/// When a server cannot be restored, or nothing could be measured at all.
 pub fn tune(
     lab: &mut Lab<'_>,
     mut stack: Stack,
@@ -234,7 +237,8 @@ pub fn tune(
     Ok(document)
 }
 
-/// What would be refused is refused before any load is put on. A look that fails leaves the search without clues, which is no failure.
+/// Checks for refusals before any load is generated, then examines the servers. If the examination fails, the search
+/// goes on without clues.
 fn look_before(
     lab: &mut Lab<'_>,
     stack: &Stack,
@@ -269,32 +273,32 @@ struct Tuning<'a, 'b> {
     lab: &'a mut Lab<'b>,
     stack: &'a mut Stack,
     order: &'a TuneOrder,
-    /// The load of one block, as long as it has to be.
+    /// The load of one block, lengthened as needed.
     plan: Plan,
     seed: u64,
     document: &'a mut TuneDocument,
     diary: Diary,
-    /// How many workers each pool should have by the look before.
+    /// Advised number of workers of each pool from the examination.
     workers: Vec<WorkersAdvice>,
-    /// What a trial of the search has to be able to reach.
+    /// The best so far, which a trial of the search has to be able to reach.
     bar: Option<Bar>,
-    /// The visitors that it was judged by, with what they saw of the servers as they were.
+    /// Source of the user metric, with the visitors' metrics before the tune.
     visits: Option<Whose>,
 }
 
 impl TuneOrder {
-    /// Is each trial a search for the highest rate that meets the objectives?
+    /// Returns true if each trial searches the highest rate that meets the objectives.
     fn searches_rates(&self) -> bool {
         let closed = self.plan.phases.iter().all(|p| matches!(p.load, Load::Closed { .. }));
         closed && self.goal == Goal::Throughput && bounds_a_rate(&self.plan.objectives)
     }
 
-    /// The objectives in words.
+    /// Describes the objectives.
     fn objectives(&self) -> String {
         self.plan.objectives.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// What a ratio is a number of times of.
+    /// Describes what a ratio compares.
     fn times(&self) -> String {
         if self.searches_rates() {
             return format!("the rate that meets {}", self.objectives());
@@ -302,7 +306,7 @@ impl TuneOrder {
         self.goal.times().into()
     }
 
-    /// What decides which trials there are, but for the seed.
+    /// Returns a digest of everything that decides which trials there are, except the seed.
     fn fingerprint(&self, server: &str) -> String {
         let plan = Plan { seed: 0, ..self.plan.clone() };
         let what = (server, plan, self.goal, self.memory, &self.wishes, self.recycling_warm_up, self.settling);
@@ -312,7 +316,7 @@ impl TuneOrder {
 
 /// What is known before anything is tried.
 struct Ready {
-    /// How often workers fit into memory, by the place of their server in the stack.
+    /// Sizes of the pools by the index of their server in the stack.
     sizes: Vec<(usize, SizeDocument)>,
     wishes: Wishes,
     prepared: Prepared,
@@ -322,14 +326,14 @@ const NOTHING_TO_TRY: &str = "there was nothing to try: see beside each setting 
                               lastdrop knobs lists them";
 
 impl Tuning<'_, '_> {
-    /// By the visitors where there are some, else under a load of ours.
+    /// Tunes by the visitors' latency if there are visitors, otherwise under a load of ours.
     fn carry_out(&mut self, after: Option<After<'_>>, visitors: Option<Visitors>) -> Result<(), LabError> {
         self.stack.check_changeable()?;
         if self.order.dry_run {
             return self.only_plan(visitors.is_some());
         }
         let Some(mut visitors) = visitors else { return self.run(after) };
-        // Until here it was us who asked whether the servers are well.
+        // Requests until now include our own health checks.
         visitors.look();
         let (began, mut seen) = (Instant::now(), Experience::default());
         while seen.requests < SOME_VISITORS && began.elapsed() < LOOK_FOR_VISITORS {
@@ -347,22 +351,22 @@ impl Tuning<'_, '_> {
         self.run(after)
     }
 
-    /// Looks at the servers, and decides what is worth a trial; None where nothing fits, and the document says so.
+    /// Examines the servers and decides what is worth a trial. None if not even one worker fits; the document says so.
     fn ready(&mut self) -> Result<Option<Ready>, LabError> {
-        // What fits is of interest where there is a pool of which the size can be set.
+        // Sizes matter if a pool has a size that can be set.
         let mut sizes: Vec<(usize, SizeDocument)> = Vec::new();
         for (_, _, server) in self.stack.knobs(Role::PoolSize) {
             if sizes.iter().all(|(place, _)| *place != server.place()) {
                 let place = server.place();
                 let mut size = size_of_server(server, self.order.memory)?;
-                // What a worker that has served nothing takes says nothing of how many fit.
+                // The memory of a worker that has served nothing does not show how many fit.
                 if size.fits.is_none() {
                     warm_twice(&self.plan, size.workers.count as usize);
                     size = size_of_server(server, self.order.memory)?;
                 }
                 let called = self.stack.called(place).unwrap_or_default();
                 if let Some(need) = self.workers.iter().find(|w| w.server == called && w.need.is_some()) {
-                    // The need is the load's, the ceilings are those of this budget.
+                    // The need depends on the load, the ceilings on this budget.
                     let ceilings = size.workers_advice.as_ref().map(|advice| &advice.ceilings);
                     size.workers_advice = Some(capped(need.clone(), ceilings.unwrap_or(&need.ceilings).clone()));
                 }
@@ -408,7 +412,7 @@ impl Tuning<'_, '_> {
         Ok(Some(Ready { sizes, wishes, prepared }))
     }
 
-    /// Says what would be tried and how long that would take.
+    /// Reports what would be tried and how long that would take.
     fn only_plan(&mut self, by_visitors: bool) -> Result<(), LabError> {
         let Some(Ready { prepared, .. }) = self.ready()? else { return Ok(()) };
         let planned = if by_visitors { self.plan_steps() } else { self.plan_search(&prepared.space) };
@@ -418,17 +422,17 @@ impl Tuning<'_, '_> {
         Ok(())
     }
 
-    /// How long a trial takes, about: the longest that it may.
+    /// Estimates the duration of a trial: the longest it may take.
     fn trial_time(&self) -> Duration {
         let blocks = if self.order.searches_rates() { MOST_STEPS as u32 } else { 1 };
         RESTART + self.order.settling + self.block() * blocks
     }
 
-    /// What a search takes at most, with its finals and the race.
+    /// Returns the most trials and time that a search takes, with its finals and the race.
     fn plan_search(&self, space: &Space) -> TuneEstimate {
         let most = self.order.trials as usize;
         let trials = match space.all(most) {
-            // The server as it is is measured again now and then.
+            // The baseline is measured again now and then.
             Some(points) if points.len() <= 1 => 0,
             Some(points) => most.min(
                 points.len() + points.len() / search::BASELINE_EVERY + self.kept_for_finals() + self.kept_for_advice(),
@@ -442,7 +446,7 @@ impl Tuning<'_, '_> {
         TuneEstimate { trials: trials as u64, seconds: if trials == 0 { 0 } else { (search + race).as_secs() } }
     }
 
-    /// What steps beside visitors take at most.
+    /// Returns the most trials and time that steps under visitors take.
     fn plan_steps(&self) -> TuneEstimate {
         let step = self.block() * 2 * self.order.max_pairs;
         let steps = step * self.order.trials;
@@ -472,7 +476,7 @@ impl Tuning<'_, '_> {
         words
     }
 
-    /// Trials that are kept for the finals.
+    /// Returns the trials reserved for the finals.
     fn kept_for_finals(&self) -> usize {
         match self.order.trials as usize {
             n if n >= TRIALS_FOR_THREE => trials_of_finals(3),
@@ -481,20 +485,20 @@ impl Tuning<'_, '_> {
         }
     }
 
-    /// Trials that are kept to see what KeepAlive is worth.
+    /// Returns the trials reserved for measuring KeepAlive.
     fn kept_for_advice(&self) -> usize {
         let is_advised = self.order.advise_keepalive && self.plan.keepalive == KeepAlive::Off;
         let few = (self.order.trials as usize) < TRIALS_FOR_THREE / 2;
         if is_advised && !few && self.stack.knob(Role::KeepAlive).is_some() { search::ADVICE_TRIALS } else { 0 }
     }
 
-    /// Trials that are left of those that the user allows. Those of the race come after them.
+    /// Returns how many of the allowed trials are left. Trials of the race are not counted.
     fn trials_left(&self) -> usize {
         let done = self.document.trials.iter().filter(|t| t.role != "race").count();
         (self.order.trials as usize).saturating_sub(done)
     }
 
-    /// Why nothing but the server as it is was measured.
+    /// Explains why only the baseline was measured.
     fn nothing_tried(&self, space_is_empty: bool, elapsed: Duration) -> String {
         let each = self.trial_time();
         match self.order.time.filter(|time| elapsed >= *time) {
@@ -517,7 +521,7 @@ impl Tuning<'_, '_> {
     fn run(&mut self, after: Option<After<'_>>) -> Result<(), LabError> {
         let effective = self.stack.original().clone();
         let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
-        // Memory settles with the second request; before the first a worker shares nearly everything.
+        // Memory settles with the second request; before the first, a worker shares nearly everything.
         for _ in 0..2 {
             let _ = warm_each(&self.order.plan, pool.count_workers());
         }
@@ -558,7 +562,7 @@ impl Tuning<'_, '_> {
         }
     }
 
-    /// Has the servers looked at with the winner's settings. What is proven stays so where that fails.
+    /// Examines the servers with the winner's settings. If that fails, the proven result stands.
     fn look_after(&mut self, settings: &Settings, after: After<'_>) -> Result<(), LabError> {
         self.stack.apply(settings)?;
         match after(self.lab) {
@@ -580,7 +584,7 @@ impl Tuning<'_, '_> {
         self.measure_from(settings, role, plan, budget, beginning)
     }
 
-    /// The same, with where it begins to search the highest rate; None: it puts on the load as it is.
+    /// Like `measure`, with the start of the search for the highest rate; None measures the load as it is.
     fn measure_from(
         &mut self,
         settings: &Settings,
@@ -629,7 +633,7 @@ impl Tuning<'_, '_> {
         Ok(measured)
     }
 
-    /// Where a trial begins to search the highest rate; None for one that puts on the load as it is.
+    /// Returns where a trial begins to search the highest rate; None for a trial that measures the load as it is.
     fn beginning(&self, settings: &Settings, role: &str) -> Option<Beginning> {
         if !self.order.searches_rates() || !matches!(role, "baseline" | "search" | "final" | "race") {
             return None;
@@ -639,37 +643,37 @@ impl Tuning<'_, '_> {
         let best = self.document.trials.iter().filter(of).map(|t| t.objective).reduce(f64::max);
         let guess = self.document.trials.iter().find(|t| t.role == PROBE).map_or(1.0, |t| t.objective.max(1.0));
         Some(match (known, best) {
-            // Rates lie in steps: begun elsewhere each time, they come to the true one in the mean.
+            // Rates are found in steps. With a different start each time, their mean approaches the true rate.
             (Some(known), _) => Beginning::Known { rate: known.objective * self.dither() },
             (None, Some(rate)) if role == "search" => Beginning::Best { rate },
             _ => Beginning::Nothing { rate: guess },
         })
     }
 
-    /// A number near one, another one for each trial.
+    /// Returns a number near one that differs for each trial.
     fn dither(&self) -> f64 {
-        // The golden ratio's fractions spread evenly, however many there are.
+        // The fractional parts of multiples of the golden ratio are spread evenly, however many there are.
         let part = (self.document.trials.len() as f64 * 0.618_033_988_75 + self.seed as f64 * 0.1).fract();
         1.0 + 0.06 * (part - 0.5)
     }
 
-    /// Something is done otherwise than expected: told now, and in the document.
+    /// Reports a deviation from the plan now, and in the document.
     fn decided(&mut self, what: ExperimentDecision, reason: String) {
         self.lab.tell(&Event::Decided { what, reason: reason.as_str().into() });
         self.document.notes.push(reason);
     }
 
-    /// Share of requests that may have no answer.
+    /// Returns the share of requests that may go unanswered.
     fn most_unanswered(&self) -> f64 {
         if !self.order.searches_rates() {
             return MOST_UNANSWERED.max(self.baseline_unanswered() + 0.005);
         }
-        // Where the user says how many may go wrong, that is it.
+        // An error objective of the user takes precedence.
         let errors = self.plan.objectives.iter().filter(|o| o.class.is_none() && o.metric == Metric::Errors);
         errors.map(|o| o.limit).reduce(f64::max).unwrap_or(MOST_UNANSWERED)
     }
 
-    /// Share of requests without an answer that the server has as it is: others are not held to more.
+    /// Returns the share of unanswered requests in the baseline: other settings need not be better.
     fn baseline_unanswered(&self) -> f64 {
         let Some(t) = self.document.trials.iter().rev().find(|t| t.role == "baseline") else { return 1.0 };
         let answered = self.answers(t.objective) as f64;
@@ -680,7 +684,7 @@ impl Tuning<'_, '_> {
         self.plan.phases[0].duration.unwrap_or(LONGEST_BLOCK)
     }
 
-    /// Answers in a block at a rate.
+    /// Returns the responses in a block at a rate.
     fn answers(&self, rate: f64) -> u64 {
         (rate * self.block().as_secs_f64()).round() as u64
     }

@@ -1,4 +1,5 @@
-//! The race: the best of the search against the server as it is, in pairs of blocks on fresh starts, and what it proves.
+//! The race: the best settings of the search against the baseline, in pairs of blocks on fresh starts, and what it
+//! proves.
 
 use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_model::documents::{Pair, TuneVerdict, Winner};
@@ -14,10 +15,10 @@ use super::Tuning;
 use lastdrop_lab::LabError;
 
 pub(super) const MIN_PAIRS: usize = 4;
-/// Blocks that do not count are repeated this often.
+/// How many invalid blocks are repeated.
 const SPOILED_BLOCKS: usize = 3;
 
-/// A block of the server as it is and one of the best.
+/// A block of the baseline and one of the best settings.
 #[derive(Debug, Clone, Copy)]
 struct Blocks {
     baseline: Block,
@@ -30,20 +31,20 @@ struct Block {
     goodness: f64,
     answers: u64,
     p99_us: f64,
-    /// It met the objectives, and whatever else a trial has to.
+    /// The block met the objectives, and everything else required of a trial.
     valid: bool,
 }
 
 impl Tuning<'_, '_> {
     pub(super) fn race(&mut self, settings: &Settings, effective: &EffectiveSettings) -> Result<(), LabError> {
         self.lab.tell(&Event::Stage { stage: Stage::Race });
-        // Pairs that do not count are among those that are measured at most.
+        // Invalid pairs count towards the maximum number of pairs.
         let race = |spoiled: usize| Race {
             min_pairs: MIN_PAIRS,
             max_pairs: (self.order.max_pairs as usize).saturating_sub(spoiled).max(MIN_PAIRS),
             worth: 1.0 + self.order.min_gain,
         };
-        // What was best in one order of requests and pauses has to be so in another.
+        // With another seed: the best must also win with another order of requests and pauses.
         let plan = Plan { seed: self.seed.wrapping_add(1), ..self.plan.clone() };
         let goal = self.order.goal;
         let (mut blocks, mut spoiled) = (Vec::new(), 0);
@@ -73,7 +74,7 @@ impl Tuning<'_, '_> {
                 };
             }
             let [baseline, best] = pair;
-            // A baseline that answers nothing is a result; a winner that does not count is none.
+            // A baseline without responses is a result; an invalid block of the winner is not.
             if !best.valid {
                 spoiled += 1;
                 if spoiled > SPOILED_BLOCKS {
@@ -178,7 +179,7 @@ impl Tuning<'_, '_> {
     }
 }
 
-/// Lines that go, with where they stand, and lines that come.
+/// Returns the removed lines, each with its source, and the added lines.
 pub(super) fn diff(settings: &Settings, effective: &EffectiveSettings) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in settings {
@@ -191,7 +192,7 @@ pub(super) fn diff(settings: &Settings, effective: &EffectiveSettings) -> Vec<St
     lines
 }
 
-/// In no block did the server as it is count, and the best in all.
+/// Returns true if all blocks of the best are valid and none of the baseline.
 fn only_best_counts(blocks: &[Blocks]) -> bool {
     !blocks.is_empty() && blocks.iter().all(|b| b.best.valid && !b.baseline.valid)
 }

@@ -1,4 +1,4 @@
-//! The search: trials of what promises most, until nothing does or the budget is used up.
+//! The search: tries the most promising settings until none is promising, or the budget is used up.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,25 +19,25 @@ use crate::bar::Bar;
 use crate::trial::Measured;
 use lastdrop_lab::LabError;
 
-/// A search is over when the next trial promises less than this (natural logarithm).
+/// A search ends when the next trial promises less than this (natural logarithm).
 const WORTH: f64 = 0.0002;
-/// What is taken for the noise of a trial (standard deviation of the logarithm) before there are measurements of it, and for how
-/// many of these it counts.
+/// Assumed noise of a trial (standard deviation of the logarithm) before it is measured, and the number of measurements
+/// that the assumption counts as.
 const NOISE: f64 = 0.05;
 const NOISE_COUNTS: f64 = 2.0;
-/// How much longer a block without an answer gets.
+/// Factor by which a block without any response is lengthened.
 const LONGER: f64 = 10.0;
-/// The order of requests in the last trials.
+/// Offset of the seed in the finals.
 const FINAL_SEED: u64 = 1000;
-/// By how much a trial that does not count is behind (natural logarithm).
+/// Penalty of an invalid final trial (natural logarithm).
 const OUT: f64 = 1.0;
-/// Trials that show what KeepAlive is worth.
+/// Trials that measure KeepAlive.
 pub(super) const ADVICE_TRIALS: usize = 2;
-/// The server as it is is measured once more after so many trials.
+/// The baseline is measured again after this many trials.
 pub(super) const BASELINE_EVERY: usize = 8;
 
 impl Tuning<'_, '_> {
-    /// The settings to race against the server as it is.
+    /// Returns the settings to race against the baseline.
     pub(super) fn search(
         &mut self,
         prepared: Prepared,
@@ -63,7 +63,7 @@ impl Tuning<'_, '_> {
                 settings.extend(fixed.clone());
             }
             let settings = self.stack.complete(&settings)?;
-            // Another point comes to the same, such as the present pool size.
+            // Another point gives the same settings, such as the present pool size.
             if let Some(known) = measured_as.get(&settings).filter(|_| !is_start) {
                 history.trials.push((point, *known));
                 continue;
@@ -109,13 +109,12 @@ impl Tuning<'_, '_> {
         Ok(Some(settings))
     }
 
-    /// May another trial begin?
+    /// Returns true if another trial may begin.
     fn has_time(&self, began: Instant) -> bool {
         self.order.time.is_none_or(|time| began.elapsed() < time)
     }
 
-    /// Tells who is ahead of the server as it is. The best of many is the luckiest of them, too: what it is worth is for the
-    /// race to say.
+    /// Reports which settings lead the baseline. The best of many is partly the luckiest; the race shows its real gain.
     fn tell_lead(&mut self, space: &Space, history: &History, start: &Point) {
         let values = |of: &Point| -> Vec<f64> {
             history.trials.iter().filter(|(point, _)| point == of).filter_map(|(_, value)| *value).collect()
@@ -141,14 +140,16 @@ impl Tuning<'_, '_> {
         self.lab.tell(&Event::Leading { lead });
     }
 
-    /// What a trial has to be able to reach: the best mean so far, where good answers a second are what counts.
+    /// Returns the best mean so far, which a trial has to be able to reach; only if good responses per second are the
+    /// goal.
     fn bar_of(&self, history: &History) -> Option<Bar> {
         let counts = self.order.goal == Goal::Throughput && !self.order.searches_rates();
         let best = history.points().into_iter().filter_map(|p| Some(history.mean(p)?.0)).reduce(f64::max)?;
         counts.then(|| Bar { best_rps: best.exp(), noise: history.noise, block_s: self.block().as_secs_f64() })
     }
 
-    /// Of those that trials cannot tell apart some are measured again in another order of requests, each on a fresh start.
+    /// Measures again some of the settings that trials cannot tell apart, in another order of requests, each on a fresh
+    /// start.
     fn finals(
         &mut self,
         space: &Space,
@@ -160,7 +161,7 @@ impl Tuning<'_, '_> {
     ) -> Result<Option<Point>, LabError> {
         let mut ranked = strategy.ranked(space, history);
         ranked.retain(|p| *p != space.start() && !left.cut_short.contains(p));
-        // What comes to the same is one finalist.
+        // Points with the same settings are one finalist.
         let mut seen = Vec::new();
         ranked.retain(|p| {
             let settings = self.stack.complete(&space.settings(p)).unwrap_or_default();
@@ -178,7 +179,7 @@ impl Tuning<'_, '_> {
             let trial = self.measure(&settings, "final", &plan, budget)?.trial;
             let measure = self.order.goal.measure(&trial).filter(|m| trial.valid && *m > 0.0);
             let value = measure.map(|m| self.order.goal.goodness(m).ln());
-            // One that does not count is out.
+            // An invalid trial puts its settings out.
             let out = || history.mean(&point).map(|(mean, _)| mean - OUT);
             let value = value.or_else(out);
             history.trials.push((point, value));
@@ -186,7 +187,7 @@ impl Tuning<'_, '_> {
         Ok(finals.winner().cloned())
     }
 
-    /// A small pool looks best under a load from next door, which has no slow clients.
+    /// Warns about a small pool: it looks best under a load from nearby, which has no slow clients.
     fn say_room(&mut self, space: &Space, point: &Point) {
         let room = ROOM * self.stack.pool().map_or(1, Server::cores);
         let pools = self.stack.knobs(Role::PoolSize);
@@ -201,8 +202,8 @@ impl Tuning<'_, '_> {
         ));
     }
 
-    /// The server as it is, whatever memory it uses: it is what it is. With the first of these measurements blocks become
-    /// as long as it takes for enough answers.
+    /// Measures the server with its present settings, without a memory limit. The first of these measurements lengthens
+    /// blocks until they have enough responses.
     fn baseline(&mut self) -> Result<Measured, LabError> {
         let first = self.document.baseline.is_none();
         if self.order.searches_rates() {
@@ -220,7 +221,7 @@ impl Tuning<'_, '_> {
         }
     }
 
-    /// Measures the server as it is until a block has enough answers, and makes all blocks as long.
+    /// Measures the server with its present settings until a block has enough responses, and makes all blocks as long.
     fn long_enough(&mut self, role: &str, plan: &Plan) -> Result<Measured, LabError> {
         let mut plan = plan.clone();
         loop {
@@ -230,7 +231,7 @@ impl Tuning<'_, '_> {
                 return Ok(measured);
             }
             let factor = if answers == 0 { LONGER } else { 1.25 * LEAST_ANSWERS as f64 / answers as f64 };
-            // To the next tenth of a second: a number that people can read.
+            // Rounded up to a tenth of a second, for readability.
             let longer = Duration::from_millis((block.mul_f64(factor).as_millis() as u64).next_multiple_of(100));
             let longer = longer.min(LONGEST_BLOCK);
             let (short, long) = (show_duration(block), show_duration(longer));
@@ -247,8 +248,8 @@ impl Tuning<'_, '_> {
         }
     }
 
-    /// A load that opens a connection for each request cannot tell what KeepAlive is worth. It is tried with clients
-    /// that keep theirs, on the best settings, and told as advice: the race does not prove it.
+    /// Measures KeepAlive on the best settings with clients that keep their connections; a load with a connection per
+    /// request cannot show its effect. The result is reported as advice: the race does not prove it.
     pub(super) fn advise_keepalive(&mut self, settings: &Settings, effective: &Settings) -> Result<(), LabError> {
         let (Some((name, knob)), KeepAlive::Off) = (self.stack.knob(Role::KeepAlive), self.plan.keepalive) else {
             return Ok(());
@@ -282,11 +283,11 @@ impl Tuning<'_, '_> {
     }
 }
 
-/// What a search leaves to its finals.
+/// What the search passes to its finals.
 struct Left {
     /// When the search began.
     began: Instant,
-    /// Points that are out of it: their trials were cut short.
+    /// Excluded points, whose trials were cut short.
     cut_short: Vec<Point>,
 }
 
@@ -296,7 +297,7 @@ fn shown(space: &Space, e: &Effect) -> SettingEffect {
     SettingEffect { name: p.name.clone(), value, other, ratio: e.ratio, interval: [e.low, e.high] }
 }
 
-/// Trials that none is better than in throughput, p99 and memory at once, each settings once.
+/// Returns the trials that are not dominated in throughput, p99 and memory together, each set of settings once.
 fn worth_a_thought(trials: &[Trial]) -> Vec<usize> {
     let mut seen = Vec::new();
     let mut first = |t: &Trial| {
@@ -313,7 +314,7 @@ fn worth_a_thought(trials: &[Trial]) -> Vec<usize> {
     undominated(&all).into_iter().map(|i| counted[i]).collect()
 }
 
-/// Standard deviation of a trial's value, from the trials of the server as it is and what is assumed without them.
+/// Returns the standard deviation of a trial's value, from the baseline trials and the assumed noise.
 fn noise(history: &History, start: &Point) -> f64 {
     let values: Vec<f64> = history.trials.iter().filter(|(p, _)| p == start).filter_map(|(_, value)| *value).collect();
     let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;

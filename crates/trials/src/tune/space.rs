@@ -1,4 +1,5 @@
-//! What a tune searches: the knobs of a stack that have a reason to move, with values worth trying, and why the others stay.
+//! Defines what a tune searches: the knobs of a stack that have a reason to move, with values worth trying, and why the
+//! others stay.
 
 use std::cmp::Reverse;
 
@@ -8,23 +9,23 @@ use lastdrop_model::{KeepAlive, Knob, Plan, ReloadClass, Role, Setting, Settings
 use lastdrop_server::{Server, ServerError, Stack};
 use lastdrop_tune::{Limit, Parameter, Point, Space};
 
-/// What the user says of settings, by their names.
+/// The user's constraints on settings, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
-    /// Nothing else is searched; empty: what has a reason.
+    /// Search nothing else; empty: everything with a reason.
     pub only: Vec<String>,
     pub not: Vec<String>,
-    /// Searched between these numbers.
+    /// Search between these numbers.
     pub ranges: Vec<(String, u64, u64)>,
-    /// In every trial but those of the server as it is.
+    /// Set in every trial except those of the baseline.
     pub fixed: Settings,
 }
 
 impl Wishes {
-    /// The same by the names that settings have in a stack.
+    /// Returns the same constraints with the names that settings have in a stack.
     ///
     /// # Errors
-    /// With the setting that is nobody's, or a value that it cannot have.
+    /// With a setting that no server has, or a value that it cannot take.
     pub fn settled(&self, stack: &Stack) -> Result<Wishes, ServerError> {
         let name = |name: &String| {
             let settled = stack.settings(&Settings::from([(name.clone(), Setting::Count(0))]))?;
@@ -55,21 +56,23 @@ impl Wishes {
     }
 }
 
-/// Recycling below this costs more than it saves; above it the cost of a new worker is spread over enough requests.
+/// Recycling below this number of requests costs more than it saves; above, the cost of a new worker is spread over
+/// enough requests.
 const CHURN: u64 = 1000;
-/// Ages that still bound a leak; of the larger one the cost is not measurable.
+/// Ages that still limit a leak; the cost of the larger one is not measurable.
 const CALM: [u64; 2] = [1000, 10_000];
-/// Seconds that a connection is kept, worth trying.
+/// Keep-alive timeouts worth trying, in seconds.
 const KEPT_S: [u64; 5] = [1, 2, 5, 15, 60];
-/// A number that is searched by its name alone goes so many times below and above where it stands.
+/// A number searched only by its name ranges from the present value divided by this factor to its multiple.
 const AROUND: u64 = 8;
-/// Settings that are searched for what was seen, at most and where there are trials for no more, and the trials that each takes.
+/// Most and fewest settings that are searched because of clues, and the trials that each takes.
 const MOST_SEEN: usize = 6;
 const LEAST_SEEN: usize = 2;
 const TRIALS_EACH: u32 = 3;
-/// Settings that are searched although nothing was seen that points to them, where nothing else is.
+/// Most settings that are searched without any clue, if nothing else is.
 const MOST_PROMISING: usize = 4;
-/// What is most often the limit of a server, the commonest first: a setting that is worth trying for one of these is the most promising.
+/// The most frequent limits of servers, the commonest first: a setting that helps against one of these is the most
+/// promising.
 const COMMONEST: &[&str] = &[
     "workers-exhausted",
     "fpm-children-exhausted",
@@ -83,14 +86,15 @@ const COMMONEST: &[&str] = &[
     "access-log-unbuffered",
     "tls-bound",
 ];
-/// Findings about memory: no reason to try a setting for anything else.
+/// Findings about memory, which justify a setting only if memory is the goal.
 const OF_MEMORY: &[&str] = &["memory-overcommit", "memory-leak", "unshared-memory"];
-/// Findings of a server of which one process or thread does all the work: settings for these are numbers of processes.
+/// Findings of a server in which one process or thread does all the work; settings against these are numbers of
+/// processes.
 const OF_PROCESSES: &[&str] = &["single-worker-cpu", "single-process"];
-/// Workers for each processor that leave room for slow clients, which a load from next door does not have.
+/// Workers per processor that leave room for slow clients, which a load from nearby does not have.
 pub(super) const ROOM: u64 = 4;
 
-/// A space with what an expert would try first, and what was decided of each setting.
+/// A space with the first moves of an expert, and the decision about each setting.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub space: Space,
@@ -98,32 +102,32 @@ pub(super) struct Prepared {
     pub searched: Vec<SearchedSetting>,
 }
 
-/// What is known of the stack that is tuned.
+/// What is known about the stack that is tuned.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
     pub stack: &'a Stack,
     pub plan: &'a Plan,
     /// All present settings.
     pub present: &'a Settings,
-    /// How often workers fit into memory, by the place of their server in the stack.
+    /// Sizes of the pools by the index of their server in the stack.
     pub sizes: &'a [(usize, SizeDocument)],
     pub wishes: &'a Wishes,
     pub proposals: &'a [Proposal],
     pub clues: &'a [Clue],
     pub goal: Goal,
-    /// Trials of the search, at most.
+    /// Most trials of the search.
     pub trials: u32,
 }
 
-/// A setting with what is searched of it, or why it is not.
+/// A setting with its values to search and the reason, or why it is not searched.
 type Considered = Result<(Parameter, String), Left>;
 
-/// Why a setting is left alone.
+/// Why a setting is not searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Left {
-    /// There is something against it.
+    /// Something speaks against it.
     Because(String),
-    /// There is nothing for it.
+    /// Nothing suggests it.
     NoReason,
 }
 
@@ -145,14 +149,14 @@ impl Left {
 /// What makes a setting worth a trial, the surest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
-    /// The user's word, its role, or a proposal: such settings are always searched.
+    /// The user's request, the setting's role, or a proposal: such settings are always searched.
     Given,
-    /// So many clues, the first of which is at this place among all.
+    /// Number of clues, and the index of the first of them among all.
     Seen(Reverse<usize>, usize),
 }
 
 impl Facts<'_> {
-    /// Requests that can be in flight at once: more workers than that stay idle.
+    /// Returns how many requests can be in flight at once; more workers would stay idle.
     fn concurrency(&self) -> u64 {
         self.plan.phases.iter().map(|p| u64::from(p.load.most_concurrent())).max().unwrap_or(1)
     }
@@ -196,17 +200,17 @@ impl Facts<'_> {
         (Reason::Seen(Reverse(clues.len()), *at), named(format!("{} ({})", clue.reason, clue.finding)))
     }
 
-    /// The clues that a setting is worth trying for, with their places among all.
+    /// Returns the clues that suggest a setting, with their indices among all.
     fn clues(&self, name: &str, knob: &Knob, place: Option<usize>) -> Vec<(usize, &Clue)> {
         let of_memory = |c: &Clue| OF_MEMORY.contains(&c.finding.as_str()) && self.goal != Goal::Memory;
-        // In a stack a setting has its server's name before its own; what the host has is below all of them.
+        // In a stack, the server's name precedes the setting's; settings of the host affect all servers.
         let server = name.strip_suffix(knob.name).and_then(|server| server.strip_suffix('.'));
         let is_of = |c: &Clue| c.server.is_empty() || place.is_none() || server.is_none_or(|s| s == c.server);
         let points = |c: &Clue| knob.findings.contains(&c.finding.as_str()) && is_of(c) && !of_memory(c);
         self.clues.iter().enumerate().filter(|(_, clue)| points(clue)).collect()
     }
 
-    /// May a search try it without being told to by name?
+    /// Checks whether a search may try the setting without the user naming it.
     fn may_be_tried(&self, name: &str, knob: &Knob) -> Result<(), String> {
         let by_name = |why: &str| Err(format!("{why}; --only {name} tries it"));
         let present = self.present(name, knob).count();
@@ -223,7 +227,7 @@ impl Facts<'_> {
         }
     }
 
-    /// The settings that are most often worth a trial, where nothing that was seen points to any.
+    /// Proposes one of the settings that are most often worth a trial, if no clue suggests any.
     fn promising(&self, name: &str, knob: &Knob, place: Option<usize>) -> Option<(usize, Parameter, String)> {
         let at = COMMONEST.iter().position(|finding| knob.findings.contains(finding))?;
         let wanted = self.wishes.only.is_empty() && knob.needs != ReloadClass::Sysctl;
@@ -235,7 +239,7 @@ impl Facts<'_> {
         Some((at, self.named(name, knob, place).ok()?, because))
     }
 
-    /// What the search tries by itself.
+    /// Returns the values that the search tries because of the setting's role.
     fn by_role(&self, name: &str, knob: &Knob, place: Option<usize>) -> Considered {
         let present = self.present(name, knob);
         let count = present.count().and_then(|n| u64::try_from(n).ok());
@@ -273,14 +277,14 @@ impl Facts<'_> {
         let size = self.size(place);
         let (fits, granule) =
             size.map_or((u64::MAX, 1), |s| (s.fitting() * s.threads_per_worker, s.threads_per_worker));
-        // A pool larger than the load can use is no better, one larger than memory worse than any.
+        // A pool larger than the load can use is no better; one larger than memory is worse than any.
         let largest = self.concurrency().max(granule).min(fits.max(1));
         let cores = place.and_then(|place| self.stack.server(place)).map_or(1, Server::cores);
         let smallest = cores.min(largest).min(present.max(1));
         Parameter::sizes(name, smallest, largest, granule, present)
     }
 
-    /// One that the user has named.
+    /// Returns the values to search for a setting that the user, a proposal or a clue has named.
     fn named(&self, name: &str, knob: &Knob, place: Option<usize>) -> Result<Parameter, Left> {
         let present = self.present(name, knob);
         let count = present.count().and_then(|n| u64::try_from(n).ok());
@@ -310,7 +314,7 @@ impl Facts<'_> {
                 let high = (n.max(1) * AROUND).min(most);
                 let p = Parameter::sizes(name, low, high, granule, n);
                 let zero = (least == 0 && n != 0).then_some(Setting::Count(0));
-                // Often a word of its own: never, or without a limit.
+                // Zero often has a meaning of its own: never, or without a limit.
                 Ok(match zero {
                     Some(zero) => with_kind(&p, zero),
                     None => p,
@@ -333,7 +337,7 @@ impl Facts<'_> {
     }
 }
 
-/// Numbers with the present one among them.
+/// Returns a parameter of numbers, including the present one.
 fn numbers(name: &str, all: &[u64], present: u64) -> Parameter {
     let mut all = [all, &[present]].concat();
     all.sort_unstable();
@@ -352,7 +356,7 @@ fn kinds(name: &str, all: impl Iterator<Item = Setting>, present: Setting) -> Pa
     Parameter::kinds(name, levels, 0)
 }
 
-/// The same with one more value that is on no line with the others; a line has no place for it but beyond its end.
+/// Adds a value that is not on the numeric scale; on a line, it can only be placed beyond the end.
 fn with_kind(p: &Parameter, value: Setting) -> Parameter {
     let mut levels = p.levels.clone();
     levels.push(value);
@@ -362,7 +366,7 @@ fn with_kind(p: &Parameter, value: Setting) -> Parameter {
 /// Considers all settings of a stack.
 pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
     let mut all = facts.stack.all_knobs();
-    // Those that others depend on come first; else in the order in which they usually matter.
+    // Settings that others depend on come first; otherwise in the order in which they usually matter.
     let rank = |knob: &Knob| match knob.role {
         Some(Role::Recycle) => 0,
         Some(Role::PoolSize) => 1,
@@ -420,16 +424,17 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
     Prepared { space, moves, searched }
 }
 
-/// What a parameter of the space is.
+/// What a parameter of the space stands for.
 #[derive(Debug)]
 struct Chosen {
     role: Option<Role>,
     place: Option<usize>,
-    /// The level that an expert would try for what was seen.
+    /// The level that an expert would try in response to the clues.
     favoured: Option<usize>,
 }
 
-/// The value that usually helps: the first of those that are worth trying, a process for each processor, the other of two.
+/// Returns the value that usually helps: the first of the usual values, one process per processor, or the other of two
+/// values.
 fn favoured(p: &Parameter, knob: &Knob, server: Option<Server<'_>>) -> Option<usize> {
     let level = |wanted: Setting| p.levels.iter().position(|level| *level == wanted).filter(|i| *i != p.present);
     let usual = || knob.usual.iter().find_map(|n| level(Setting::Count(*n)));
@@ -439,7 +444,7 @@ fn favoured(p: &Parameter, knob: &Knob, server: Option<Server<'_>>) -> Option<us
     usual().or_else(processes).or_else(other)
 }
 
-/// Keeps of those for which there are clues as many as there are trials for, those with the most.
+/// Of the settings suggested by clues, keeps as many as there are trials for: those with the most clues.
 fn leave_out_the_least(considered: &mut [(Reason, Considered)], trials: u32) {
     let most = (trials.saturating_sub(1) / TRIALS_EACH) as usize;
     let most = most.clamp(LEAST_SEEN, MOST_SEEN);
@@ -457,7 +462,7 @@ fn leave_out_the_least(considered: &mut [(Reason, Considered)], trials: u32) {
     }
 }
 
-/// A parameter that does nothing unless another has some values.
+/// Adds the condition of a parameter that has no effect unless another has certain values.
 fn on_condition(space: &Space, present: &Settings, knob: &Knob, name: &str, p: Parameter) -> Result<Parameter, String> {
     let Some((other, values)) = knob.when else { return Ok(p) };
     let beside = name.strip_suffix(knob.name).unwrap_or_default();
@@ -473,7 +478,8 @@ fn on_condition(space: &Space, present: &Settings, knob: &Knob, name: &str, p: P
     }
 }
 
-/// The point that is as near to settings as the space allows; None where one of them is not searched, or nothing would be changed.
+/// Returns the point of the space nearest to settings; None if one of them is not searched, or the point would change
+/// nothing.
 fn at(space: &Space, settings: &Settings) -> Option<Point> {
     let mut point = space.start();
     for (name, wanted) in settings {
@@ -491,8 +497,9 @@ fn at(space: &Space, settings: &Settings) -> Option<Point> {
     (point != space.start()).then_some(point)
 }
 
-/// What an expert would try first: all that usually helps against what was seen; workers that live, pools as large as is advised, as the load can use and
-/// half of that, keep-alive the other way; each of what usually helps by itself.
+/// Returns the first moves of an expert. First, everything that usually helps against the clues, together. Then
+/// long-lived workers; pools as large as advised, as the load can use, and half of that; keep-alive switched. Finally,
+/// each helpful setting by itself.
 fn moves(space: &Space, facts: &Facts<'_>, chosen: &[Chosen]) -> Vec<Point> {
     let of = |role: Role| (0..chosen.len()).filter(move |p| chosen[*p].role == Some(role));
     let favoured = || chosen.iter().enumerate().filter_map(|(parameter, c)| Some((parameter, c.favoured?)));
@@ -511,7 +518,7 @@ fn moves(space: &Space, facts: &Facts<'_>, chosen: &[Chosen]) -> Vec<Point> {
         levels.min_by_key(|(_, level)| distance(level)).map_or(0, |(level, _)| level)
     };
     let cores = facts.stack.pool().map_or(1, Server::cores);
-    // As many as are advised, of each pool for which that is known.
+    // The advised size of each pool, if known.
     let mut advised = best.clone();
     for parameter in of(Role::PoolSize) {
         let advice = facts.size(chosen[parameter].place).and_then(|size| size.workers_advice.as_ref());
@@ -579,7 +586,7 @@ mod tests {
         let p = numbers("level", &[1, 4], 9);
         assert_eq!(p.levels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["1", "4", "9"]);
         assert_eq!(favoured(&p, &level, None), Some(0));
-        // It stands there already: the next one.
+        // The present value is the first usual one, so the next is used.
         assert_eq!(favoured(&numbers("level", &[1, 4], 1), &level, None), Some(1));
         let switch = Knob::by_reload("cache", KnobValues::Switch { on: "on", off: "off" }, "off", "", "");
         assert_eq!(favoured(&Parameter::kinds("cache", vec!["off".into(), "on".into()], 0), &switch, None), Some(1));

@@ -1,10 +1,11 @@
-//! A tune of servers that are in use: one setting a small step at a time, judged by what visitors see.
+//! Tunes servers that are in use: one setting at a time in small steps, judged by the visitors' latency.
 //!
-//! No load is put on but what the user gave, so throughput is what visitors make it, and the time that their requests take is what
-//! settings change. A step is a value half as large again, or smaller by as much, or the next of a few values. It is compared with what
-//! was in force before in pairs of blocks (before, step, step, before …), since visitors differ from minute to minute; a block in which
-//! they fare worse ends at once, and so does the step. What is shown to be better stays in force for the steps after it. In the end
-//! all that was taken is compared once more with the servers as they were, for the best of many tries is the luckiest, too.
+//! No load is generated except what the user gave. So the visitors determine the throughput, and settings change the
+//! time of their requests. A step multiplies or divides a value by 1.5, or takes the next of a few values. It is
+//! compared with the previous settings in pairs of blocks (before, step, step, before …), since visitors differ from
+//! minute to minute. A block in which they fare worse ends at once, and so does the step. A step that is shown to be
+//! better stays in force for the following steps. At the end all accepted steps together are compared once more with
+//! the original settings, because the best of many tries is partly the luckiest.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,33 +26,33 @@ use super::race::{MIN_PAIRS, diff};
 use super::visits::{Looked, Looking, Shared, Whose};
 use super::{LONGEST_BLOCK, Ready, Tuning};
 
-/// A number is moved by this factor at most.
+/// Factor by which a number moves in one step.
 const FACTOR: f64 = 1.5;
-/// A block has so many requests at least, unless it has become as long as blocks get.
+/// Fewest requests in a block, unless it has reached the maximum length.
 const LEAST_REQUESTS: u64 = 50;
-/// What of the times is compared, by how many requests a block has: what is rarer than this no block tells.
+/// The quantile that is compared, by the number of requests in a block: a block cannot measure rarer events.
 const COMPARED: [(u64, f64, &str); 3] = [(1000, 0.99, "p99"), (200, 0.95, "p95"), (0, 0.5, "p50")];
-/// What a guard is told of what was in force before: the latest seconds.
+/// Most seconds of the previous settings that a guard is given.
 const REMEMBERED: usize = 120;
-/// Blocks without enough visitors to be compared, in a row.
+/// Most blocks in a row without enough visitors to compare.
 const MOST_EMPTY: usize = 3;
 
-/// A block of what is in force.
+/// A block with some settings.
 #[derive(Debug, Default)]
 struct Block {
     seconds: Vec<Experience>,
-    /// What is compared, µs; None where too little came.
+    /// The compared quantile in µs; None with too few requests.
     us: Option<f64>,
     worse: Option<String>,
 }
 
-/// What came of comparing two settings.
+/// The result of comparing two settings.
 #[derive(Debug)]
 struct Compared {
     verdict: RaceVerdict,
     ratio: Option<Ratio>,
     pairs: Vec<Pair>,
-    /// Why it was ended at once.
+    /// Why the comparison was stopped early.
     worse: Option<String>,
 }
 
@@ -60,20 +61,20 @@ struct Steps<'t, 'a, 'b> {
     visitors: Shared<Visitors>,
     block: Duration,
     quantile: f64,
-    /// What is in force now, and what steps begin from.
+    /// Settings in force now, and the settings that steps start from.
     in_force: Settings,
     current: Settings,
-    /// The latest seconds of `current`.
+    /// The latest seconds with `current`.
     remembered: Vec<Experience>,
-    /// And of the servers as they were.
+    /// The latest seconds with the original settings.
     as_it_was: Vec<Experience>,
     began: Instant,
-    /// Why no step more is made: to bring settings into force costs visitors their answers, whatever the settings are.
+    /// Why no more steps are made: applying settings costs visitors their responses, whatever the settings are.
     hurts: Option<String>,
 }
 
 impl Tuning<'_, '_> {
-    /// Tunes by what visitors see.
+    /// Tunes by the visitors' latency.
     pub(super) fn steps(&mut self, visitors: Visitors) -> Result<(), LabError> {
         let Some(Ready { sizes, wishes, mut prepared }) = self.ready()? else { return Ok(()) };
         self.document.goal = Goal::Latency;
@@ -128,7 +129,7 @@ impl Tuning<'_, '_> {
 }
 
 impl Steps<'_, '_, '_> {
-    /// The servers as they are: how long a block has to be, and what can be compared.
+    /// Measures the original settings: how long a block has to be, and which quantile can be compared.
     fn begin(&mut self, by: String) -> Result<(), LabError> {
         let first = loop {
             let block = self.see(&Settings::new(), "baseline", None)?;
@@ -156,7 +157,7 @@ impl Steps<'_, '_, '_> {
         Ok(())
     }
 
-    /// Moves one setting after the other for as long as that is better.
+    /// Moves one setting after the other as long as that is better.
     fn walk(&mut self, parameters: &[Parameter], bounds: &[(u64, u64)]) -> Result<(), LabError> {
         let began = Instant::now();
         for (p, bounds) in parameters.iter().zip(bounds) {
@@ -176,12 +177,12 @@ impl Steps<'_, '_, '_> {
                     let now = self.value(p).to_string();
                     let change = Settings::from([(p.name.clone(), to.clone())]);
                     let taken = self.step(&p.name, &change, &now, &to.to_string())?;
-                    // Of a few values each may be the best; a number is left where more of it does not help.
+                    // Of a few values any may be the best; a number is left once moving it further does not help.
                     if !taken && to.count().is_some() {
                         break;
                     }
                 }
-                // What was better one way is not better the other way.
+                // If moving one way was better, the other way is not tried.
                 if self.value(p) != from {
                     break;
                 }
@@ -194,7 +195,7 @@ impl Steps<'_, '_, '_> {
         self.current.get(&p.name).unwrap_or(&p.levels[p.present]).clone()
     }
 
-    /// One step: true where it is better, and stays in force.
+    /// Makes one step; returns true if it is better and stays in force.
     fn step(&mut self, name: &str, change: &Settings, from: &str, to: &str) -> Result<bool, LabError> {
         let mut settings = self.current.clone();
         settings.extend(change.clone());
@@ -229,7 +230,7 @@ impl Steps<'_, '_, '_> {
         Ok(taken)
     }
 
-    /// All that was taken against the servers as they were.
+    /// Compares all accepted steps together with the original settings.
     fn prove(&mut self) -> Result<(), LabError> {
         let settings = self.current.clone();
         if let Some(hurts) = self.hurts.take() {
@@ -294,7 +295,7 @@ impl Steps<'_, '_, '_> {
         Ok(())
     }
 
-    /// Pairs of blocks until it is clear which of two is better, or that the other is worse.
+    /// Measures pairs of blocks until it is clear which settings are better, or that `other` is worse.
     fn compare(&mut self, one: &Settings, other: &Settings, role: &str) -> Result<Compared, LabError> {
         let race = Race {
             min_pairs: MIN_PAIRS,
@@ -338,7 +339,7 @@ impl Steps<'_, '_, '_> {
         Ok(c)
     }
 
-    /// Brings settings into force, where others are.
+    /// Applies settings unless they are in force; returns true if it did.
     fn bring(&mut self, settings: &Settings) -> Result<bool, ServerError> {
         let others = self.in_force != *settings;
         if others {
@@ -348,7 +349,7 @@ impl Steps<'_, '_, '_> {
         Ok(others)
     }
 
-    /// What visitors have lost by a reload, in words; by the seconds in which it was and after it.
+    /// Describes what visitors have lost by a reload, from the seconds during and after it.
     fn cost(&self, seconds: &[Experience]) -> Option<String> {
         let mut guard = Guard::new(&self.remembered, f64::INFINITY);
         let lost = seconds.iter().find_map(|second| guard.add(second.clone()))?;
@@ -358,7 +359,7 @@ impl Steps<'_, '_, '_> {
         ))
     }
 
-    /// A block with these settings.
+    /// Measures a block with these settings.
     fn see(&mut self, settings: &Settings, role: &str, guard: Option<Guard>) -> Result<Block, LabError> {
         self.tuning.lab.check_stop()?;
         let began = TrialBegan {
@@ -372,7 +373,7 @@ impl Steps<'_, '_, '_> {
         };
         self.tuning.lab.tell(&Event::TrialBegan { trial: began });
         let visitors = Rc::clone(&self.visitors);
-        // Requests that a reload cuts off end with it.
+        // Requests that a reload interrupts are counted with the reload.
         visitors.borrow_mut().look();
         let label = format!("tune {role}: {}", describe(settings));
         let guard = guard.map(|guard| Rc::new(RefCell::new(guard)));
@@ -384,7 +385,7 @@ impl Steps<'_, '_, '_> {
             guard: None,
             label: &label,
         };
-        // How it is with the settings begins when the reload is over; what that costs is another question.
+        // Measuring the settings starts after the reload; the cost of the reload is judged separately.
         let reload = Instant::now();
         if self.bring(settings)? {
             let seen = visitors.borrow_mut().look();
@@ -431,13 +432,13 @@ impl Steps<'_, '_, '_> {
     }
 }
 
-/// Adds what was seen, and forgets what is oldest.
+/// Adds seconds and drops the oldest.
 fn remember(seconds: &mut Vec<Experience>, more: &[Experience]) {
     seconds.extend(more.iter().cloned());
     seconds.drain(..seconds.len().saturating_sub(REMEMBERED));
 }
 
-/// The next value of a setting in a direction that has not been tried.
+/// Returns the next untried value of a setting in a direction.
 fn next(p: &Parameter, now: &Setting, up: bool, bounds: (u64, u64), tried: &[Setting]) -> Option<Setting> {
     let Some(n) = now.count().filter(|n| *n > 0).and_then(|n| u64::try_from(n).ok()) else {
         return p.levels.iter().find(|level| !tried.contains(level)).cloned();

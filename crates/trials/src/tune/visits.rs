@@ -1,4 +1,4 @@
-//! What those who use the servers see for a time: visitors of theirs, or a load of ours.
+//! Measures what users of the servers experience for some time: real visitors, or a load of ours.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -14,55 +14,55 @@ use lastdrop_tune::Guard;
 
 use crate::trial::expected_status;
 
-/// Visitors that are asked for from several places.
+/// Visitors shared between several owners.
 pub(super) type Shared<T> = Rc<RefCell<T>>;
 
-/// Who is looked at.
+/// Source of the user metrics.
 #[derive(Debug)]
 pub(super) enum Whose {
     /// A load of ours.
     Load,
-    /// With what they saw of the servers as they were, second by second.
+    /// Visitors, with their metrics before the tune, second by second.
     Visitors { visitors: Shared<Visitors>, before: Vec<Experience> },
 }
 
-/// What is to be looked at.
+/// What to measure.
 #[derive(Debug)]
 pub(super) struct Looking<'a> {
-    /// None: answers to the load are.
+    /// None: the responses to the load are measured.
     pub visitors: Option<&'a Shared<Visitors>>,
-    /// Load that is put on meanwhile, for `time`; None: nothing is.
+    /// Load to generate meanwhile, for `time`; None: no load.
     pub load: Option<&'a Plan>,
     pub time: Duration,
-    /// It ends when this finds it worse.
+    /// Ends the measurement when this detects a regression.
     pub guard: Option<&'a Shared<Guard>>,
     pub label: &'a str,
 }
 
-/// What was seen.
+/// The result of a measurement.
 #[derive(Debug, Default)]
 pub(super) struct Looked {
     pub seconds: Vec<Experience>,
     /// Why it ended early.
     pub worse: Option<String>,
-    /// The run of the load, where there was one.
+    /// Id of the load's run, if there was a load.
     pub run: String,
 }
 
-/// The site is asked so often whether it answers, where nobody else is sure to find out.
+/// How often the health of the site is checked, in case the visitors' metrics do not show an outage.
 const HEALTH_EVERY: Duration = Duration::from_secs(5);
-/// It is asked again before it is taken for down.
+/// Failed checks in a row before the site counts as down.
 const ASKED: u32 = 3;
 const NAP: Duration = Duration::from_millis(50);
 
 impl Looking<'_> {
-    /// Looks until the time is over, things get worse, or the user asks to stop.
+    /// Measures until the time is over, things get worse, or the user stops it.
     ///
     /// # Errors
-    /// When the load could not be put on.
+    /// When the load could not be generated.
     pub fn look(&self, lab: &mut Lab<'_>, stack: &Stack) -> Result<Looked, LabError> {
         if let Some(visitors) = self.visitors {
-            // What has come before is not of this time.
+            // Drop requests from before this measurement.
             visitors.borrow_mut().look();
         }
         match self.load {
@@ -117,7 +117,7 @@ impl Looking<'_> {
     }
 }
 
-/// Nobody reads in a log of what no answer came.
+/// Returns why the site is down. A log does not show requests without a response.
 fn is_down(stack: &Stack) -> Option<String> {
     let mut said = None;
     for _ in 0..ASKED {
@@ -127,7 +127,7 @@ fn is_down(stack: &Stack) -> Option<String> {
     said
 }
 
-/// The same load for another time.
+/// Returns the same load for another duration.
 fn of_length(plan: &Plan, time: Duration) -> Plan {
     let mut plan = plan.clone();
     for phase in plan.phases.iter_mut().filter(|p| p.measured) {
@@ -151,7 +151,7 @@ struct Seeing {
     visitors: Option<Shared<Visitors>>,
     guard: Option<Shared<Guard>>,
     expected: u16,
-    /// Place of the measured phase among all.
+    /// Index of the measured phase.
     phase: u16,
     looked: Shared<Looked>,
 }

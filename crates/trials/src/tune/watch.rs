@@ -1,7 +1,8 @@
-//! Better settings are left in force and watched for a time; when those who use the servers fare worse than before, they go.
+//! Keeps the better settings in force and watches them for some time; if users fare worse than before, the settings are
+//! rolled back.
 //!
-//! Until the time is over the journal is there, so that whatever ends the watch without a word (a kill, a crash) puts the servers back:
-//! nobody is watching any more. Who ends it with a word (Ctrl-C) has the settings that were proven and asked for, and they stay.
+//! Until the time is over the journal exists, so if the watch is killed or crashes, the servers are restored: nothing
+//! is watching any more. If the user ends it (Ctrl-C), the settings stay: they were proven and requested.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,21 +20,23 @@ use lastdrop_tune::Guard;
 use super::TuneOrder;
 use super::visits::{Looking, Whose};
 
-/// The load that watches where nobody else does: this part of what the servers answered as they were, requests a second, and its bounds.
+/// The watching load if there are no visitors: this share of the baseline's throughput, and its limits in requests per
+/// second.
 const LIGHT: f64 = 0.1;
 const LIGHTEST: f64 = 2.0;
 const HEAVIEST: f64 = 100.0;
-/// A server that has just been started is slow for so long, seconds.
+/// Seconds for which a server that has just started is slow.
 const BEGINNING_S: f64 = 3.0;
-/// How long the servers are looked at with the settings from before: this part of the watch, within bounds.
+/// How long the original settings are measured before the watch: a fraction of the watch, within limits.
 const BEFORE: u32 = 10;
 const SHORTEST_BEFORE: Duration = Duration::from_secs(10);
 const LONGEST_BEFORE: Duration = Duration::from_secs(60);
 
-/// Gives the servers their better settings for good, unless they fare worse with them. None: they have to be put back.
+/// Applies the better settings permanently, unless users fare worse with them. Returns None if they have to be rolled
+/// back.
 ///
 /// # Errors
-/// When settings cannot be brought into force, or the load that watches not put on.
+/// When settings cannot be applied, or the watching load cannot be generated.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn keep_if_good(
     lab: &mut Lab<'_>,
@@ -109,7 +112,7 @@ pub(super) fn keep_if_good(
     Ok(Some(stack.commit(staying)?))
 }
 
-/// A light load of the same requests, and its rate.
+/// Returns a light load of the same requests, and its rate.
 fn light(plan: &Plan, document: &TuneDocument) -> (Plan, f64) {
     let answered = document.baseline.as_ref().map_or(0.0, |b| b.objective);
     let rate = (LIGHT * answered).clamp(LIGHTEST, HEAVIEST);
@@ -121,7 +124,7 @@ fn light(plan: &Plan, document: &TuneDocument) -> (Plan, f64) {
     (light, rate)
 }
 
-/// A request to each worker: what one does with its first is no news.
+/// Sends one request to each worker, because a worker's first request is always slow.
 fn warm(stack: &Stack, plan: &Plan) {
     let _ = warm_each(plan, stack.pool().map_or(0, Server::count_workers));
 }
