@@ -1,8 +1,9 @@
-//! The search that ships: expected improvement under a Gaussian process, after what an expert would try first.
+//! The search that ships: expected improvement under a Gaussian process, after the first moves of an expert.
 //!
-//! Jones, Schonlau and Welch, "Efficient global optimization of expensive black-box functions" (1998), equation 15; with noise, the
-//! augmented form of Huang, Allen, Notz and Zeng, "Global optimization of stochastic black-box systems" (2006), equation 11. No point is
-//! tried twice: what is near it says as much of it and more of the rest, and whether the best is better is for a race to show.
+//! Jones, Schonlau and Welch, "Efficient global optimization of expensive black-box functions" (1998), equation 15.
+//! With noise, the augmented form of Huang, Allen, Notz and Zeng, "Global optimization of stochastic black-box systems"
+//! (2006), equation 11. No point is tried twice: a point nearby tells as much about it and more about the rest, and a
+//! race shows whether the best is really better.
 
 use std::collections::VecDeque;
 
@@ -14,27 +15,28 @@ use crate::gaussian::{Assumed, Process};
 use crate::space::{Point, Space};
 use crate::strategy::{History, Strategy};
 
-/// Up to so many combinations are all looked at; of more, these by chance and those beside the best.
+/// Up to this many combinations, all are candidates; of more, `CHANCE` random ones and the neighbours of the `BEST`
+/// best.
 const ALL: usize = 1500;
 const CHANCE: usize = 300;
 const BEST: usize = 3;
-/// What did not count is taken for so much worse than the worst that did (a factor of e^0.3).
+/// An invalid trial counts as this much worse than the worst valid one (a factor of e^0.3).
 const FAILED: f64 = 0.3;
 
-/// Differences from the best up to about this (natural logarithm) are taken as they are, larger ones by their logarithm.
+/// Differences from the best up to about this (natural logarithm) are used unchanged, larger ones by their logarithm.
 const NEAR: f64 = 0.3;
-/// A change that is expected to gain less than this (natural logarithm) is none to ask anybody for.
+/// A change with less expected gain than this (natural logarithm) is not worth asking for.
 const NOTHING: f64 = 0.004;
-/// What was measured of a point itself counts by so much beside what the process makes of it and of all others: servers are less
-/// smooth than a process takes them to be.
+/// Weight of a point's own measurements against the prediction from all points: servers are less smooth than the
+/// process assumes.
 const ITSELF: f64 = 0.05;
 
 #[derive(Debug)]
 pub struct Expected {
     rng: Xoshiro256PlusPlus,
-    /// What an expert would try, the most promising first.
+    /// First moves of an expert, the most promising first.
     moves: VecDeque<Point>,
-    /// A search that promises less than this (natural logarithm) has come to its end.
+    /// The search ends when it promises less than this (natural logarithm).
     worth: f64,
     assumed: Option<Assumed>,
     spread: Option<VecDeque<Point>>,
@@ -47,7 +49,7 @@ impl Expected {
         Expected { rng, moves: moves.into(), worth, assumed: None, spread: None }
     }
 
-    /// As many points as parameters and one more, of which each takes another part of each parameter's levels (a Latin
+    /// Returns one point more than there are parameters, each in another part of every parameter's levels (a Latin
     /// hypercube).
     fn spread(&mut self, space: &Space) -> VecDeque<Point> {
         use rand_core::Rng;
@@ -80,7 +82,7 @@ impl Expected {
     }
 }
 
-/// What one parameter has to do with how good a point is: the point against the same with another level of it.
+/// The effect of one parameter on a point's value: the point compared with the same point at another level.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
     pub parameter: usize,
@@ -93,8 +95,8 @@ pub struct Effect {
 }
 
 impl Expected {
-    /// What each parameter that does something at a point has to do with how good that is: against where it stood, or, where it
-    /// still stands there, against the best of its other levels.
+    /// Returns the effect of each active parameter at a point: compared with its present level, or, if it has that
+    /// level, with the best other one.
     #[must_use]
     pub fn effects(&self, space: &Space, history: &History, point: &Point) -> Vec<Effect> {
         let (points, values, noise) = told(history);
@@ -123,17 +125,17 @@ impl Expected {
     }
 }
 
-/// A difference of values as they were before large ones were taken by their logarithm.
+/// Reverses the compression of large differences.
 fn far(difference: f64) -> f64 {
     NEAR * ((difference.abs() / NEAR).exp() - 1.0) * difference.signum()
 }
 
-/// The points that were tried with their mean values and variances of these, those that did not count as bad ones.
+/// Returns the tried points with mean values and variances of these; invalid ones count as bad.
 fn told(history: &History) -> (Vec<Point>, Vec<f64>, Vec<f64>) {
     let worst = history.trials.iter().filter_map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
     let bad = if worst.is_finite() { worst - FAILED } else { 0.0 };
     let best = history.points().iter().filter_map(|p| Some(history.mean(p)?.0)).fold(f64::NEG_INFINITY, f64::max);
-    // How bad a bad one is says little of where the best is, and would make the whole look rough.
+    // How bad a bad point is says little about where the best is, and would make the surface look rough.
     let near = |value: f64| best - NEAR * ((best - value) / NEAR).max(0.0).ln_1p();
     let (mut points, mut values, mut noise) = (Vec::<Point>::new(), Vec::new(), Vec::new());
     for (point, _) in &history.trials {
@@ -147,7 +149,7 @@ fn told(history: &History) -> (Vec<Point>, Vec<f64>, Vec<f64>) {
     (points, values, noise)
 }
 
-/// How much better than `best` a value with this mean and deviation is on average.
+/// Returns the expected improvement over `best` of a value with this mean and deviation.
 fn improvement(mean: f64, sd: f64, best: f64) -> f64 {
     if sd <= 0.0 {
         return (mean - best).max(0.0);
@@ -156,8 +158,9 @@ fn improvement(mean: f64, sd: f64, best: f64) -> f64 {
     (mean - best) * Normal::standard().cdf(z) + sd * Normal::standard().pdf(z)
 }
 
-/// What has to be tried before a search ends. What one level of a parameter is worth may hang on others that do something only with it,
-/// and trials of it in which these stood badly say nothing: each such level is tried from the best, with the ends of those.
+/// Returns a point that has to be tried before the search ends. The effect of a level may depend on parameters that are
+/// active only with it, and trials with bad values of these say nothing. So each such level is tried from the best
+/// point with both ends of the dependent parameter.
 fn doubt(space: &Space, history: &History, best: &Point) -> Option<Point> {
     for (child, parameter) in space.parameters.iter().enumerate() {
         let Some((parent, levels)) = &parameter.when else { continue };
@@ -214,7 +217,7 @@ impl Strategy for Expected {
         let candidates = self.candidates(space, &best);
         let promise = |point: Point| {
             let (mean, sd) = process.predict(&point);
-            // What one more noisy trial tells of it.
+            // What another noisy trial would reveal about it.
             let learnt = 1.0 - history.noise / (sd * sd + history.noise.powi(2)).sqrt().max(1e-12);
             (improvement(mean, sd, least) * learnt, point)
         };
@@ -236,9 +239,9 @@ impl Strategy for Expected {
         all.into_iter().map(|(_, p)| p.clone()).collect()
     }
 
-    /// Of several changes of what does next to nothing anywhere, the one that is expected to gain least is taken back first, as long
-    /// as that is next to nothing: what the others bring may hang on it. A setting that matters elsewhere may do so here, too, and be
-    /// hidden by noise.
+    /// Takes back changes that do next to nothing anywhere, the one with the smallest expected gain first, as long as
+    /// that gain is negligible: the effect of the others may depend on it. A parameter that matters elsewhere may
+    /// matter here too, hidden by noise.
     fn plain(&self, space: &Space, history: &History, point: &Point) -> Point {
         let (points, values, noise) = told(history);
         let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));

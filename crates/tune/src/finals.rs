@@ -1,14 +1,15 @@
-//! The last choice: of those that trials cannot tell apart some are measured again, and the worst of them leaves, until one is left.
+//! The last choice: settings that trials cannot tell apart are measured again, and the worst is dropped, until one is
+//! left.
 //!
-//! It is sequential halving (Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", 2013) of a few, one by
-//! one, in the order in which the search ranks all that it knows.
+//! This is sequential halving (Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", 2013) of
+//! a few, one by one, in the ranking of the search.
 
 use std::collections::VecDeque;
 
 use crate::space::Point;
 use crate::strategy::History;
 
-/// So many at most are measured again whose mean is no further behind that of the first than this, in standard deviations of a trial.
+/// Most finalists, and how far their mean may be behind the first, in standard deviations of a trial.
 const MOST: usize = 5;
 const NEAR: f64 = 2.0;
 
@@ -18,19 +19,19 @@ pub struct Finals {
     round: VecDeque<Point>,
 }
 
-/// Trials that finals of so many take: each round measures all that are left, and the last of them leaves.
+/// Returns the trials that finals of this many take: each round measures all that are left and drops the last.
 #[must_use]
 pub fn trials_of_finals(finalists: usize) -> usize {
     (2..=finalists).sum()
 }
 
-/// How many can be measured again with this many trials left.
+/// Returns how many finalists can be measured with this many trials left.
 fn most(left: usize) -> usize {
     (1..=MOST).rev().find(|n| trials_of_finals(*n) <= left).unwrap_or(1)
 }
 
 impl Finals {
-    /// Of those that a search has ranked, the best first, with so many trials left of its budget.
+    /// Starts finals of the ranked points, the best first, with this many trials left in the budget.
     #[must_use]
     pub fn new(mut ranked: Vec<Point>, history: &History, left: usize) -> Finals {
         let value = |point: &Point| history.mean(point).map_or(f64::NEG_INFINITY, |(mean, _)| mean);
@@ -41,7 +42,7 @@ impl Finals {
         Finals { round: ranked.iter().cloned().collect(), left: ranked }
     }
 
-    /// What to measure once more. `ranked` is how the search ranks all that it knows by now.
+    /// Returns the next point to measure again. `ranked` is the present ranking of the search.
     pub fn next(&mut self, ranked: impl FnOnce() -> Vec<Point>) -> Option<Point> {
         if self.left.len() < 2 {
             return None;
@@ -54,13 +55,13 @@ impl Finals {
             if self.left.len() < 2 {
                 return None;
             }
-            // The first of one round is not the first of the next: a drift shall not favour it.
+            // The order is reversed each round, so that a drift favours none.
             self.round = self.left.iter().rev().cloned().collect();
         }
         self.round.pop_front()
     }
 
-    /// The one that is left, or leads.
+    /// Returns the point that is left, or leads.
     #[must_use]
     pub fn winner(&self) -> Option<&Point> {
         self.left.first()

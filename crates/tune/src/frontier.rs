@@ -1,7 +1,7 @@
-//! Which of several things are worth a thought: those that none is better than in all respects.
+//! Finds the Pareto frontier: items that no other item beats in all respects.
 
-/// Indices of those that no other is at least as good as in everything and better in something. In each respect more is better; what
-/// is not known of one (NaN) makes it neither better nor worse.
+/// Returns the indices of items for which no other is at least as good in everything and better in something. More is
+/// better. An unknown value (NaN) makes an item neither better nor worse.
 #[must_use]
 pub fn undominated(all: &[Vec<f64>]) -> Vec<usize> {
     let beats = |a: &[f64], b: &[f64]| {

@@ -1,36 +1,36 @@
-//! A Gaussian process over the points of a space: what a point not tried yet may be worth, and how sure that is.
+//! A Gaussian process over the points of a space: predicts the value of untried points, and its uncertainty.
 //!
-//! Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006): prediction by equations 2.25 and 2.26, marginal
-//! likelihood 2.30, Matérn's covariance with ν = 5/2 (4.17), a length for each parameter (5.1).
+//! Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006): prediction by equations 2.25 and 2.26,
+//! marginal likelihood 2.30, Matérn's covariance with ν = 5/2 (4.17), a length for each parameter (5.1).
 
 use crate::space::{Point, Space};
 
-/// Inverse squares of lengths, of which each parameter gets the one that explains most. With the first it does next to nothing;
-/// with 0 a few trials by chance would shut it out for good.
+/// Inverse squares of length scales; each parameter gets the one that explains most. With the first a parameter does
+/// next to nothing; with 0 a few unlucky trials would exclude it for good.
 const WEIGHTS: [f64; 6] = [0.05, 0.3, 1.5, 6.0, 25.0, 100.0];
-/// Standard deviations of what is modelled, as logarithms: from 3 % to a factor of 5.
+/// Standard deviations of the modelled values, as logarithms: from 3 % to a factor of 5.
 const AMPLITUDES: [f64; 7] = [0.03, 0.06, 0.12, 0.25, 0.5, 0.9, 1.6];
-/// Standard deviations of what a point has for itself, of which its neighbours say nothing.
+/// Standard deviations of a point's own part, which its neighbours do not predict.
 const ROUGH: [f64; 4] = [0.0, 0.01, 0.02, 0.04];
 const SWEEPS: usize = 3;
 
-/// What is assumed of a space: how much each parameter matters, and how far values go.
+/// Hyperparameters of the process: how much each parameter matters, and how far values spread.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assumed {
     weights: Vec<f64>,
     amplitude: f64,
-    /// Servers are not smooth: what each point has for itself, beside the noise of trials.
+    /// Each point's own part, in addition to the noise of trials: servers are not smooth.
     rough: f64,
 }
 
-/// Points with values, and what they say of others.
+/// A process fitted to points with values, which predicts others.
 #[derive(Debug)]
 pub struct Process<'a> {
     space: &'a Space,
     points: Vec<Point>,
     assumed: Assumed,
     mean: f64,
-    /// Lower triangle of Cholesky's factor, row by row.
+    /// Lower triangle of the Cholesky factor, row by row.
     factor: Vec<Vec<f64>>,
     /// (K + noise)⁻¹ (values − mean)
     solved: Vec<f64>,
@@ -42,7 +42,7 @@ fn matern(squared: f64) -> f64 {
 }
 
 impl Assumed {
-    /// Does a parameter do next to nothing, whatever its level?
+    /// Returns true if a parameter does next to nothing at any level.
     #[must_use]
     pub fn is_idle(&self, parameter: usize) -> bool {
         self.weights[parameter] <= WEIGHTS[0]
@@ -60,12 +60,12 @@ impl Assumed {
         self.amplitude.powi(2) * matern(squared.sum()) + own
     }
 
-    /// Of a point's value, with nothing known.
+    /// Returns the prior variance of a point's value.
     fn variance(&self) -> f64 {
         self.amplitude.powi(2) + self.rough.powi(2)
     }
 
-    /// What may be turned: a weight, then how far values go, then how rough they are.
+    /// Returns a hyperparameter and its possible values: the weights, then the amplitude, then the roughness.
     fn turn(&mut self, which: usize) -> (&mut f64, &'static [f64]) {
         match which.checked_sub(self.weights.len()) {
             None => (&mut self.weights[which], &WEIGHTS),
@@ -75,7 +75,7 @@ impl Assumed {
     }
 }
 
-/// Cholesky's factor of a covariance with noise; none where rounding makes it no covariance.
+/// Computes the Cholesky factor of a covariance with noise; None if rounding makes the matrix not positive definite.
 fn factor(space: &Space, points: &[Point], assumed: &Assumed, noise: &[f64]) -> Option<Vec<Vec<f64>>> {
     let mut rows: Vec<Vec<f64>> = Vec::with_capacity(points.len());
     for (i, point) in points.iter().enumerate() {
@@ -114,7 +114,7 @@ fn backward(rows: &[Vec<f64>], values: &[f64]) -> Vec<f64> {
     out
 }
 
-/// A fit and the logarithm of how likely the values are under it.
+/// A fit and its log-likelihood.
 struct Fit {
     mean: f64,
     factor: Vec<Vec<f64>>,
@@ -136,8 +136,8 @@ fn fit(space: &Space, points: &[Point], values: &[f64], noise: &[f64], assumed: 
 }
 
 impl<'a> Process<'a> {
-    /// The process under which these values, each with the variance of its noise, are most likely; searched for from what was
-    /// assumed before. None without a point.
+    /// Returns the process under which these values, each with its noise variance, are most likely. Searches from the
+    /// hyperparameters given. None without a point.
     #[must_use]
     pub fn fitted(
         space: &'a Space,
@@ -177,7 +177,7 @@ impl<'a> Process<'a> {
         &self.assumed
     }
 
-    /// Mean and standard deviation of the difference between the values of two points.
+    /// Returns the mean and standard deviation of the difference between the values of two points.
     #[must_use]
     pub fn difference(&self, a: &Point, b: &Point) -> (f64, f64) {
         let covariance = |a: &Point, b: &Point| self.assumed.covariance(self.space, a, b);
@@ -188,7 +188,7 @@ impl<'a> Process<'a> {
         (mean, (apart - known).max(0.0).sqrt())
     }
 
-    /// Mean and standard deviation of a point's value, without noise.
+    /// Returns the mean and standard deviation of a point's value, without noise.
     #[must_use]
     pub fn predict(&self, point: &Point) -> (f64, f64) {
         let near: Vec<f64> = self.points.iter().map(|p| self.assumed.covariance(self.space, p, point)).collect();

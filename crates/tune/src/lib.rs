@@ -1,4 +1,4 @@
-//! Proposes the next settings, learns from trials, says when to stop. Pure: it never acts.
+//! Proposes the next settings, learns from trials, and decides when to stop. Pure: it never acts.
 
 mod expected;
 mod finals;

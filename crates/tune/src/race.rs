@@ -1,6 +1,6 @@
-//! Baseline against best in interleaved blocks, until the answer is clear or the blocks are used up.
+//! Races the baseline against the best in interleaved blocks, until the answer is clear or the blocks are used up.
 
-/// What an interval says about best / baseline.
+/// The confidence interval of the ratio best / baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatioInterval {
     pub ratio: f64,
@@ -33,15 +33,15 @@ pub struct Race {
     pub worth: f64,
 }
 
-/// A gain of this ratio must not hide in an interval that is called no gain.
+/// If the interval includes a gain of this ratio, the verdict is not "no gain".
 const HIDDEN: f64 = 1.15;
 
 impl Race {
-    /// What to do after `pairs` pairs. `strict` is the interval at 99 %, for stopping early: looking after every pair
-    /// gives chance several tries. `plain` is the one at 95 %, which is reported.
+    /// Decides what to do after `pairs` pairs. `strict` is the interval at 99 %, for stopping early, because looking
+    /// after every pair gives chance several tries. `plain` is the interval at 95 %, which is reported.
     #[must_use]
     pub fn decide(&self, pairs: usize, strict: Option<RatioInterval>, plain: Option<RatioInterval>) -> Decision {
-        // Baseline, best, best, baseline: a drift over time hits both alike.
+        // Baseline, best, best, baseline: a drift over time affects both alike.
         let another = Decision::Pair { best_first: pairs % 2 == 1 };
         if pairs < self.min_pairs {
             return another;
@@ -65,22 +65,22 @@ impl Race {
     }
 }
 
-/// A block of the server as it is should have at least so many answers: the noise of their number is below a fifth.
+/// A block of the baseline should have at least this many responses: then the noise of their number is below a fifth.
 pub const LEAST_ANSWERS: u64 = 30;
-/// With fewer answers than this in a block nothing is divided by their number.
+/// Ratios are computed only if every block has at least this many responses.
 const DIVISIBLE: u64 = 5;
 
-/// Have all blocks, pairs of answers of baseline and best, enough of them for a ratio?
+/// Returns true if all blocks, pairs of responses of baseline and best, have enough of them for a ratio.
 #[must_use]
 pub fn are_divisible(pairs: &[(u64, u64)]) -> bool {
     pairs.iter().all(|(baseline, best)| baseline.min(best) >= &DIVISIBLE)
 }
 
-/// So many pairs in which the best is ahead each time come once in 256 by chance (the sign test).
+/// This many pairs with the best ahead in each happen by chance once in 256 times (the sign test).
 const ALL_AHEAD: usize = 8;
 
-/// Is the best better without a ratio: in every pair it answers a good deal, and the baseline next to nothing; or it is ahead in
-/// each of many, with twice the answers of all?
+/// Returns true if the best is clearly better without a ratio. Either it has many responses in every pair and the
+/// baseline next to none, or it is ahead in each of many pairs, with twice the responses in total.
 #[must_use]
 pub fn is_clear(pairs: &[(u64, u64)]) -> bool {
     let far = !pairs.is_empty() && pairs.iter().all(|(baseline, best)| *best >= LEAST_ANSWERS.max(2 * baseline));
@@ -102,14 +102,14 @@ mod tests {
     #[test]
     fn what_answers_nothing_has_no_ratio() {
         assert!(are_divisible(&[(30, 40), (5, 5000)]) && !are_divisible(&[(30, 40), (4, 5000)]));
-        // One answer against thousands is no number of times, and clear all the same.
+        // One response against thousands gives no ratio, but is clear.
         assert!(is_clear(&[(0, 5704), (1, 5000)]));
-        // Ahead in each of eight, which chance seldom is; in one of them behind.
+        // Ahead in each of eight pairs, which rarely happens by chance; then behind in one of them.
         let mut pairs = [(94, 488), (183, 196), (16, 963), (0, 1515), (20, 684), (145, 199), (0, 754), (235, 981)];
         assert!(is_clear(&pairs) && !is_clear(&pairs[..7]));
         pairs[1].1 = 180;
         assert!(!is_clear(&pairs));
-        // Neither answers enough, or not each time: nothing is clear.
+        // Too few responses on both sides, or not ahead each time: nothing is clear.
         assert!(!is_clear(&[(0, 29)]) && !is_clear(&[(0, 900), (600, 900)]) && !is_clear(&[]));
     }
 

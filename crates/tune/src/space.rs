@@ -1,17 +1,17 @@
-//! What may be searched: parameters with the values that each may have, where they stand, and what must hold between them.
+//! Defines what may be searched: parameters with their possible values, their present values, and limits across them.
 //!
-//! A point has a level for each parameter. Points of one space with the same effective settings are one point: a parameter that
-//! does nothing beside the others is left where it stands (`Space::canonical`).
+//! A point has one level per parameter. Points with the same effective settings are one point: a parameter that has no
+//! effect keeps its present level (`Space::canonical`).
 
 use lastdrop_model::{Setting, Settings};
 use rand_core::Rng;
 
-/// How the levels of a parameter lie to each other.
+/// How the levels of a parameter relate to each other.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scale {
     /// On a line, each at its place from 0 to 1.
     Places(Vec<f64>),
-    /// Each as far from any other.
+    /// All equally far from each other.
     Kinds,
 }
 
@@ -19,26 +19,26 @@ pub enum Scale {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
     pub name: String,
-    /// The values that it may have, without doubles.
+    /// Its possible values, without duplicates.
     pub levels: Vec<Setting>,
     pub scale: Scale,
-    /// The level that the server has now.
+    /// The present level of the server.
     pub present: usize,
-    /// Another parameter and levels of it: with others this one does nothing.
+    /// Another parameter and its levels with which this one has an effect.
     pub when: Option<(usize, Vec<usize>)>,
 }
 
-/// Neighbouring sizes differ by this factor at least: what lies between them no trial can tell apart.
+/// Smallest factor between neighbouring sizes: a trial cannot tell closer sizes apart.
 const STEP: f64 = 1.19;
 
 impl Parameter {
-    /// One of the values, none nearer to another than any.
+    /// Returns a parameter whose values are equally far from each other.
     #[must_use]
     pub fn kinds(name: &str, levels: Vec<Setting>, present: usize) -> Parameter {
         Parameter { name: name.into(), levels, scale: Scale::Kinds, present, when: None }
     }
 
-    /// Values on a line in their order, as far apart as their order has it.
+    /// Returns a parameter whose values lie on a line in their order, equally spaced.
     #[must_use]
     pub fn steps(name: &str, levels: Vec<Setting>, present: usize) -> Parameter {
         let last = (levels.len().max(2) - 1) as f64;
@@ -46,7 +46,8 @@ impl Parameter {
         Parameter { scale: Scale::Places(places), ..Parameter::kinds(name, levels, present) }
     }
 
-    /// Whole numbers from `least` to `most` in multiples of `granule`, even in their ratio, with the present one among them.
+    /// Returns a parameter of whole numbers from `least` to `most` in multiples of `granule`, evenly spaced by ratio,
+    /// including the present one.
     #[must_use]
     pub fn sizes(name: &str, least: u64, most: u64, granule: u64, present: u64) -> Parameter {
         let (least, granule) = (least.max(1), granule.max(1));
@@ -60,7 +61,7 @@ impl Parameter {
         sizes.sort_unstable();
         sizes.dedup();
         let place = sizes.iter().position(|n| *n == present).unwrap_or(0);
-        // Nothing is as far from one as two are.
+        // Zero is as far from one as two is.
         let log = |n: u64| if n == 0 { -std::f64::consts::LN_2 } else { (n as f64).ln() };
         let (low, high) = (log(sizes[0]), log(sizes[sizes.len() - 1]));
         let places = sizes.iter().map(|n| (log(*n) - low) / (high - low).max(1e-9)).collect();
@@ -68,13 +69,13 @@ impl Parameter {
         Parameter { name: name.into(), levels, scale: Scale::Places(places), present: place, when: None }
     }
 
-    /// The same, of which each other parameter's level but these makes nothing.
+    /// Restricts the parameter's effect to these levels of another parameter.
     #[must_use]
     pub fn only_with(self, parameter: usize, levels: Vec<usize>) -> Parameter {
         Parameter { when: Some((parameter, levels)), ..self }
     }
 
-    /// How far two levels lie apart, from 0 to 1.
+    /// Returns the distance between two levels, from 0 to 1.
     #[must_use]
     pub fn distance(&self, a: usize, b: usize) -> f64 {
         match &self.scale {
@@ -84,10 +85,10 @@ impl Parameter {
     }
 }
 
-/// What numbers may come to together, such as workers in memory.
+/// An upper limit on a weighted sum of numbers, such as workers in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
-    /// What one of a parameter costs.
+    /// The weight of each parameter.
     pub each: Vec<(usize, f64)>,
     pub most: f64,
 }
@@ -97,19 +98,19 @@ pub type Point = Vec<usize>;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Space {
-    /// One that another is `when` of comes before it.
+    /// A parameter in another one's `when` comes before that one.
     pub parameters: Vec<Parameter>,
     pub limits: Vec<Limit>,
 }
 
 impl Space {
-    /// The server as it is.
+    /// Returns the point of the present settings.
     #[must_use]
     pub fn start(&self) -> Point {
         self.parameters.iter().map(|p| p.present).collect()
     }
 
-    /// Does a parameter do anything at a point?
+    /// Returns true if a parameter has an effect at a point.
     #[must_use]
     pub fn matters(&self, point: &Point, parameter: usize) -> bool {
         match &self.parameters[parameter].when {
@@ -118,7 +119,7 @@ impl Space {
         }
     }
 
-    /// The same with those where they stand that do nothing.
+    /// Resets the parameters without effect to their present levels.
     #[must_use]
     pub fn canonical(&self, mut point: Point) -> Point {
         for parameter in 0..point.len() {
@@ -129,7 +130,7 @@ impl Space {
         point
     }
 
-    /// May it be tried? The server as it is always may.
+    /// Returns true if a point may be tried. The present settings are always allowed.
     #[must_use]
     pub fn allows(&self, point: &Point) -> bool {
         let number = |parameter: usize| self.parameters[parameter].levels[point[parameter]].count().unwrap_or(0) as f64;
@@ -137,14 +138,14 @@ impl Space {
         *point == self.start() || self.limits.iter().all(|limit| cost(limit) <= limit.most)
     }
 
-    /// What differs from the server as it is.
+    /// Returns the settings that differ from the present ones.
     #[must_use]
     pub fn settings(&self, point: &Point) -> Settings {
         let changed = self.parameters.iter().zip(point).filter(|(parameter, level)| parameter.present != **level);
         changed.map(|(parameter, level)| (parameter.name.clone(), parameter.levels[*level].clone())).collect()
     }
 
-    /// Points that differ from one in one parameter.
+    /// Returns the points that differ from one point in one parameter.
     pub fn beside<'a>(&'a self, point: &'a Point) -> impl Iterator<Item = Point> + 'a {
         let turned = move |parameter: usize, level: usize| {
             let mut other = point.clone();
@@ -158,7 +159,7 @@ impl Space {
         all.filter(|p| self.allows(p))
     }
 
-    /// All points, where there are at most so many combinations.
+    /// Returns all points if there are at most this many combinations.
     #[must_use]
     pub fn all(&self, most: usize) -> Option<Vec<Point>> {
         let count =
@@ -178,7 +179,7 @@ impl Space {
         Some(points)
     }
 
-    /// One that chance has chosen, and that is allowed.
+    /// Returns a random allowed point.
     pub fn any(&self, rng: &mut impl Rng) -> Point {
         for _ in 0..100 {
             let level = |p: &Parameter| (rng.next_u64() % p.levels.len() as u64) as usize;
@@ -209,7 +210,7 @@ mod tests {
         assert!(numbers(&whole).iter().all(|n| n % 25 == 0), "{whole:?}");
         let one = Parameter::sizes("one", 7, 7, 1, 7);
         assert_eq!((numbers(&one), one.present), (vec![7], 0));
-        // The present one lies outside.
+        // The present value lies outside the range.
         let out = Parameter::sizes("out", 4, 8, 1, 100);
         assert_eq!((numbers(&out).last(), out.levels[out.present].count()), (Some(&100), Some(100)));
         assert!((p.distance(0, p.levels.len() - 1) - 1.0).abs() < 1e-9);

@@ -1,18 +1,18 @@
-//! What a search is: something that looks at what was tried and says what to try next.
+//! The interface of a search: from what was tried, it returns what to try next.
 
 use crate::space::{Point, Space};
 
-/// What has come of the points tried, in their order. A value is the natural logarithm of how good a point is, so that a
-/// difference of 0.01 is one percent; none is a point that did not count (it was refused, failed or broke a limit).
+/// Results of the tried points in order. A value is the natural logarithm of how good a point is, so a difference of
+/// 0.01 is one percent. None is an invalid trial (refused, failed, or over a limit).
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub trials: Vec<(Point, Option<f64>)>,
-    /// Standard deviation of the value of one trial, from the same thing measured again.
+    /// Standard deviation of one trial's value, from repeated measurements.
     pub noise: f64,
 }
 
 impl History {
-    /// Mean value and number of a point's trials that counted.
+    /// Returns the mean value and the number of a point's valid trials.
     #[must_use]
     pub fn mean(&self, point: &Point) -> Option<(f64, usize)> {
         let values: Vec<f64> = self.trials.iter().filter(|(p, _)| p == point).filter_map(|(_, value)| *value).collect();
@@ -24,7 +24,7 @@ impl History {
         self.trials.iter().any(|(p, _)| p == point)
     }
 
-    /// Those that counted, each once, in the order in which they were first tried.
+    /// Returns the points with valid trials, each once, in the order first tried.
     #[must_use]
     pub fn points(&self) -> Vec<&Point> {
         let mut all: Vec<&Point> = Vec::new();
@@ -36,7 +36,7 @@ impl History {
         all
     }
 
-    /// Those, the best mean first.
+    /// Returns these points, the best mean first.
     #[must_use]
     pub fn by_mean(&self) -> Vec<Point> {
         let mut all: Vec<(f64, &Point)> =
@@ -46,20 +46,20 @@ impl History {
     }
 }
 
-/// A way to search. It is asked and told nothing but what is in the history: the same seed and the same values lead to the
-/// same trials, so that a search goes on from what is stored.
+/// A search method. It sees nothing but the history: the same seed and the same values lead to the same trials, so a
+/// stored search can be resumed.
 pub trait Strategy {
     fn name(&self) -> &'static str;
 
-    /// What to try next; none when nothing promises a gain that could be seen.
+    /// Returns the point to try next; None if no point promises a measurable gain.
     fn next(&mut self, space: &Space, history: &History) -> Option<Point>;
 
-    /// Points that counted, those to be raced first.
+    /// Returns the points with valid trials, those to race first coming first.
     fn ranked(&self, _space: &Space, history: &History) -> Vec<Point> {
         history.by_mean()
     }
 
-    /// A point without the changes that are not seen to bring anything.
+    /// Returns a point without the changes that show no benefit.
     fn plain(&self, _space: &Space, _history: &History, point: &Point) -> Point {
         point.clone()
     }

@@ -1,34 +1,36 @@
-//! Has it got worse? What users see now against what they saw before, by more than could be chance.
+//! Detects regressions: compares what users see now with what they saw before, and reports differences larger than
+//! chance.
 //!
-//! Two things are held against each other, errors and slow requests; slow is what is slower than the 99th or the 90th percentile was
-//! before, by a margin that people could care about. All are shares of requests, compared by the usual test of two proportions. Requests
-//! come in bursts that fare alike, so counts vary by more than chance gives independent ones: by how much is taken from what was seen
-//! before and from what is seen now, so that a stall of a second, which the time before may not have had, does not count for as many
-//! witnesses as it has requests. The bound is far out (4 standard deviations), for it is looked at every second; and it is on the latest
-//! seconds, the latest minute and all, so that what comes late is seen soon, and a small change in the end.
+//! It compares errors and slow requests. Slow means slower than the earlier 99th or 90th percentile by a margin that
+//! people could care about. Both are shares of requests, compared by the usual test of two proportions. Requests come
+//! in bursts that fare alike, so counts vary more than with independent requests. This excess variation is estimated
+//! from the seconds before and from those now. So a stall of a second, which the time before may not have had, does not
+//! count as many independent requests. The threshold is high (4 standard deviations), because it is tested every
+//! second. It is tested on the latest seconds, the latest minute and all seconds: late problems are found soon, and
+//! small changes in the end.
 
 use lastdrop_model::units::show_us;
 use lastdrop_model::{Experience, Histogram};
 
 /// Standard deviations by which the share has to be larger.
 const SIGMAS: f64 = 4.0;
-/// A 99th percentile that is longer by less than this is no reason to go back.
+/// A 99th percentile that is longer by less than this is no reason to roll back.
 const SLOWER: f64 = 1.1;
 const SLOWER_US: u64 = 1000;
-/// Nor are errors of a smaller share than this, or fewer of them; nor fewer slow requests.
+/// Smaller shares of errors, fewer errors, or fewer slow requests than these are no reason either.
 const LEAST_SHARE: f64 = 0.001;
 const LEAST_ERRORS: u64 = 3;
 const LEAST_SLOW: u64 = 5;
-/// Requests without which nothing is said.
+/// With fewer requests there is no verdict.
 const LEAST_REQUESTS: u64 = 20;
-/// What is looked at beside all: the latest so many seconds.
+/// Windows that are tested in addition to all seconds: the latest seconds of these lengths.
 const RECENT: [usize; 3] = [5, 15, 60];
-/// What was slower than so much of the requests before is slow.
+/// Quantiles of the earlier requests beyond which a request is slow.
 const SLOW: [(f64, &str); 2] = [(0.99, "p99"), (0.9, "p90")];
-/// Bursts are looked for at these lengths, seconds.
+/// Lengths in seconds at which bursts are measured.
 const BURSTS: [usize; 2] = [1, 5];
 
-/// Some requests, and how many of them are of the sort that is counted.
+/// A number of requests, and how many of them are counted.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     of: u64,
@@ -45,7 +47,7 @@ impl Share {
     }
 }
 
-/// What is counted of a second.
+/// Counts of one second.
 #[derive(Debug, Clone)]
 struct Shares {
     errors: Share,
@@ -53,7 +55,7 @@ struct Shares {
     slow: Vec<Share>,
 }
 
-/// Watches what happens after a change.
+/// Watches for a regression after a change.
 #[derive(Debug)]
 pub struct Guard {
     before: Experience,
@@ -61,11 +63,11 @@ pub struct Guard {
     errors: Before,
     slow: Vec<(Slow, Before)>,
     all: Experience,
-    /// Of each second.
+    /// Counts of each second.
     seconds: Vec<Shares>,
 }
 
-/// A percentile of the requests before, and what is slower than it by a margin.
+/// A percentile of the earlier requests, and the slower threshold with its margin.
 #[derive(Debug, Clone, Copy)]
 struct Slow {
     quantile: f64,
@@ -73,7 +75,7 @@ struct Slow {
     above_us: u64,
 }
 
-/// A share of the requests before, and by how many times it varied more than by chance.
+/// A share of the earlier requests, and the factor by which it varied more than by chance.
 #[derive(Debug, Clone, Copy)]
 struct Before {
     share: Share,
@@ -89,14 +91,16 @@ fn slow(e: &Experience, slow_us: u64) -> Share {
 }
 
 impl Guard {
-    /// With the seconds before the change. For `beginning_s` at first only errors count: a server that has just begun is slow.
+    /// Takes the seconds before the change. For the first `beginning_s` seconds only errors count, because a server
+    /// that has just started is slow.
     #[must_use]
     pub fn new(before: &[Experience], beginning_s: f64) -> Guard {
         let sum = Experience::sum(before);
         let slow = SLOW.map(|(quantile, name)| {
             let us = sum.latency.quantile(quantile);
             let above_us = ((us as f64 * SLOWER) as u64).max(us + SLOWER_US);
-            // Bursts of what is slow are those of what was slowest before: there is more to count than beyond the margin.
+            // Bursts are measured beyond the percentile itself, which gives more requests to count than beyond the
+            // margin.
             let variation = variation(&before.iter().map(|e| slow(e, us)).collect::<Vec<_>>());
             (Slow { quantile, name, above_us }, Before { share: slow(&sum, above_us), variation })
         });
@@ -111,7 +115,7 @@ impl Guard {
         }
     }
 
-    /// One more second; says why it is worse now, where it is.
+    /// Adds a second; returns why things are worse now, if they are.
     pub fn add(&mut self, second: Experience) -> Option<String> {
         let counts = self.all.seconds >= self.beginning_s;
         self.all.add(&second);
@@ -126,7 +130,7 @@ impl Guard {
         windows.find_map(|n| self.judge(&self.seconds[all - n..]))
     }
 
-    /// Is it worse in these seconds?
+    /// Returns why these seconds are worse, if they are.
     fn judge(&self, seconds: &[Shares]) -> Option<String> {
         let length = seconds.len();
         let parts: Vec<Share> = seconds.iter().map(|s| s.errors).collect();
@@ -163,7 +167,7 @@ impl Guard {
         &self.before
     }
 
-    /// All that was seen after the change.
+    /// Returns everything measured after the change.
     #[must_use]
     pub fn during(&self) -> &Experience {
         &self.all
@@ -175,14 +179,14 @@ fn sum(parts: &[Share]) -> Share {
 }
 
 impl Before {
-    /// Is the share of these seconds larger, by more than could be chance?
+    /// Returns true if the share of these seconds is larger by more than chance.
     fn is_less(&self, now: &[Share]) -> bool {
         let (before, during) = (self.share, sum(now));
         if during.of < LEAST_REQUESTS || before.of == 0 {
             return false;
         }
-        // With shares as they are, and with both as one: the first is too small where nothing happened before, the second where
-        // much has happened now.
+        // With separate shares and with a common one: the first variance is too small if nothing happened before, the
+        // second if much has happened now.
         let of = |share: f64, n: u64| share * (1.0 - share) / n as f64;
         let together = before.add(during).value();
         let apart = of(before.value(), before.of) + of(during.value(), during.of);
@@ -192,8 +196,8 @@ impl Before {
     }
 }
 
-/// By how many times counts of seconds vary more than those of independent requests would, at least 1 (Pearson's statistic by its
-/// degrees of freedom).
+/// Returns the factor by which counts of seconds vary more than those of independent requests, at least 1 (Pearson's
+/// statistic divided by its degrees of freedom).
 fn variation(seconds: &[Share]) -> f64 {
     let share = sum(seconds).value();
     let at = |length: usize| {
@@ -217,7 +221,8 @@ mod tests {
 
     use super::*;
 
-    /// Visitors of a server: so many a second, times around a typical one, and now and then a second in which all are slow.
+    /// Visitors of a server: a rate per second, times around a typical one, and now and then a second in which all are
+    /// slow.
     struct World {
         random: Xoshiro256PlusPlus,
         rate: f64,
@@ -236,7 +241,7 @@ mod tests {
             let stall = if self.number() < self.stalls { 4.0 } else { 1.0 };
             let mut e = Experience { seconds: 1.0, requests: count, ..Experience::default() };
             for _ in 0..count {
-                // Times of requests have a long tail: a logarithm that is about normal.
+                // Times of requests have a long tail: their logarithm is about normal.
                 let normal = (0..12).map(|_| self.number()).sum::<f64>() - 6.0;
                 e.latency.record((self.typical_us * stall * (0.5 * normal).exp()) as u64);
                 e.errors += u64::from(self.number() < self.errors);
@@ -254,7 +259,7 @@ mod tests {
         World { random, rate, typical_us: 20_000.0, errors: 0.002, stalls: 0.03 }
     }
 
-    /// Seconds after which it is found to be worse.
+    /// Returns the seconds after which the regression is found.
     fn found_after(world: &mut World, guard: &mut Guard, seconds: usize) -> Option<usize> {
         (1..=seconds).find(|_| guard.add(world.second()).is_some())
     }

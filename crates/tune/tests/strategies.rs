@@ -1,6 +1,5 @@
-//! Searches on planted surfaces, and on those that real servers were measured to have, with noise, many times over: the one that
-//! ships is the one that wins.
-//! `SEEDS=100 cargo test -p lastdrop-tune --test strategies -- --nocapture` prints the table.
+//! Runs searches on planted surfaces and on surfaces measured on real servers, with noise, many times: the one that
+//! ships must win. `SEEDS=100 cargo test -p lastdrop-tune --test strategies -- --nocapture` prints the table.
 
 mod surfaces;
 
@@ -10,10 +9,10 @@ use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use surfaces::{Surface, grids};
 
-/// Trials of the search and its finals together, and finalists that are always kept room for.
+/// Trials of the search and its finals together, and finalists for whom trials are reserved.
 const TRIALS: usize = 25;
 const FINALISTS: usize = 3;
-/// A search that promises less than this is over.
+/// A search ends when it promises less than this.
 const WORTH: f64 = 0.0002;
 
 type Make = fn(u64) -> Box<dyn Strategy>;
@@ -50,7 +49,7 @@ impl Server<'_> {
         history.trials.push((point, value));
     }
 
-    /// All trials of a search.
+    /// Runs all trials of a search.
     fn searched(&mut self, strategy: &mut dyn Strategy) -> History {
         let mut history = History { noise: self.noise.max(0.001), ..History::default() };
         while history.trials.len() < TRIALS - trials_of_finals(FINALISTS)
@@ -62,7 +61,7 @@ impl Server<'_> {
     }
 }
 
-/// What the point that is chosen gives, without noise, as a share of the best, and the trials that it took.
+/// Returns the value of the chosen point without noise, as a share of the best, and the trials used.
 fn chosen(surface: &Surface, best: f64, make: Make, noise: f64, seed: u64) -> (f64, usize) {
     let (mut strategy, mut server) = (make(seed), Server::new(surface, noise, seed));
     let mut history = server.searched(strategy.as_mut());
@@ -74,14 +73,14 @@ fn chosen(surface: &Surface, best: f64, make: Make, noise: f64, seed: u64) -> (f
     (surface.throughput(&winner).expect("it counted") / best, history.trials.len())
 }
 
-/// Share of searches that came to 95 % of the best, and what all came to in the mean.
+/// Share of searches that reached 95 % of the best, and the mean result of all.
 #[derive(Debug, Clone, Copy)]
 struct Score {
     reached: f64,
     mean: f64,
 }
 
-/// The scores, and a table of them by surface.
+/// Returns the scores, and a table of them by surface.
 fn scores(surfaces: &[Surface], noise: f64, seeds: u64) -> ([Score; ALL.len()], String) {
     let mut sums = [Score { reached: 0.0, mean: 0.0 }; ALL.len()];
     let mut table = format!("noise {noise}: searches that reach 95 % of the best, mean, worst, trials\n");
@@ -109,7 +108,8 @@ fn seeds() -> u64 {
 
 #[test]
 fn with_noise_the_one_that_ships_comes_nearest_to_the_best() {
-    // The finals are among the 25 trials: where noise is large, five measurements less of the search cost it 4 % of the seeds.
+    // The finals are part of the 25 trials: with much noise, five measurements less for the search cost it 4 % of the
+    // seeds.
     for (noise, least) in [(0.05, 0.95), (0.1, 0.85)] {
         let ([ours, rivals @ ..], table) = scores(&surfaces::all(), noise, seeds());
         println!("{table}{ours:.3?} {rivals:.3?}");
@@ -123,8 +123,9 @@ fn with_noise_the_one_that_ships_comes_nearest_to_the_best() {
 #[test]
 fn on_what_real_servers_were_measured_to_give_it_comes_to_the_best_and_beats_one_factor_at_a_time() {
     let grids = grids::all();
-    // A few dozen points are all but covered by 25 trials, whichever they are, and most of what real servers give is a slope and a plateau,
-    // which one climbs a setting after the other: chance, TPE and that come about as far here, and ask for changes that do nothing.
+    // 25 trials cover most of a few dozen points in any way, and real servers mostly give a slope and a plateau, which
+    // coordinate search climbs. So chance, TPE and coordinate search come about as far here, but ask for changes
+    // without effect.
     for (noise, least) in [(0.05, 0.95), (0.1, 0.9)] {
         let ([ours, coordinate, parzen, chance, one_factor], table) = scores(&grids, noise, seeds());
         println!("{table}{ours:.3?} {coordinate:.3?} {parzen:.3?} {chance:.3?} {one_factor:.3?}");

@@ -1,4 +1,4 @@
-//! Points that chance chooses.
+//! Random search.
 
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;

@@ -1,16 +1,16 @@
-//! One parameter after the other, in their order: coarse levels first, then between the best and its neighbours.
+//! Coordinate search: one parameter after the other, coarse levels first, then between the best and its neighbours.
 
 use crate::space::{Point, Scale, Space};
 use crate::strategy::{History, Strategy};
 
-/// Levels of a parameter on the first look.
+/// Levels of a parameter in the coarse pass.
 const COARSE: usize = 5;
-/// How many standard deviations of one trial a point has to be ahead to become the best so far.
+/// Standard deviations of one trial by which a point has to be ahead to become the best so far.
 const AHEAD: f64 = 1.0;
 
 #[derive(Debug)]
 pub struct Coordinate {
-    /// Parameter that is turned, and whether it is looked at closely.
+    /// Index of the parameter that is varied, and whether in the fine pass.
     at: (usize, bool),
     queue: Vec<Point>,
     rounds: usize,
@@ -23,7 +23,7 @@ impl Coordinate {
         Coordinate { at: (0, false), queue: Vec::new(), rounds: 0, changed: true }
     }
 
-    /// The first of those tried that none is ahead of.
+    /// Returns the first tried point that no other is ahead of.
     fn best(space: &Space, history: &History) -> Point {
         let mut best = (space.start(), history.mean(&space.start()).map_or(f64::NEG_INFINITY, |m| m.0));
         for point in history.points() {

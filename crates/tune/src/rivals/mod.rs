@@ -1,4 +1,4 @@
-//! Other ways to search, to be measured against: nobody should ship a search that chance beats.
+//! Other search methods to compare with: the search that ships must at least beat chance.
 
 mod chance;
 mod coordinate;

@@ -1,4 +1,5 @@
-//! Each parameter swept by itself from where the server stands, as people do by hand; then the best of each together.
+//! One-factor search: sweeps each parameter by itself from the present value, as people do by hand; then combines the
+//! best of each.
 
 use crate::space::{Point, Space};
 use crate::strategy::{History, Strategy};
@@ -39,7 +40,7 @@ impl OneFactor {
         points
     }
 
-    /// Each parameter at the level that was best by itself.
+    /// Returns the point with each parameter at its best level by itself.
     fn together(space: &Space, history: &History) -> Point {
         let start = space.start();
         let mut point = start.clone();

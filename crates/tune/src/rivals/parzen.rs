@@ -1,4 +1,5 @@
-//! A tree-structured Parzen estimator: Bergstra, Bardenet, Bengio and Kégl, "Algorithms for hyper-parameter optimization" (2011).
+//! A tree-structured Parzen estimator: Bergstra, Bardenet, Bengio and Kégl, "Algorithms for hyper-parameter
+//! optimization" (2011).
 
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -6,11 +7,12 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::space::{Point, Space};
 use crate::strategy::{History, Strategy};
 
-/// Trials by chance before it begins, the share of good ones, and candidates a step, as in the paper and its implementations.
+/// Random trials at the start, the share of good trials, and candidates per step, as in the paper and its
+/// implementations.
 const FIRST: usize = 8;
 const GOOD: f64 = 0.25;
 const CANDIDATES: usize = 24;
-/// Width of a kernel, of a whole range.
+/// Width of a kernel as a share of the whole range.
 const WIDTH: f64 = 0.15;
 
 #[derive(Debug)]
@@ -24,7 +26,7 @@ impl Parzen {
         Parzen { rng: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
 
-    /// How dense a parameter's levels are among some points, with a little of everything.
+    /// Returns the density of a parameter's levels among some points, plus a uniform part.
     fn density(space: &Space, parameter: usize, of: &[&Point]) -> Vec<f64> {
         let p = &space.parameters[parameter];
         let count = p.levels.len();

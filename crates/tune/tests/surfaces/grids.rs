@@ -1,5 +1,5 @@
-//! Servers as they were measured: the grids of `./x lab tune`, each of whose points is a combination of settings with the requests a
-//! second that it gave. What lies between is worth what the nearest point gave, as it is where the lab scores a tune.
+//! Servers as measured: the grids of `./x lab tune`, in which each point is a combination of settings with its requests
+//! per second. A value between them counts as the nearest point, as in the lab's scoring.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ struct Grid {
 #[derive(Deserialize)]
 struct Measured {
     settings: BTreeMap<String, Value>,
-    /// None where it failed.
+    /// None if it failed.
     rps: Option<f64>,
 }
 
@@ -33,7 +33,7 @@ fn setting(value: &Value) -> Setting {
     }
 }
 
-/// Factors of two between numbers; between others how far apart is as good as anything.
+/// Number of doublings between numbers; between other values, any fixed distance will do.
 fn distance(a: &Setting, b: &Setting) -> f64 {
     match (a.count(), b.count()) {
         (Some(a), Some(b)) => ((a + 1) as f64 / (b + 1) as f64).log2().abs(),
@@ -42,7 +42,7 @@ fn distance(a: &Setting, b: &Setting) -> f64 {
     }
 }
 
-/// The values of one setting in the grid's order, as a tune would search them: numbers in their whole range.
+/// Returns the values of one setting in the grid's order, as a tune would search them: numbers over their whole range.
 fn parameter(grid: &Grid, name: &str) -> Parameter {
     let mut levels: Vec<Setting> = Vec::new();
     for point in &grid.points {
@@ -68,7 +68,7 @@ fn parameter(grid: &Grid, name: &str) -> Parameter {
     }
 }
 
-/// Nothing is often a word of its own (never, without a limit): a line has a place for it beyond its end only.
+/// Zero often has a meaning of its own (never, without a limit): on a line it can only be placed beyond the end.
 fn with_zero(sizes: &Parameter) -> Parameter {
     let levels = sizes.levels.iter().cloned().chain([Setting::Count(0)]).collect();
     Parameter::steps(&sizes.name, levels, sizes.present)
@@ -89,7 +89,7 @@ fn surface(grid: Grid) -> Surface {
     Surface { name, space, of: Box::new(of) }
 }
 
-/// All that are stored.
+/// Returns all stored grids.
 pub fn all() -> Vec<Surface> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs/tuning/grids");
     let mut files: Vec<_> = fs::read_dir(&folder).expect("grids").map(|f| f.expect("a file").path()).collect();

@@ -1,4 +1,4 @@
-//! Servers that exist on paper: throughput by settings, with an optimum that is known.
+//! Synthetic servers: throughput by settings, with a known optimum.
 
 use lastdrop_model::Setting;
 use lastdrop_tune::{Limit, Parameter, Point, Space};
@@ -11,7 +11,7 @@ pub struct Surface {
     of: Throughput,
 }
 
-/// Throughput, none where the server fails.
+/// Throughput; None if the server fails.
 type Throughput = Box<dyn Fn(&Values<'_>) -> Option<f64>>;
 
 /// Values of a point by the names of its parameters.
@@ -40,19 +40,19 @@ impl Surface {
         (self.of)(&Values { space: &self.space, point })
     }
 
-    /// The best of all points.
+    /// Returns the best value of all points.
     pub fn best(&self) -> f64 {
         let all = self.space.all(3_000_000).expect("not too many");
         all.iter().filter_map(|p| self.throughput(p)).fold(0.0, f64::max)
     }
 }
 
-/// Gunther's law: n workers of which each hinders the others, with its peak at `peak`.
+/// Gunther's law: n workers that hinder each other, with the peak at `peak`.
 fn usl(n: f64, peak: f64) -> f64 {
     n / (1.0 + n * (n - 1.0) / (peak * peak))
 }
 
-/// As much as the workers give until something else is full, then a little less with each more.
+/// The sum of the workers until another resource is full, then slightly less with each more.
 fn plateau(n: f64, full: f64) -> f64 {
     n.min(full) * (1.0 - 0.0005 * (n - full).max(0.0))
 }
