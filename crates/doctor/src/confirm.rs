@@ -9,8 +9,8 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
 use lastdrop_model::examination::Examination;
 use lastdrop_model::{Event, Setting, Settings};
-use lastdrop_server::{OtherTrafficPolicy, RemoteHosts, RestoreReport, ServerRef, Stack};
-use lastdrop_trials::trial::{TrialOrder, trial};
+use lastdrop_server::{RemoteHosts, OtherTrafficPolicy, RestoreReport, ServerRef, Stack};
+use lastdrop_trials::trial::{TrialSpec, trial};
 use serde_json::Value;
 
 use crate::examine::{DoctorOptions, examine_again};
@@ -129,7 +129,7 @@ fn measure(
         let change_first = pair % 2 == 1 && pair + 1 < PAIRS;
         for changed in [change_first, !change_first] {
             let with = if changed { settings.clone() } else { Settings::new() };
-            let trial_order = TrialOrder {
+            let trial_order = TrialSpec {
                 plan: &plan,
                 settings: with,
                 label: format!("doctor confirm: {}", if changed { "changed" } else { "as it is" }),
@@ -138,7 +138,7 @@ fn measure(
                 settling: SETTLING,
                 budget: None,
                 most_unanswered: 1.0,
-                bar: None,
+                early_stop: None,
             };
             let measured = trial(lab, stack, &trial_order)?;
             let Some(run) = &measured.run else {

@@ -16,7 +16,7 @@ use lastdrop_lab::{Lab, LabError};
 
 /// What to find out.
 #[derive(Debug, Clone)]
-pub struct CapacityOrder {
+pub struct CapacityOptions {
     /// Requests and connections; its phases are not used.
     pub plan: Plan,
     pub objectives: Vec<Objective>,
@@ -50,9 +50,9 @@ const REPEATS_OF_ONE: u32 = 2;
 /// Most checks whether a server has recovered from overload, half a second each.
 const COOLING: u32 = 12;
 
-struct Finder<'a, 'b> {
+struct CapacitySearch<'a, 'b> {
     lab: &'a mut Lab<'b>,
-    order: &'a CapacityOrder,
+    order: &'a CapacityOptions,
     began: Instant,
     steps: Vec<CapacityStep>,
     stairs: Vec<StaircaseStep>,
@@ -94,8 +94,8 @@ fn time_for(purpose: Purpose, seconds: f64, left_s: f64, hold_s: f64, passed: bo
 ///
 /// # Errors
 /// When no load can be generated, or no request gets a response.
-pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOrder) -> Result<CapacityDocument, LabError> {
-    let mut finder = Finder {
+pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOptions) -> Result<CapacityDocument, LabError> {
+    let mut finder = CapacitySearch {
         lab,
         order,
         began: Instant::now(),
@@ -119,7 +119,7 @@ pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOrder) -> Result<CapacityDocu
     Ok(document)
 }
 
-impl Finder<'_, '_> {
+impl CapacitySearch<'_, '_> {
     fn find(&mut self, search: &mut Option<RateSearch>) -> Result<(), LabError> {
         let one = self.stair(1)?;
         self.alone_us = one.p50_us;

@@ -15,7 +15,7 @@ use lastdrop_lab::{Lab, LabError};
 
 /// What to compare.
 #[derive(Debug, Clone)]
-pub struct CompareOrder {
+pub struct CompareOptions {
     /// Name and plan of A and of B; only the measured phase of each is run.
     pub a: (String, Plan),
     pub b: (String, Plan),
@@ -46,7 +46,7 @@ fn lead(blocks: &[CompareBlock], open: bool) -> Option<Lead<'static>> {
 }
 
 /// Counts repetitions of disturbed blocks.
-struct Repeats {
+struct RepeatBudget {
     /// Blocks that may still be repeated.
     left: u32,
     /// Repetitions of the present block.
@@ -56,9 +56,9 @@ struct Repeats {
 /// Most repetitions of one block: if it is disturbed again and again, the machine stays busy.
 const MOST_REPEATS_OF_ONE: u32 = 2;
 
-impl Repeats {
-    fn of(blocks: u32) -> Repeats {
-        Repeats { left: (blocks / 12).max(1), of_one: 0 }
+impl RepeatBudget {
+    fn of(blocks: u32) -> RepeatBudget {
+        RepeatBudget { left: (blocks / 12).max(1), of_one: 0 }
     }
 
     /// Returns true if a disturbed block may be measured again; otherwise it counts as it is.
@@ -75,14 +75,14 @@ impl Repeats {
 ///
 /// # Errors
 /// When no load can be generated, or one side gives no response.
-pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocument, LabError> {
+pub fn compare(lab: &mut Lab<'_>, order: &CompareOptions) -> Result<CompareDocument, LabError> {
     let mut a = CompareSide { name: order.a.0.clone(), runs: Vec::new() };
     let mut b = CompareSide { name: order.b.0.clone(), runs: Vec::new() };
     let (plan_a, plan_b) = (stretch_of(order, &order.a.1)?, stretch_of(order, &order.b.1)?);
     let open = [&plan_a, &plan_b].iter().all(|p| p.phases.iter().any(|p| matches!(p.load, Load::Open { .. })));
     let mut live = LiveComparison::new(order.blocks as usize, open, !order.aa, order.seed);
     let mut blocks: Vec<CompareBlock> = Vec::new();
-    let mut repeats = Repeats::of(order.blocks);
+    let mut repeats = RepeatBudget::of(order.blocks);
     // Disturbed blocks that count because there were too few quiet ones, and what disturbed them.
     let mut disturbed: Vec<(usize, String)> = Vec::new();
     let outcome = loop {
@@ -178,7 +178,7 @@ fn disturbed_note(disturbed: &[(usize, String)]) -> Option<String> {
 }
 
 /// Makes the plan of one stretch: the load of the plan's measured phase, after a short unmeasured one.
-fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
+fn stretch_of(order: &CompareOptions, plan: &Plan) -> Result<Plan, LabError> {
     let Some(measured) = plan.phases.iter().find(|p| p.measured) else {
         return Err(LabError::Other("a plan without a measured phase cannot be compared".into()));
     };
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_block_that_is_disturbed_again_and_again_counts_in_the_end() {
-        let mut repeats = Repeats::of(200);
+        let mut repeats = RepeatBudget::of(200);
         assert_eq!([0; 3].map(|_| repeats.may_repeat()), [true, true, false]);
         // The next block has repetitions of its own; all blocks together may repeat at most a twelfth of the blocks.
         let mut repeated = 2;

@@ -7,7 +7,7 @@ use lastdrop_model::documents::Goal;
 use lastdrop_model::plan::{Load, Plan, Url};
 use lastdrop_target::{Config, ConfigError, usl_best};
 
-use crate::tune::{TuneOrder, Wishes};
+use crate::tune::{SearchConstraints, TuneOptions};
 
 /// Users of the demo's load.
 pub const USERS: u32 = 64;
@@ -38,16 +38,16 @@ const TRIALS: u32 = 12;
 
 /// Returns the options of the demo's tuning, with blocks short enough for a newcomer's first minute.
 #[must_use]
-pub fn order(url: Url, seed: u64) -> TuneOrder {
+pub fn order(url: Url, seed: u64) -> TuneOptions {
     let mut plan = Plan::new(url, seed);
     plan.phases[0].load = Load::closed(USERS);
     plan.phases[0].duration = Some(Duration::from_millis(1500));
     plan.keepalive = KeepAlive::Off;
-    TuneOrder {
+    TuneOptions {
         plan,
         goal: Goal::Throughput,
         memory: None,
-        wishes: Wishes::default(),
+        constraints: SearchConstraints::default(),
         proposals: Vec::new(),
         clues: Vec::new(),
         workers: Vec::new(),
@@ -55,7 +55,7 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
         trials: TRIALS,
         time: None,
         seed,
-        diary: None,
+        checkpoint: None,
         keep: false,
         max_pairs: 6,
         min_gain: 0.05,

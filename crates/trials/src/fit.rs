@@ -16,7 +16,7 @@ use lastdrop_probe::status::StatusSource;
 use lastdrop_probe::{cgroup, memory};
 use lastdrop_server::{Change, ServerError, Session};
 
-use crate::fit_model::{Measured, judge};
+use crate::fit_model::{FitMeasurements, judge};
 use crate::size::{as_workers, size_of, warm_twice};
 use crate::workers::{cores, request_cost};
 use lastdrop_lab::warm::{complete_pool, warm_each};
@@ -31,7 +31,7 @@ const FIRST_REQUESTS: f64 = 2.0;
 
 /// What to find out.
 #[derive(Debug, Clone)]
-pub struct FitOrder {
+pub struct FitOptions {
     /// Requests to the server; the load is chosen here.
     pub plan: Plan,
     pub memory: Option<u64>,
@@ -49,10 +49,10 @@ pub struct FitOrder {
 ///
 /// # Errors
 /// When the server cannot be changed, does not come back, or its processes cannot be read.
-pub fn fit(lab: &mut Lab<'_>, mut session: Session, order: &FitOrder) -> Result<SizeDocument, LabError> {
+pub fn fit(lab: &mut Lab<'_>, mut session: Session, order: &FitOptions) -> Result<SizeDocument, LabError> {
     // A database behind the workers limits their number.
     lab.find_chain = true;
-    let outcome = Fitting { lab, session: &mut session, order, status: None }.run();
+    let outcome = FitRunner { lab, session: &mut session, order, status: None }.run();
     lab.tell(&Event::Restoring);
     let restored = session.restore()?;
     let mut document = outcome?;
@@ -61,15 +61,15 @@ pub fn fit(lab: &mut Lab<'_>, mut session: Session, order: &FitOrder) -> Result<
     Ok(document)
 }
 
-struct Fitting<'a, 'b> {
+struct FitRunner<'a, 'b> {
     lab: &'a mut Lab<'b>,
     session: &'a mut Session,
-    order: &'a FitOrder,
+    order: &'a FitOptions,
     status: Option<StatusSource>,
 }
 
 /// A pool at one moment.
-struct Moment {
+struct PoolState {
     workers: Vec<WorkerSample>,
     /// Master, workers and all their descendants.
     point: FitPoint,
@@ -82,7 +82,7 @@ fn has_several_requests(plan: &Plan) -> bool {
     plan.requests.len() > 1
 }
 
-impl Fitting<'_, '_> {
+impl FitRunner<'_, '_> {
     fn run(&mut self) -> Result<SizeDocument, LabError> {
         let effective = self.session.original().clone();
         let plan = &self.order.plan;
@@ -157,7 +157,7 @@ impl Fitting<'_, '_> {
         threads: u64,
         effective: &Settings,
         document: &mut SizeDocument,
-    ) -> Result<Measured, LabError> {
+    ) -> Result<FitMeasurements, LabError> {
         let present_age = self.session.adapter().value(Role::Recycle, effective).and_then(|s| s.count());
         let age = present_age.filter(|a| *a > 0).map(|a| a as u64);
         let mut fit = SizeFit { age, ..SizeFit::default() };
@@ -223,11 +223,11 @@ impl Fitting<'_, '_> {
         }
         fit.points.sort_by_key(|p| p.workers);
         let members = self.lab.members();
-        Ok(Measured { fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members })
+        Ok(FitMeasurements { fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members })
     }
 
     /// Starts a fresh pool of some size and gives each worker its first request.
-    fn start(&mut self, size: u64, threads: u64, effective: &Settings) -> Result<Moment, LabError> {
+    fn start(&mut self, size: u64, threads: u64, effective: &Settings) -> Result<PoolState, LabError> {
         let mut settings = self.session.adapter().pool_settings(size * threads, effective);
         if let Some(knob) = self.session.adapter().knob(Role::Recycle) {
             // A worker that is replaced meanwhile does not age.
@@ -285,7 +285,7 @@ impl Fitting<'_, '_> {
     }
 
     /// Measures the whole group. `before` are workers that should still exist.
-    fn moment(&self, before: &[WorkerSample]) -> Result<Moment, LabError> {
+    fn moment(&self, before: &[WorkerSample]) -> Result<PoolState, LabError> {
         let master = self.session.master();
         let mut group = ProcessGroup::new(master, false, self.session.adapter().facts().kind.helpers);
         let mut look = Sample::default();
@@ -318,7 +318,7 @@ impl Fitting<'_, '_> {
             cgroup_anonymous_bytes: cgroup::memory_of_its_own(master, &pids).map(|(_, bytes)| bytes),
         };
         let cpu_s = workers.iter().map(|w| w.cpu_s).sum();
-        Ok(Moment { workers, point, cpu_s })
+        Ok(PoolState { workers, point, cpu_s })
     }
 
     /// Measures workers with other directives or settings, after the first and the second request.

@@ -15,7 +15,7 @@ use lastdrop_lab::LabError;
 const LEAST_REPLACEMENT_S: f64 = 0.001;
 
 /// The measured values.
-pub(crate) struct Measured {
+pub(crate) struct FitMeasurements {
     /// Has points and ages; the rest is still to be computed.
     pub fit: SizeFit,
     /// Workers of the largest pool at every age.
@@ -46,8 +46,8 @@ fn interval(e: Estimate) -> Interval {
 ///
 /// # Errors
 /// When the pool did not take the requested sizes.
-pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocument) -> Result<(), LabError> {
-    let Measured { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members } = m;
+pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut SizeDocument) -> Result<(), LabError> {
+    let FitMeasurements { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members } = m;
     // The same quantity as elsewhere; of the pool alone if the full cost of a request could not be measured.
     let request_cpu_s = cost.map_or(request_cpu_s, |cost| cost.cpu_s);
     let points: Vec<(u64, u64)> = fit.points.iter().map(|p| (p.workers, p.total_bytes)).collect();

@@ -16,12 +16,12 @@ use lastdrop_model::{Event, Kind, Objective, ObjectiveResult, Plan, Run};
 use lastdrop_server::Stack;
 
 use crate::capacity::{HORIZON_S, cool_down, step_of};
-use crate::trial::{Measured, TrialOrder, expected_status, judge, memory, spoiled, start};
+use crate::trial::{TrialResult, TrialSpec, expected_status, judge, memory, spoiled, start};
 use lastdrop_lab::{Lab, LabError};
 
 /// Where a search begins.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Beginning {
+pub(crate) enum RateStart {
     /// At this rate, with no evidence that it can be met.
     Nothing { rate: f64 },
     /// At the rate of the best so far; the search ends if that is out of reach.
@@ -55,17 +55,17 @@ const CEILING: f64 = 1e6;
 /// Longest wait for recovery from overload.
 const MOST_COOLING: Duration = Duration::from_secs(10);
 
-impl Beginning {
+impl RateStart {
     fn most_steps(self) -> usize {
-        if matches!(self, Beginning::Held { .. }) { 1 } else { MOST_STEPS }
+        if matches!(self, RateStart::Held { .. }) { 1 } else { MOST_STEPS }
     }
 
     fn rules(self, objectives: &[Objective]) -> Rules {
         let (start, hint, fall) = match self {
-            Beginning::Nothing { rate } => (0.6 * rate, Some(rate), FALL / 2.0),
-            Beginning::Best { rate } => (rate, Some(HOPE * rate), NEAR),
-            Beginning::Known { rate } => (BELOW * rate, Some(rate), NEAR),
-            Beginning::Held { rate } => (rate, None, NEAR),
+            RateStart::Nothing { rate } => (0.6 * rate, Some(rate), FALL / 2.0),
+            RateStart::Best { rate } => (rate, Some(HOPE * rate), NEAR),
+            RateStart::Known { rate } => (BELOW * rate, Some(rate), NEAR),
+            RateStart::Held { rate } => (rate, None, NEAR),
         };
         let start = start.max(0.1);
         Rules { start, hint, fall, ceiling: CEILING, precision: PRECISION, hold_s: 0.0, tail: tail(objectives) }
@@ -94,7 +94,7 @@ fn at_rate(plan: &Plan, rate: f64, seconds: f64) -> Plan {
 }
 
 /// The result of a rate.
-struct Tried {
+struct RateAttempt {
     step: CapacityStep,
     run: Run,
     /// Largest factor by which a limit was missed; infinite if more was wrong than a limit.
@@ -109,21 +109,21 @@ struct Tried {
 pub(crate) fn rate_trial(
     lab: &mut Lab<'_>,
     stack: &mut Stack,
-    order: &TrialOrder<'_>,
-    from: Beginning,
-) -> Result<Measured, LabError> {
+    order: &TrialSpec<'_>,
+    from: RateStart,
+) -> Result<TrialResult, LabError> {
     let mut trial = order.begun();
-    let Some(mut settling) = start(lab, stack, order, &mut trial)? else { return Ok(Measured { trial, run: None }) };
+    let Some(mut settling) = start(lab, stack, order, &mut trial)? else { return Ok(TrialResult { trial, run: None }) };
     let objectives = &order.plan.objectives;
     let expected = expected_status(stack);
     let mut search = RateSearch::new(from.rules(objectives));
-    let (mut best, mut nearest) = (None::<Tried>, None::<Tried>);
+    let (mut best, mut nearest) = (None::<RateAttempt>, None::<RateAttempt>);
     while let SearchStep::Trial { rate, purpose, .. } = search.ask() {
         // Holding a rate is not part of a trial: the race shows it, and the winner is held once more.
         if matches!(purpose, Purpose::Confirm | Purpose::Recheck) || trial.steps.len() >= from.most_steps() {
             break;
         }
-        let purpose = if matches!(from, Beginning::Held { .. }) { Purpose::Confirm } else { purpose };
+        let purpose = if matches!(from, RateStart::Held { .. }) { Purpose::Confirm } else { purpose };
         let tried = attempt(lab, order, rate, purpose, settling, expected, &mut trial.repeated)?;
         settling = order.settling;
         trial.steps.push(tried.step.clone());
@@ -134,7 +134,7 @@ pub(crate) fn rate_trial(
             continue;
         }
         let clearly = tried.beyond > CLEARLY || trial.steps.len() >= MOST_MISSES;
-        if best.is_none() && clearly && matches!(from, Beginning::Best { .. }) {
+        if best.is_none() && clearly && matches!(from, RateStart::Best { .. }) {
             trial.cut_short = true;
         }
         nearest = Some(tried);
@@ -147,7 +147,7 @@ pub(crate) fn rate_trial(
     trial.real_memory_bytes = memory(stack);
     let Some(shown) = best.or(nearest) else {
         trial.why = "no rate was tried".into();
-        return Ok(Measured { trial, run: None });
+        return Ok(TrialResult { trial, run: None });
     };
     judge(&mut trial, &shown.run, expected, order);
     let rate = shown.step.rate;
@@ -163,18 +163,18 @@ pub(crate) fn rate_trial(
         let beyond = if shown.beyond.is_finite() { shown.beyond.clamp(1.0, FALL) } else { 1.0 };
         trial.objective = if trial.cut_short { trial.objective.min(rate) / beyond } else { 0.0 };
     }
-    Ok(Measured { trial, run: Some(shown.run) })
+    Ok(TrialResult { trial, run: Some(shown.run) })
 }
 
 fn attempt(
     lab: &mut Lab<'_>,
-    order: &TrialOrder<'_>,
+    order: &TrialSpec<'_>,
     rate: f64,
     purpose: Purpose,
     settling: Duration,
     expected: u16,
     repeated: &mut u32,
-) -> Result<Tried, LabError> {
+) -> Result<RateAttempt, LabError> {
     lab.check_stop()?;
     let objectives = &order.plan.objectives;
     let block = order.plan.phases.first().and_then(|p| p.duration).unwrap_or_default();
@@ -189,11 +189,11 @@ fn attempt(
     (step.ok, step.why) = (why.is_empty(), why);
     let outcome = Outcome::Capacity { step: Cow::Borrowed(&step) };
     lab.tell(&Event::TrialDone { outcome });
-    Ok(Tried { step, run, beyond })
+    Ok(RateAttempt { step, run, beyond })
 }
 
 /// Returns why a rate is not met, and by which factor a limit is missed.
-fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialOrder<'_>) -> (String, f64) {
+fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialSpec<'_>) -> (String, f64) {
     let Some(phase) = run.measured() else { return ("nothing was measured".into(), f64::INFINITY) };
     if let Some(behind) = falls_behind(phase, objectives, HORIZON_S) {
         return (behind, f64::INFINITY);
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     /// Returns the result of a search if rates up to `capacity` meet the objectives, and the number of steps.
-    fn found(from: Beginning, capacity: f64) -> (Option<f64>, usize) {
+    fn found(from: RateStart, capacity: f64) -> (Option<f64>, usize) {
         let objectives = Objective::list("p99<300ms").expect("valid");
         let (mut search, mut steps) = (RateSearch::new(from.rules(&objectives)), 0);
         while let SearchStep::Trial { rate, purpose, .. } = search.ask() {
@@ -238,25 +238,25 @@ mod tests {
         let near = |rate: Option<f64>, capacity: f64| rate.is_some_and(|r| r <= capacity && r * 1.07 > capacity);
         // As good as the best, better by half, and four times as good.
         for (capacity, most) in [(101.0, 5), (150.0, 8), (400.0, 9)] {
-            let (rate, steps) = found(Beginning::Best { rate: 100.0 }, capacity);
+            let (rate, steps) = found(RateStart::Best { rate: 100.0 }, capacity);
             assert!(near(rate, capacity) && steps <= most, "{capacity}: {rate:?} after {steps}");
         }
         // Known within a few percent.
         for capacity in [92.0, 97.0, 100.0, 104.0] {
-            let (rate, steps) = found(Beginning::Known { rate: 100.0 }, capacity);
+            let (rate, steps) = found(RateStart::Known { rate: 100.0 }, capacity);
             assert!(near(rate, capacity) && steps <= 5, "{capacity}: {rate:?} after {steps}");
         }
         // The only known number is the throughput of closed-loop users.
         for capacity in [20.0, 55.0, 95.0] {
-            let (rate, steps) = found(Beginning::Nothing { rate: 100.0 }, capacity);
+            let (rate, steps) = found(RateStart::Nothing { rate: 100.0 }, capacity);
             assert!(near(rate, capacity) && steps <= 9, "{capacity}: {rate:?} after {steps}");
         }
     }
 
     #[test]
     fn what_is_held_is_one_rate() {
-        assert_eq!(found(Beginning::Held { rate: 100.0 }, 120.0), (Some(100.0), 1));
-        assert_eq!(found(Beginning::Held { rate: 100.0 }, 90.0).0, None);
+        assert_eq!(found(RateStart::Held { rate: 100.0 }, 120.0), (Some(100.0), 1));
+        assert_eq!(found(RateStart::Held { rate: 100.0 }, 90.0).0, None);
     }
 
     #[test]

@@ -19,8 +19,8 @@ use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::{Value, json};
 
-use crate::sweep_plan::{Cell, SweepPlan};
-use crate::trial::{TrialOrder, trial};
+use crate::sweep_plan::{SweepCell, SweepPlan};
+use crate::trial::{TrialSpec, trial};
 use lastdrop_lab::lab::{Lab, LabError, random_u32};
 
 /// Runs every cell once per round and restores the servers. If the user stops it, the document contains the rows
@@ -159,7 +159,12 @@ fn sort_rows(rows: &mut [SweepRow], by: &str) {
     }
 }
 
-fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell: &Cell) -> Result<SweepRow, LabError> {
+fn measure(
+    lab: &mut Lab<'_>,
+    stack: Option<&mut Stack>,
+    plan: &SweepPlan,
+    cell: &SweepCell,
+) -> Result<SweepRow, LabError> {
     let mut load = Plan::new(cell.url.clone(), u64::from(plan.seed.unwrap_or_else(random_u32)));
     load.phases = vec![Phase {
         name: "main".into(),
@@ -181,7 +186,7 @@ fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell:
     let (run, warmed, note) = match stack {
         Some(stack) => {
             let settings = if plan.whole_pools { stack.complete(&cell.settings)? } else { cell.settings.clone() };
-            let order = TrialOrder {
+            let order = TrialSpec {
                 plan: &load,
                 settings,
                 label,
@@ -190,7 +195,7 @@ fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell:
                 settling: Duration::ZERO,
                 budget: None,
                 most_unanswered: 1.0,
-                bar: None,
+                early_stop: None,
             };
             let measured = trial(lab, stack, &order)?;
             (measured.run, measured.trial.warmed, measured.trial.why)
@@ -210,7 +215,7 @@ fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell:
     Ok(row)
 }
 
-fn row(cell: &Cell, run: Option<&Run>, warmed: String, note: String) -> SweepRow {
+fn row(cell: &SweepCell, run: Option<&Run>, warmed: String, note: String) -> SweepRow {
     let phase = run.and_then(Run::measured);
     let latency = |q| phase.and_then(|p| p.latency(Kind::Response, q)).unwrap_or(0.0);
     let answered = phase.map_or(0, |p| p.requests.answered);

@@ -21,21 +21,21 @@ pub struct SweepPlanError {
 
 /// One value or several.
 #[derive(Debug, Clone)]
-struct Few<T>(Vec<T>);
+struct OneOrMany<T>(Vec<T>);
 
-impl<T: Clone> Few<T> {
+impl<T: Clone> OneOrMany<T> {
     fn list(&self) -> Vec<T> {
         self.0.clone()
     }
 }
 
-impl<R: BoundRow> Few<BoundedValue<R>> {
+impl<R: BoundRow> OneOrMany<BoundedValue<R>> {
     fn numbers(&self) -> Vec<R::Value> {
         self.0.iter().map(|n| n.0).collect()
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Not an untagged enum, which would hide what is wrong with a value.
         let list = match toml::Value::deserialize(deserializer)? {
@@ -46,17 +46,17 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
             one => vec![one],
         };
         let read = |value: toml::Value| T::deserialize(value).map_err(|e| serde::de::Error::custom(e.message()));
-        list.into_iter().map(read).collect::<Result<_, _>>().map(Few)
+        list.into_iter().map(read).collect::<Result<_, _>>().map(OneOrMany)
     }
 }
 
 /// Values of settings by name; the entries of a table are the settings of a server: NAME.SETTING.
 #[derive(Debug, Clone, Default)]
-struct SettingValues(BTreeMap<String, Few<Setting>>);
+struct SettingValues(BTreeMap<String, OneOrMany<Setting>>);
 
 impl<'de> Deserialize<'de> for SettingValues {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let entries = BTreeMap::<String, Entry>::deserialize(deserializer)?;
+        let entries = BTreeMap::<String, SettingEntry>::deserialize(deserializer)?;
         let mut all = BTreeMap::new();
         for (name, entry) in entries {
             entry.add_to(&mut all, name).map_err(serde::de::Error::custom)?;
@@ -66,17 +66,17 @@ impl<'de> Deserialize<'de> for SettingValues {
 }
 
 /// The value of a key: settings values, or a table of settings whose names continue the key.
-enum Entry {
-    Values(Few<Setting>),
-    Table(BTreeMap<String, Entry>),
+enum SettingEntry {
+    Values(OneOrMany<Setting>),
+    Table(BTreeMap<String, SettingEntry>),
 }
 
-impl Entry {
-    fn add_to(self, all: &mut BTreeMap<String, Few<Setting>>, name: String) -> Result<(), String> {
+impl SettingEntry {
+    fn add_to(self, all: &mut BTreeMap<String, OneOrMany<Setting>>, name: String) -> Result<(), String> {
         match self {
-            Entry::Values(values) if !all.contains_key(&name) => _ = all.insert(name, values),
-            Entry::Values(_) => return Err(format!("the setting {name} is there twice")),
-            Entry::Table(entries) => {
+            SettingEntry::Values(values) if !all.contains_key(&name) => _ = all.insert(name, values),
+            SettingEntry::Values(_) => return Err(format!("the setting {name} is there twice")),
+            SettingEntry::Table(entries) => {
                 return entries.into_iter().try_for_each(|(key, entry)| entry.add_to(all, format!("{name}.{key}")));
             }
         }
@@ -84,11 +84,11 @@ impl Entry {
     }
 }
 
-impl<'de> Deserialize<'de> for Entry {
+impl<'de> Deserialize<'de> for SettingEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let entry = match toml::Value::deserialize(deserializer)? {
-            table @ toml::Value::Table(_) => BTreeMap::deserialize(table).map(Entry::Table),
-            values => Few::deserialize(values).map(Entry::Values),
+            table @ toml::Value::Table(_) => BTreeMap::deserialize(table).map(SettingEntry::Table),
+            values => OneOrMany::deserialize(values).map(SettingEntry::Values),
         };
         entry.map_err(|e: toml::de::Error| serde::de::Error::custom(e.message()))
     }
@@ -97,32 +97,32 @@ impl<'de> Deserialize<'de> for Entry {
 /// Keys that are allowed both at the top, for all series, and in a series.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Block {
+struct SeriesBlock {
     name: Option<String>,
-    url: Option<Few<String>>,
-    users: Option<Few<BoundedValue<row::Users>>>,
-    requests: Option<Few<BoundedValue<row::Requests>>>,
+    url: Option<OneOrMany<String>>,
+    users: Option<OneOrMany<BoundedValue<row::Users>>>,
+    requests: Option<OneOrMany<BoundedValue<row::Requests>>>,
     duration: Option<BoundedValue<row::Duration>>,
     /// The URL's query is filled up to this many characters.
-    query_length: Option<Few<BoundedValue<row::QueryLength>>>,
+    query_length: Option<OneOrMany<BoundedValue<row::QueryLength>>>,
     /// Headers, `Name: value`; each request has all of them.
-    header: Option<Few<String>>,
+    header: Option<OneOrMany<String>>,
     #[serde(default)]
     settings: SettingValues,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct SweepFile {
     /// One server, or several that are changed together.
     #[serde(alias = "servers")]
-    server: Option<Few<String>>,
-    url: Option<Few<String>>,
-    users: Option<Few<BoundedValue<row::Users>>>,
-    requests: Option<Few<BoundedValue<row::Requests>>>,
+    server: Option<OneOrMany<String>>,
+    url: Option<OneOrMany<String>>,
+    users: Option<OneOrMany<BoundedValue<row::Users>>>,
+    requests: Option<OneOrMany<BoundedValue<row::Requests>>>,
     duration: Option<BoundedValue<row::Duration>>,
-    query_length: Option<Few<BoundedValue<row::QueryLength>>>,
-    header: Option<Few<String>>,
+    query_length: Option<OneOrMany<BoundedValue<row::QueryLength>>>,
+    header: Option<OneOrMany<String>>,
     /// Every row is measured once per round, in random order.
     rounds: Option<BoundedValue<row::Rounds>>,
     /// The column by which the table is sorted.
@@ -141,12 +141,12 @@ struct File {
     #[serde(default)]
     settings: SettingValues,
     #[serde(default, alias = "variant")]
-    series: Vec<Block>,
+    series: Vec<SeriesBlock>,
 }
 
 /// One combination: a row of the table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cell {
+pub struct SweepCell {
     pub series: String,
     pub url: Url,
     pub users: u32,
@@ -160,7 +160,7 @@ pub struct Cell {
 #[derive(Debug, Clone)]
 pub struct SweepPlan {
     pub servers: Vec<ServerRef>,
-    pub cells: Vec<Cell>,
+    pub cells: Vec<SweepCell>,
     pub keepalive: KeepAlive,
     pub timeout: Duration,
     /// Certificates of the server are not verified.
@@ -231,8 +231,9 @@ impl SweepPlan {
     }
 
     fn parse(text: &str, folder: &Path) -> Result<SweepPlan, String> {
-        let file: File = toml::from_str(text).map_err(|e| e.to_string().replace(e.message(), &toml_error::what(&e)))?;
-        let named = file.server.as_ref().map_or_else(Vec::new, Few::list);
+        let file: SweepFile =
+            toml::from_str(text).map_err(|e| e.to_string().replace(e.message(), &toml_error::what(&e)))?;
+        let named = file.server.as_ref().map_or_else(Vec::new, OneOrMany::list);
         let mut servers = named.iter().map(|name| name.parse()).collect::<Result<Vec<ServerRef>, _>>()?;
         check_called_apart(&servers)?;
         // For a server on another machine it is a path there.
@@ -240,7 +241,7 @@ impl SweepPlan {
         for config in here.filter_map(|s| s.config.as_mut()) {
             *config = folder.join(&*config);
         }
-        let top = Block {
+        let top = SeriesBlock {
             name: None,
             url: file.url.clone(),
             users: file.users.clone(),
@@ -250,7 +251,7 @@ impl SweepPlan {
             header: file.header.clone(),
             settings: file.settings.clone(),
         };
-        let series = if file.series.is_empty() { vec![Block::default()] } else { file.series.clone() };
+        let series = if file.series.is_empty() { vec![SeriesBlock::default()] } else { file.series.clone() };
         let mut cells = Vec::new();
         for block in &series {
             cells.extend(expand(&top, block)?);
@@ -295,10 +296,10 @@ fn with_query(url: &Url, length: u32) -> Url {
 }
 
 /// Returns every combination of a series; the settings vary slowest.
-fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
+fn expand(top: &SeriesBlock, series: &SeriesBlock) -> Result<Vec<SweepCell>, String> {
     let urls = series.url.as_ref().or(top.url.as_ref()).ok_or("it has no url")?.list();
-    let users = series.users.as_ref().or(top.users.as_ref()).map_or(vec![10], Few::numbers);
-    let requests = series.requests.as_ref().or(top.requests.as_ref()).map(Few::numbers);
+    let users = series.users.as_ref().or(top.users.as_ref()).map_or(vec![10], OneOrMany::numbers);
+    let requests = series.requests.as_ref().or(top.requests.as_ref()).map(OneOrMany::numbers);
     let duration = series.duration.or(top.duration).map(|d| d.0);
     let requests: Vec<Option<u64>> = match requests {
         Some(list) => list.into_iter().map(Some).collect(),
@@ -309,7 +310,7 @@ fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
         Some(list) => list.numbers().into_iter().map(Some).collect(),
         None => vec![None],
     };
-    let headers = series.header.as_ref().or(top.header.as_ref()).map_or(Vec::new(), Few::list);
+    let headers = series.header.as_ref().or(top.header.as_ref()).map_or(Vec::new(), OneOrMany::list);
     let headers = headers.iter().map(|h| header_line(h)).collect::<Result<Vec<_>, _>>()?;
     let mut all_settings = top.settings.0.clone();
     all_settings.extend(series.settings.0.clone());
@@ -337,7 +338,7 @@ fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
                 let url = length.map_or_else(|| url.clone(), |n| with_query(&url, n));
                 for users in &users {
                     for requests in &requests {
-                        cells.push(Cell {
+                        cells.push(SweepCell {
                             series: series.name.clone().unwrap_or_default(),
                             url: url.clone(),
                             users: *users,

@@ -7,14 +7,14 @@ use lastdrop_model::documents::Trial;
 use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
 use lastdrop_server::{Server, Stack};
 
-use crate::bar::{Bar, Watching};
+use crate::early_stop::{EarlyStop, EarlyStopObserver};
 use crate::size::real_memory;
 use lastdrop_lab::warm::{WarmUpMethod, complete_pool, warm_each, warmth};
 use lastdrop_lab::{Lab, LabError, Observer};
 
 /// The definition of a trial.
 #[derive(Debug, Clone)]
-pub struct TrialOrder<'a> {
+pub struct TrialSpec<'a> {
     /// The load; only its measured phase is used.
     pub plan: &'a Plan,
     pub settings: Settings,
@@ -29,12 +29,12 @@ pub struct TrialOrder<'a> {
     /// Share of requests that may go unanswered in a valid trial.
     pub most_unanswered: f64,
     /// The trial ends early if this is out of reach.
-    pub bar: Option<Bar>,
+    pub early_stop: Option<EarlyStop>,
 }
 
 /// A trial and its run; no run if the settings were refused.
 #[derive(Debug)]
-pub struct Measured {
+pub struct TrialResult {
     pub trial: Trial,
     pub run: Option<Run>,
 }
@@ -44,13 +44,13 @@ pub struct Measured {
 /// # Errors
 /// When the experiment cannot go on: the user stopped it, or a server does not come back. Refused settings give a trial
 /// that does not count.
-pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Result<Measured, LabError> {
+pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialSpec<'_>) -> Result<TrialResult, LabError> {
     let mut trial = order.begun();
-    let Some(settling) = start(lab, stack, order, &mut trial)? else { return Ok(Measured { trial, run: None }) };
+    let Some(settling) = start(lab, stack, order, &mut trial)? else { return Ok(TrialResult { trial, run: None }) };
     let mut plan = order.plan.clone();
     plan.warm_up("warm-up", settling);
     lab.check_stop()?;
-    let watching = order.bar.map(|bar| Watching::new(bar, plan.phases.len() - 1));
+    let watching = order.early_stop.map(|early_stop| EarlyStopObserver::new(early_stop, plan.phases.len() - 1));
     let over = watching.as_ref().map(|w| Rc::clone(&w.over));
     let others = lab.observers.len();
     lab.observers.extend(watching.map(|w| Box::new(w) as Box<dyn Observer>));
@@ -61,16 +61,16 @@ pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Re
     trial.repeated = repeated;
     trial.real_memory_bytes = memory(stack);
     judge(&mut trial, &run, expected_status(stack), order);
-    if let (Some(bar), Some(seconds @ 1..)) = (order.bar, over.map(|over| over.get())) {
+    if let (Some(early_stop), Some(seconds @ 1..)) = (order.early_stop, over.map(|over| over.get())) {
         (trial.cut_short, trial.valid) = (true, false);
-        let best = bar.best_rps;
+        let best = early_stop.best_rps;
         trial.why =
             format!("{:.1}/s after {seconds} s: the {best:.1}/s of the best so far are out of reach", trial.objective);
     }
-    Ok(Measured { trial, run: Some(run) })
+    Ok(TrialResult { trial, run: Some(run) })
 }
 
-impl TrialOrder<'_> {
+impl TrialSpec<'_> {
     /// Returns a trial without results.
     pub(crate) fn begun(&self) -> Trial {
         Trial {
@@ -100,7 +100,7 @@ impl TrialOrder<'_> {
 pub(crate) fn start(
     lab: &mut Lab<'_>,
     stack: &mut Stack,
-    order: &TrialOrder<'_>,
+    order: &TrialSpec<'_>,
     trial: &mut Trial,
 ) -> Result<Option<Duration>, LabError> {
     lab.check_stop()?;
@@ -156,7 +156,7 @@ fn good_share(phase: &PhaseReport, expected: u16) -> f64 {
 
 /// Copies the measurements of a run into a trial. Its objective is good responses per second: those with the healthy
 /// server's status before the end of the phase.
-pub(crate) fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOrder<'_>) {
+pub(crate) fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialSpec<'_>) {
     trial.run.clone_from(&run.id);
     let Some(phase) = run.measured() else {
         trial.why = "nothing was measured".into();
@@ -175,7 +175,7 @@ pub(crate) fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOr
 }
 
 /// Returns why a run says nothing about its settings.
-pub(crate) fn spoiled(run: &Run, phase: &PhaseReport, expected: u16, order: &TrialOrder<'_>) -> Option<String> {
+pub(crate) fn spoiled(run: &Run, phase: &PhaseReport, expected: u16, order: &TrialSpec<'_>) -> Option<String> {
     let good = good_share(phase, expected);
     if run.validity.verdict == Verdict::Invalid {
         Some(run.validity.reasons.iter().map(|r| r.what.clone()).collect::<Vec<_>>().join("; "))

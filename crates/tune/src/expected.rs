@@ -11,7 +11,7 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
-use crate::gaussian::{Assumed, Process};
+use crate::gaussian::{GaussianProcess, Hyperparameters};
 use crate::space::{Point, Space};
 use crate::strategy::{History, Strategy};
 
@@ -32,21 +32,21 @@ const NOTHING: f64 = 0.004;
 const ITSELF: f64 = 0.05;
 
 #[derive(Debug)]
-pub struct Expected {
+pub struct ExpectedImprovement {
     rng: Xoshiro256PlusPlus,
     /// First moves of an expert, the most promising first.
     moves: VecDeque<Point>,
     /// The search ends when it promises less than this (natural logarithm).
     worth: f64,
-    assumed: Option<Assumed>,
+    assumed: Option<Hyperparameters>,
     spread: Option<VecDeque<Point>>,
 }
 
-impl Expected {
+impl ExpectedImprovement {
     #[must_use]
-    pub fn new(seed: u64, moves: Vec<Point>, worth: f64) -> Expected {
+    pub fn new(seed: u64, moves: Vec<Point>, worth: f64) -> ExpectedImprovement {
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Expected { rng, moves: moves.into(), worth, assumed: None, spread: None }
+        ExpectedImprovement { rng, moves: moves.into(), worth, assumed: None, spread: None }
     }
 
     /// Returns one point more than there are parameters, each in another part of every parameter's levels (a Latin
@@ -94,14 +94,14 @@ pub struct Effect {
     pub high: f64,
 }
 
-impl Expected {
+impl ExpectedImprovement {
     /// Returns the effect of each active parameter at a point: compared with its present level, or, if it has that
     /// level, with the best other one.
     #[must_use]
     pub fn effects(&self, space: &Space, history: &History, point: &Point) -> Vec<Effect> {
         let (points, values, noise) = told(history);
-        let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
-        let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
+        let assumed = self.assumed.clone().unwrap_or_else(|| Hyperparameters::of(space));
+        let Some(process) = GaussianProcess::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
         let start = space.start();
         let with = |parameter: usize, level: usize| {
             let mut other = point.clone();
@@ -178,7 +178,7 @@ fn doubt(space: &Space, history: &History, best: &Point) -> Option<Point> {
     None
 }
 
-impl Strategy for Expected {
+impl Strategy for ExpectedImprovement {
     fn name(&self) -> &'static str {
         "expected improvement"
     }
@@ -202,8 +202,8 @@ impl Strategy for Expected {
             }
         }
         let (points, values, noise) = told(history);
-        let assumed = self.assumed.take().unwrap_or_else(|| Assumed::of(space));
-        let process = Process::fitted(space, points, &values, &noise, assumed)?;
+        let assumed = self.assumed.take().unwrap_or_else(|| Hyperparameters::of(space));
+        let process = GaussianProcess::fitted(space, points, &values, &noise, assumed)?;
         self.assumed = Some(process.assumed().clone());
         let counted = history.points();
         let careful = |p: &Point| {
@@ -228,8 +228,8 @@ impl Strategy for Expected {
 
     fn ranked(&self, space: &Space, history: &History) -> Vec<Point> {
         let (points, values, noise) = told(history);
-        let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
-        let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
+        let assumed = self.assumed.clone().unwrap_or_else(|| Hyperparameters::of(space));
+        let Some(process) = GaussianProcess::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
         let worth = |p: &Point| {
             let predicted = process.predict(p).0;
             predicted + ITSELF * history.mean(p).map_or(0.0, |(mean, _)| mean - predicted)
@@ -244,8 +244,10 @@ impl Strategy for Expected {
     /// matter here too, hidden by noise.
     fn plain(&self, space: &Space, history: &History, point: &Point) -> Point {
         let (points, values, noise) = told(history);
-        let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
-        let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return point.clone() };
+        let assumed = self.assumed.clone().unwrap_or_else(|| Hyperparameters::of(space));
+        let Some(process) = GaussianProcess::fitted(space, points, &values, &noise, assumed) else {
+            return point.clone();
+        };
         let start = space.start();
         let mut plain = point.clone();
         loop {
@@ -278,7 +280,7 @@ mod tests {
             Parameter::kinds("nothing", vec!["On".into(), "Off".into()], 0),
         ];
         let space = Space { parameters, limits: Vec::new() };
-        let mut strategy = Expected::new(3, Vec::new(), 0.0);
+        let mut strategy = ExpectedImprovement::new(3, Vec::new(), 0.0);
         let mut history = History { noise: 0.02, ..History::default() };
         let value = |p: &Point| -space.parameters[0].distance(p[0], 8);
         while history.trials.len() < 20

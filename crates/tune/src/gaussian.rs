@@ -16,7 +16,7 @@ const SWEEPS: usize = 3;
 
 /// Hyperparameters of the process: how much each parameter matters, and how far values spread.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Assumed {
+pub struct Hyperparameters {
     weights: Vec<f64>,
     amplitude: f64,
     /// Each point's own part, in addition to the noise of trials: servers are not smooth.
@@ -25,10 +25,10 @@ pub struct Assumed {
 
 /// A process fitted to points with values, which predicts others.
 #[derive(Debug)]
-pub struct Process<'a> {
+pub struct GaussianProcess<'a> {
     space: &'a Space,
     points: Vec<Point>,
-    assumed: Assumed,
+    assumed: Hyperparameters,
     mean: f64,
     /// Lower triangle of the Cholesky factor, row by row.
     factor: Vec<Vec<f64>>,
@@ -41,7 +41,7 @@ fn matern(squared: f64) -> f64 {
     (1.0 + r + r * r / 3.0) * (-r).exp()
 }
 
-impl Assumed {
+impl Hyperparameters {
     /// Returns true if a parameter does next to nothing at any level.
     #[must_use]
     pub fn is_idle(&self, parameter: usize) -> bool {
@@ -49,8 +49,8 @@ impl Assumed {
     }
 
     #[must_use]
-    pub fn of(space: &Space) -> Assumed {
-        Assumed { weights: vec![1.5; space.parameters.len()], amplitude: 0.25, rough: 0.0 }
+    pub fn of(space: &Space) -> Hyperparameters {
+        Hyperparameters { weights: vec![1.5; space.parameters.len()], amplitude: 0.25, rough: 0.0 }
     }
 
     fn covariance(&self, space: &Space, a: &Point, b: &Point) -> f64 {
@@ -76,7 +76,7 @@ impl Assumed {
 }
 
 /// Computes the Cholesky factor of a covariance with noise; None if rounding makes the matrix not positive definite.
-fn factor(space: &Space, points: &[Point], assumed: &Assumed, noise: &[f64]) -> Option<Vec<Vec<f64>>> {
+fn factor(space: &Space, points: &[Point], assumed: &Hyperparameters, noise: &[f64]) -> Option<Vec<Vec<f64>>> {
     let mut rows: Vec<Vec<f64>> = Vec::with_capacity(points.len());
     for (i, point) in points.iter().enumerate() {
         let mut row = Vec::with_capacity(i + 1);
@@ -115,14 +115,20 @@ fn backward(rows: &[Vec<f64>], values: &[f64]) -> Vec<f64> {
 }
 
 /// A fit and its log-likelihood.
-struct Fit {
+struct ProcessFit {
     mean: f64,
     factor: Vec<Vec<f64>>,
     solved: Vec<f64>,
     likelihood: f64,
 }
 
-fn fit(space: &Space, points: &[Point], values: &[f64], noise: &[f64], assumed: &Assumed) -> Option<Fit> {
+fn fit(
+    space: &Space,
+    points: &[Point],
+    values: &[f64],
+    noise: &[f64],
+    assumed: &Hyperparameters,
+) -> Option<ProcessFit> {
     let factor = factor(space, points, assumed, noise)?;
     let ones = forward(&factor, &vec![1.0; values.len()]);
     let half = forward(&factor, values);
@@ -132,10 +138,10 @@ fn fit(space: &Space, points: &[Point], values: &[f64], noise: &[f64], assumed: 
     let determinant: f64 = factor.iter().enumerate().map(|(i, row)| row[i].ln()).sum();
     let likelihood = -0.5 * half.iter().map(|v| v * v).sum::<f64>() - determinant;
     let solved = backward(&factor, &half);
-    Some(Fit { mean, factor, solved, likelihood })
+    Some(ProcessFit { mean, factor, solved, likelihood })
 }
 
-impl<'a> Process<'a> {
+impl<'a> GaussianProcess<'a> {
     /// Returns the process under which these values, each with its noise variance, are most likely. Searches from the
     /// hyperparameters given. None without a point.
     #[must_use]
@@ -144,8 +150,8 @@ impl<'a> Process<'a> {
         points: Vec<Point>,
         values: &[f64],
         noise: &[f64],
-        assumed: Assumed,
-    ) -> Option<Process<'a>> {
+        assumed: Hyperparameters,
+    ) -> Option<GaussianProcess<'a>> {
         let mut best = fit(space, &points, values, noise, &assumed)?;
         let mut assumed = assumed;
         for _ in 0..SWEEPS {
@@ -168,12 +174,12 @@ impl<'a> Process<'a> {
                 break;
             }
         }
-        let Fit { mean, factor, solved, .. } = best;
-        Some(Process { space, points, assumed, mean, factor, solved })
+        let ProcessFit { mean, factor, solved, .. } = best;
+        Some(GaussianProcess { space, points, assumed, mean, factor, solved })
     }
 
     #[must_use]
-    pub fn assumed(&self) -> &Assumed {
+    pub fn assumed(&self) -> &Hyperparameters {
         &self.assumed
     }
 
@@ -208,19 +214,19 @@ mod tests {
         Space { parameters, limits: Vec::new() }
     }
 
-    fn fitted(space: &Space, of: impl Fn(&Point) -> f64, noise: f64) -> Process<'_> {
+    fn fitted(space: &Space, of: impl Fn(&Point) -> f64, noise: f64) -> GaussianProcess<'_> {
         let levels = space.parameters[0].levels.len();
         let points: Vec<Point> = (0..16).map(|i| vec![(i * 7) % levels, (i * 5) % levels]).collect();
         let values: Vec<f64> = points.iter().map(of).collect();
         let noise = vec![noise * noise; points.len()];
-        Process::fitted(space, points, &values, &noise, Assumed::of(space)).expect("points")
+        GaussianProcess::fitted(space, points, &values, &noise, Hyperparameters::of(space)).expect("points")
     }
 
     #[test]
     fn the_factor_times_itself_is_the_covariance_and_solving_undoes_it() {
         let space = space();
         let points: Vec<Point> = vec![vec![0, 0], vec![5, 3], vec![9, 9]];
-        let assumed = Assumed::of(&space);
+        let assumed = Hyperparameters::of(&space);
         let rows = factor(&space, &points, &assumed, &[0.01; 3]).expect("a covariance");
         for i in 0..3 {
             for j in 0..=i {

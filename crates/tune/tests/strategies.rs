@@ -3,8 +3,8 @@
 
 mod surfaces;
 
-use lastdrop_tune::rivals::{Chance, Coordinate, OneFactor, Parzen};
-use lastdrop_tune::{Expected, Finals, History, Point, Strategy, trials_of_finals};
+use lastdrop_tune::rivals::{CoordinateSearch, OneFactorSearch, ParzenSearch, RandomSearch};
+use lastdrop_tune::{ExpectedImprovement, Finals, History, Point, Strategy, trials_of_finals};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use surfaces::{Surface, grids};
@@ -15,15 +15,15 @@ const FINALISTS: usize = 3;
 /// A search ends when it promises less than this.
 const WORTH: f64 = 0.0002;
 
-type Make = fn(u64) -> Box<dyn Strategy>;
+type StrategyFactory = fn(u64) -> Box<dyn Strategy>;
 
 /// The one that ships, then its rivals.
-const ALL: [Make; 5] = [
-    |seed| Box::new(Expected::new(seed, Vec::new(), WORTH)),
-    |_| Box::new(Coordinate::default()),
-    |seed| Box::new(Parzen::new(seed)),
-    |seed| Box::new(Chance::new(seed)),
-    |_| Box::new(OneFactor::new(TRIALS)),
+const ALL: [StrategyFactory; 5] = [
+    |seed| Box::new(ExpectedImprovement::new(seed, Vec::new(), WORTH)),
+    |_| Box::new(CoordinateSearch::default()),
+    |seed| Box::new(ParzenSearch::new(seed)),
+    |seed| Box::new(RandomSearch::new(seed)),
+    |_| Box::new(OneFactorSearch::new(TRIALS)),
 ];
 
 fn normal(rng: &mut Xoshiro256PlusPlus) -> f64 {
@@ -31,15 +31,15 @@ fn normal(rng: &mut Xoshiro256PlusPlus) -> f64 {
 }
 
 /// Measures a surface, with noise.
-struct Server<'a> {
+struct NoisyServer<'a> {
     surface: &'a Surface,
     noise: f64,
     rng: Xoshiro256PlusPlus,
 }
 
-impl Server<'_> {
-    fn new(surface: &Surface, noise: f64, seed: u64) -> Server<'_> {
-        Server { surface, noise, rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed) }
+impl NoisyServer<'_> {
+    fn new(surface: &Surface, noise: f64, seed: u64) -> NoisyServer<'_> {
+        NoisyServer { surface, noise, rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed) }
     }
 
     fn measure(&mut self, history: &mut History, point: Point) {
@@ -62,8 +62,8 @@ impl Server<'_> {
 }
 
 /// Returns the value of the chosen point without noise, as a share of the best, and the trials used.
-fn chosen(surface: &Surface, best: f64, make: Make, noise: f64, seed: u64) -> (f64, usize) {
-    let (mut strategy, mut server) = (make(seed), Server::new(surface, noise, seed));
+fn chosen(surface: &Surface, best: f64, make: StrategyFactory, noise: f64, seed: u64) -> (f64, usize) {
+    let (mut strategy, mut server) = (make(seed), NoisyServer::new(surface, noise, seed));
     let mut history = server.searched(strategy.as_mut());
     let mut finals = Finals::new(strategy.ranked(&surface.space, &history), &history, TRIALS - history.trials.len());
     while let Some(point) = finals.next(|| strategy.ranked(&surface.space, &history)) {
@@ -144,7 +144,7 @@ fn on_what_real_servers_were_measured_to_give_it_comes_to_the_best_and_beats_one
 fn a_search_goes_on_from_what_is_stored() {
     let surface = &surfaces::all()[0];
     for make in ALL {
-        let whole = Server::new(surface, 0.05, 7).searched(make(7).as_mut());
+        let whole = NoisyServer::new(surface, 0.05, 7).searched(make(7).as_mut());
         let mut strategy = make(7);
         let mut stored = History { noise: whole.noise, ..History::default() };
         for trial in &whole.trials {
@@ -161,8 +161,8 @@ fn what_an_expert_would_try_comes_first_and_what_is_not_allowed_never() {
     let last = |p: usize| surface.space.parameters[p].levels.len() - 1;
     let too_much = vec![last(0), last(1)];
     let moves = [moves, vec![too_much.clone()]].concat();
-    let mut strategy = Expected::new(1, moves, WORTH);
-    let history = Server::new(&surface, 0.05, 1).searched(&mut strategy);
+    let mut strategy = ExpectedImprovement::new(1, moves, WORTH);
+    let history = NoisyServer::new(&surface, 0.05, 1).searched(&mut strategy);
     assert_eq!([&history.trials[0].0, &history.trials[1].0], [&surface.space.start(), &vec![5, 3]]);
     assert!(history.trials.iter().all(|(p, _)| *p != too_much));
     let mut once: Vec<_> = history.trials.iter().map(|(p, _)| p).collect();
@@ -178,8 +178,8 @@ fn what_brings_nothing_is_not_asked_for() {
     let idle = |p: &Point| surface.space.settings(p).keys().filter(|k| ["backlog", "x", "y"].contains(&&***k)).count();
     let (mut chosen, mut plain) = (0, 0);
     for seed in 0..20 {
-        let mut strategy = Expected::new(seed, Vec::new(), WORTH);
-        let history = Server::new(surface, 0.05, seed).searched(&mut strategy);
+        let mut strategy = ExpectedImprovement::new(seed, Vec::new(), WORTH);
+        let history = NoisyServer::new(surface, 0.05, seed).searched(&mut strategy);
         let best = strategy.ranked(&surface.space, &history).swap_remove(0);
         let fewer = strategy.plain(&surface.space, &history, &best);
         assert!(surface.space.allows(&fewer) && fewer != surface.space.start(), "{fewer:?}");

@@ -12,7 +12,7 @@ use lastdrop_model::request::header_line;
 use lastdrop_model::{Arrival, KeepAlive};
 use lastdrop_report::capacity_text;
 use lastdrop_report::export::Runs;
-use lastdrop_trials::capacity::{CapacityOrder, capacity as find_capacity};
+use lastdrop_trials::capacity::{CapacityOptions, capacity as find_capacity};
 
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
@@ -110,7 +110,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     }
     plan.keep_secrets = args.output.keep_secrets;
     origin.check(&plan)?;
-    let order = CapacityOrder {
+    let order = CapacityOptions {
         plan,
         objectives,
         arrivals: args.arrivals,

@@ -17,7 +17,7 @@ use lastdrop_report::compare_text;
 use lastdrop_report::export::Runs;
 use lastdrop_store::Store;
 use lastdrop_traffic::reports::{self, Report};
-use lastdrop_trials::compare::{CompareOrder, compare as compare_live};
+use lastdrop_trials::compare::{CompareOptions, compare as compare_live};
 
 use crate::commands::{Report as Output, default_store, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
@@ -119,7 +119,7 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
         Some(b) => (name(b), side(args, b, seed)?),
         None => (name(&args.a), plan_a.clone()),
     };
-    let order = CompareOrder {
+    let order = CompareOptions {
         a: (name(&args.a), plan_a),
         b: (name_b, plan_b),
         aa: args.aa,

@@ -12,7 +12,7 @@ use lastdrop_model::{KeepAlive, Role};
 use lastdrop_report::export::Runs;
 use lastdrop_report::size_text;
 use lastdrop_server::{Change, Directives, ServerRef, Session, check_called_apart, discover, kinds};
-use lastdrop_trials::fit::{FitOrder, fit};
+use lastdrop_trials::fit::{FitOptions, fit};
 use lastdrop_trials::size::size_under_load;
 
 use crate::commands::{Report, observers};
@@ -154,7 +154,7 @@ fn measure(
     let adapter = discover(server)?;
     let plan = run_plan::with_load(target, &load, TIMEOUT, KeepAlive::Off)?;
     let url = plan.url.clone();
-    let order = FitOrder {
+    let order = FitOptions {
         plan,
         memory: args.memory,
         sizes: args.sizes.clone(),

@@ -21,7 +21,9 @@ use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use lastdrop_store::Store;
 use lastdrop_traffic::Format;
-use lastdrop_trials::tune::{After, Before, DiaryOrder, FirstLook, TuneOrder, Wishes, tune as run_tune};
+use lastdrop_trials::tune::{
+    CheckpointOptions, ExamineAfter, ExamineBefore, InitialFindings, SearchConstraints, TuneOptions, tune as run_tune,
+};
 
 use crate::commands::watchdog::Watchdog;
 use crate::commands::{
@@ -290,14 +292,19 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     };
     // Visitors put on load enough, unless the user says how much more it is to be.
     let load_is_given = args.load.users.is_some() || args.load.rate.is_some() || run_plan::is_plan_file(&args.url);
-    let order = TuneOrder {
+    let order = TuneOptions {
         goal,
         memory: args.memory,
         keep: args.keep,
         watch: args.watch,
         beside_visitors: load_is_given.then(|| plan.clone()),
         plan,
-        wishes: Wishes { only: args.only, not: args.not, ranges: args.range, fixed: args.fix.into_iter().collect() },
+        constraints: SearchConstraints {
+            only: args.only,
+            not: args.not,
+            ranges: args.range,
+            fixed: args.fix.into_iter().collect(),
+        },
         proposals: [
             before.as_ref().map_or_else(Vec::new, |document| proposals(document, &args.servers)),
             store.as_ref().map_or_else(Vec::new, |store| earlier_winners(store, &stack.name(), goal)),
@@ -309,7 +316,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         trials: args.trials,
         time: args.time,
         seed: plan_seed,
-        diary: diary.map(|folder| DiaryOrder { folder, resume: args.resume }),
+        checkpoint: diary.map(|folder| CheckpointOptions { folder, resume: args.resume }),
         max_pairs: args.blocks,
         min_gain: args.min_gain / 100.0,
         recycling_warm_up: warm_up.unwrap_or(RECYCLING_WARM_UP),
@@ -341,20 +348,20 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         brief.intrusiveness = Intrusiveness::Observe;
     }
     // What is named needs no reason.
-    let is_wanted = order.wishes.only.is_empty() && before.is_none();
+    let is_wanted = order.constraints.only.is_empty() && before.is_none();
     let brief = &brief;
     let mut look_first = move |lab: &mut Lab<'_>| {
         check_same_machines(brief.servers).map_err(|e| LabError::Other(e.to_string()))?;
         let mut site = site_of(reach, brief, lab)?;
         let seen = examine(lab, brief, site.as_mut())?;
         let (clues, notes) = clues(&seen, brief.servers);
-        Ok(FirstLook { clues, notes, workers: workers(&seen, brief.servers) })
+        Ok(InitialFindings { clues, notes, workers: workers(&seen, brief.servers) })
     };
-    let first = is_wanted.then_some(&mut look_first as Before<'_>);
+    let first = is_wanted.then_some(&mut look_first as ExamineBefore<'_>);
     let look = &look;
     let mut after =
         before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, reach, &before.examination));
-    let after = after.as_mut().map(|after| after as After<'_>);
+    let after = after.as_mut().map(|after| after as ExamineAfter<'_>);
     let document = run_tune(&mut lab, stack, &order, first, after, visitors);
     drop(watchdog);
     let document = document?;

@@ -8,7 +8,7 @@ use lastdrop_model::units::show_us;
 use lastdrop_model::{Event, Plan, Settings};
 
 use super::Tuning;
-use crate::rate::{Beginning, step_s};
+use crate::rate::{RateStart, step_s};
 use lastdrop_lab::LabError;
 
 /// Number of samples beyond the percentile that the result should rest on.
@@ -34,7 +34,7 @@ impl Tuning<'_, '_> {
             for phase in &mut plan.phases {
                 phase.duration = Some(Duration::from_secs_f64(seconds));
             }
-            let held = Beginning::Held { rate };
+            let held = RateStart::Held { rate };
             let measured = self.measure_from(settings, "hold", &plan, None, Some(held))?;
             let Some(step) = measured.trial.steps.into_iter().next_back() else {
                 missed = measured.trial.why;

@@ -8,7 +8,7 @@ use super::Tuning;
 
 /// The predicted memory for a number of workers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Foretold {
+pub(super) struct ExpectedMemory {
     workers: u64,
     bytes: u64,
 }
@@ -16,7 +16,11 @@ pub(super) struct Foretold {
 impl Tuning<'_, '_> {
     /// Predicts from a line through the memory of other pool sizes in the search; with too few of those, from the size
     /// of a worker at the start. None if the pool has no known size.
-    pub(super) fn foretell<Pool>(&self, sizes: &[(Pool, SizeDocument)], settings: &Settings) -> Option<Foretold> {
+    pub(super) fn predict_memory<Pool>(
+        &self,
+        sizes: &[(Pool, SizeDocument)],
+        settings: &Settings,
+    ) -> Option<ExpectedMemory> {
         // `sizes` is in the order of the pools; their masters have changed since.
         let ((name, ..), (_, size)) = (self.stack.knobs(Role::PoolSize).into_iter().next()?, sizes.first()?);
         let present = self.stack.original().settings.get(&name).and_then(Setting::count);
@@ -34,16 +38,16 @@ impl Tuning<'_, '_> {
             .filter_map(of)
             .filter(|(n, _)| *n != wanted)
             .collect();
-        Some(Foretold { workers: wanted, bytes: bytes(&others, size, wanted) })
+        Some(ExpectedMemory { workers: wanted, bytes: bytes(&others, size, wanted) })
     }
 
     /// Records the prediction with the memory that the best settings used in the race.
-    pub(super) fn compare_memory(&mut self, foretold: Foretold, settings: &Settings) {
+    pub(super) fn compare_memory(&mut self, expected: ExpectedMemory, settings: &Settings) {
         let races = self.document.trials.iter().filter(|t| t.role == "race" && t.settings == *settings);
         let used: Vec<u64> = races.filter_map(|t| t.real_memory_bytes).collect();
         if let (Some(winner), false) = (&mut self.document.winner, used.is_empty()) {
             let used_bytes = used.iter().sum::<u64>() / used.len() as u64;
-            let Foretold { workers, bytes } = foretold;
+            let ExpectedMemory { workers, bytes } = expected;
             winner.memory = Some(MemoryPrediction { workers, predicted_bytes: bytes, used_bytes });
         }
     }

@@ -17,15 +17,15 @@ use lastdrop_model::units::{show_bytes, show_duration};
 use lastdrop_model::{Event, Experience, KeepAlive, Load, Plan, Role, Settings};
 use lastdrop_server::{RestoreReport, Stack};
 
-use crate::bar::Bar;
-use crate::rate::{Beginning, MOST_STEPS, bounds_a_rate, rate_trial};
+use crate::early_stop::EarlyStop;
+use crate::rate::{MOST_STEPS, RateStart, bounds_a_rate, rate_trial};
 use crate::size::{size_of_server, warm_twice};
-use crate::trial::{Measured, TrialOrder, trial};
+use crate::trial::{TrialResult, TrialSpec, trial};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_tune::{Space, trials_of_finals};
 
-mod diary;
+mod checkpoint;
 mod meets;
 mod memory;
 mod race;
@@ -35,15 +35,15 @@ mod steps;
 mod visits;
 mod watch;
 
-pub use self::diary::DiaryOrder;
-use self::diary::{Diary, Hints, digest};
-pub use self::space::Wishes;
-use self::space::{Facts, Prepared, prepare};
-use self::visits::Whose;
+pub use self::checkpoint::CheckpointOptions;
+use self::checkpoint::{Checkpoint, Hints, digest};
+pub use self::space::SearchConstraints;
+use self::space::{PreparedSearch, SearchFacts, prepare};
+use self::visits::UserMetricSource;
 
 /// What to tune for.
 #[derive(Debug, Clone)]
-pub struct TuneOrder {
+pub struct TuneOptions {
     /// The load of one block; only its measured phase is used. A trial that misses one of its objectives does not
     /// count. With throughput as the goal and closed-loop users, each trial searches the highest rate that meets the
     /// objectives.
@@ -55,7 +55,7 @@ pub struct TuneOrder {
     pub watch: Option<Duration>,
     /// Extra load while real users are the metric; None: no extra load.
     pub beside_visitors: Option<Plan>,
-    pub wishes: Wishes,
+    pub constraints: SearchConstraints,
     /// Settings that are tried first.
     pub proposals: Vec<Proposal>,
     /// Observations of the servers under the load before the search: settings that may help are searched.
@@ -70,7 +70,7 @@ pub struct TuneOrder {
     pub time: Option<Duration>,
     pub seed: u64,
     /// Where trials are stored as they are measured; None: nowhere.
-    pub diary: Option<DiaryOrder>,
+    pub checkpoint: Option<CheckpointOptions>,
     pub max_pairs: u32,
     /// The smallest gain worth a change (0.05 is 5 %).
     pub min_gain: f64,
@@ -82,7 +82,7 @@ pub struct TuneOrder {
 
 /// Result of examining the servers with their present settings under the load.
 #[derive(Debug, Clone, Default)]
-pub struct FirstLook {
+pub struct InitialFindings {
     /// Findings that suggest settings.
     pub clues: Vec<Clue>,
     /// Advised number of workers of each pool.
@@ -92,10 +92,10 @@ pub struct FirstLook {
 }
 
 /// Examines the servers with their present settings under the load.
-pub type Before<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<FirstLook, LabError>;
+pub type ExamineBefore<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<InitialFindings, LabError>;
 
 /// Finds what limits the servers.
-pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<RemainingLimit, LabError>;
+pub type ExamineAfter<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<RemainingLimit, LabError>;
 
 /// Share of unanswered requests that does not spoil a trial; if the baseline has more, the baseline's share plus a
 /// margin.
@@ -123,9 +123,9 @@ const SOME_VISITORS: u64 = 5;
 pub fn tune(
     lab: &mut Lab<'_>,
     mut stack: Stack,
-    order: &TuneOrder,
-    before: Option<Before<'_>>,
-    after: Option<After<'_>>,
+    order: &TuneOptions,
+    before: Option<ExamineBefore<'_>>,
+    after: Option<ExamineAfter<'_>>,
     visitors: Option<Visitors>,
 ) -> Result<TuneDocument, LabError> {
     let mut document = TuneDocument {
@@ -158,7 +158,7 @@ pub fn tune(
     };
     let mut hints =
         Hints { proposals: order.proposals.clone(), clues: order.clues.clone(), workers: order.workers.clone() };
-    let resumes = order.diary.as_ref().is_some_and(|diary| diary.resume);
+    let resumes = order.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
     match look_before(lab, &stack, order, before.filter(|_| !resumes)) {
         Ok(looked) => {
             hints.clues.extend(looked.clues);
@@ -166,7 +166,7 @@ pub fn tune(
             document.notes.extend(looked.notes);
         }
         Err(e) => {
-            put_back(lab, &mut stack, &mut document)?;
+            restore(lab, &mut stack, &mut document)?;
             if !matches!(e, LabError::Interrupted) {
                 return Err(e);
             }
@@ -174,12 +174,12 @@ pub fn tune(
             return Ok(document);
         }
     }
-    let (diary, seed, hints) = match order.diary.as_ref().filter(|_| !order.dry_run) {
-        Some(diary) => {
+    let (checkpoint, seed, hints) = match order.checkpoint.as_ref().filter(|_| !order.dry_run) {
+        Some(checkpoint) => {
             let fingerprint = order.fingerprint(&document.server);
-            Diary::open(diary, &document.server, &fingerprint, order.seed, &hints)?
+            Checkpoint::open(checkpoint, &document.server, &fingerprint, order.seed, &hints)?
         }
-        None => (Diary::default(), order.seed, hints),
+        None => (Checkpoint::default(), order.seed, hints),
     };
     let workers = hints.workers;
     (document.proposals, document.clues) = (hints.proposals, hints.clues);
@@ -191,19 +191,19 @@ pub fn tune(
         plan,
         seed,
         document: &mut document,
-        diary,
+        checkpoint,
         workers,
-        bar: None,
+        early_stop: None,
         visits: None,
     };
     let outcome = tuning.carry_out(after, visitors);
-    let Tuning { diary, visits, plan, .. } = tuning;
-    document.notes.extend(diary.trouble.clone());
-    if diary.used > 0 {
-        document.notes.push(format!("{} trials are those of the tune that was ended", diary.used));
+    let Tuning { checkpoint, visits, plan, .. } = tuning;
+    document.notes.extend(checkpoint.trouble.clone());
+    if checkpoint.used > 0 {
+        document.notes.push(format!("{} trials are those of the tune that was ended", checkpoint.used));
     }
     if outcome.is_ok() {
-        diary.close();
+        checkpoint.close();
     }
     let improved = matches!(outcome, Ok(())) && document.verdict == TuneVerdict::Improved;
     if order.keep && improved && !lab.stopped() {
@@ -212,7 +212,7 @@ pub fn tune(
         let kept = match order.watch {
             None => Some(stack.keep(&settings)?),
             Some(time) => {
-                let whose = visits.unwrap_or(Whose::Load);
+                let whose = visits.unwrap_or(UserMetricSource::Load);
                 watch::keep_if_good(lab, &mut stack, order, &plan, &settings, whose, time, &mut document)?
             }
         };
@@ -222,10 +222,10 @@ pub fn tune(
                 let places: Vec<String> = kept.iter().map(ToString::to_string).collect();
                 document.kept_in = Some(places.join(", "));
             }
-            None => put_back(lab, &mut stack, &mut document)?,
+            None => restore(lab, &mut stack, &mut document)?,
         }
     } else {
-        put_back(lab, &mut stack, &mut document)?;
+        restore(lab, &mut stack, &mut document)?;
     }
     match outcome {
         Ok(()) => {}
@@ -242,11 +242,11 @@ pub fn tune(
 fn look_before(
     lab: &mut Lab<'_>,
     stack: &Stack,
-    order: &TuneOrder,
-    before: Option<Before<'_>>,
-) -> Result<FirstLook, LabError> {
+    order: &TuneOptions,
+    before: Option<ExamineBefore<'_>>,
+) -> Result<InitialFindings, LabError> {
     stack.check_changeable()?;
-    order.wishes.settled(stack)?;
+    order.constraints.settled(stack)?;
     let Some(before) = before else { return Ok(Default::default()) };
     let (observe, repeats, find_chain) = (lab.observe, lab.repeats, lab.find_chain);
     let looked = before(lab);
@@ -254,14 +254,14 @@ fn look_before(
     match looked {
         Ok(found) => Ok(found),
         Err(LabError::Interrupted) => Err(LabError::Interrupted),
-        Err(e) => Ok(FirstLook {
+        Err(e) => Ok(InitialFindings {
             notes: vec![format!("the look before the search found nothing out: {e}")],
-            ..FirstLook::default()
+            ..InitialFindings::default()
         }),
     }
 }
 
-fn put_back(lab: &mut Lab<'_>, stack: &mut Stack, document: &mut TuneDocument) -> Result<(), LabError> {
+fn restore(lab: &mut Lab<'_>, stack: &mut Stack, document: &mut TuneDocument) -> Result<(), LabError> {
     lab.tell(&Event::Restoring);
     let restored = stack.restore()?;
     document.restored = true;
@@ -272,21 +272,21 @@ fn put_back(lab: &mut Lab<'_>, stack: &mut Stack, document: &mut TuneDocument) -
 struct Tuning<'a, 'b> {
     lab: &'a mut Lab<'b>,
     stack: &'a mut Stack,
-    order: &'a TuneOrder,
+    order: &'a TuneOptions,
     /// The load of one block, lengthened as needed.
     plan: Plan,
     seed: u64,
     document: &'a mut TuneDocument,
-    diary: Diary,
+    checkpoint: Checkpoint,
     /// Advised number of workers of each pool from the examination.
     workers: Vec<WorkersAdvice>,
     /// The best so far, which a trial of the search has to be able to reach.
-    bar: Option<Bar>,
+    early_stop: Option<EarlyStop>,
     /// Source of the user metric, with the visitors' metrics before the tune.
-    visits: Option<Whose>,
+    visits: Option<UserMetricSource>,
 }
 
-impl TuneOrder {
+impl TuneOptions {
     /// Returns true if each trial searches the highest rate that meets the objectives.
     fn searches_rates(&self) -> bool {
         let closed = self.plan.phases.iter().all(|p| matches!(p.load, Load::Closed { .. }));
@@ -309,17 +309,17 @@ impl TuneOrder {
     /// Returns a digest of everything that decides which trials there are, except the seed.
     fn fingerprint(&self, server: &str) -> String {
         let plan = Plan { seed: 0, ..self.plan.clone() };
-        let what = (server, plan, self.goal, self.memory, &self.wishes, self.recycling_warm_up, self.settling);
+        let what = (server, plan, self.goal, self.memory, &self.constraints, self.recycling_warm_up, self.settling);
         digest(&format!("{what:?}"))
     }
 }
 
 /// What is known before anything is tried.
-struct Ready {
+struct SearchSetup {
     /// Sizes of the pools by the index of their server in the stack.
     sizes: Vec<(usize, SizeDocument)>,
-    wishes: Wishes,
-    prepared: Prepared,
+    constraints: SearchConstraints,
+    prepared: PreparedSearch,
 }
 
 const NOTHING_TO_TRY: &str = "there was nothing to try: see beside each setting why; --only SETTING tries one all the same, and \
@@ -327,7 +327,7 @@ const NOTHING_TO_TRY: &str = "there was nothing to try: see beside each setting 
 
 impl Tuning<'_, '_> {
     /// Tunes by the visitors' latency if there are visitors, otherwise under a load of ours.
-    fn carry_out(&mut self, after: Option<After<'_>>, visitors: Option<Visitors>) -> Result<(), LabError> {
+    fn carry_out(&mut self, after: Option<ExamineAfter<'_>>, visitors: Option<Visitors>) -> Result<(), LabError> {
         self.stack.check_changeable()?;
         if self.order.dry_run {
             return self.only_plan(visitors.is_some());
@@ -352,7 +352,7 @@ impl Tuning<'_, '_> {
     }
 
     /// Examines the servers and decides what is worth a trial. None if not even one worker fits; the document says so.
-    fn ready(&mut self) -> Result<Option<Ready>, LabError> {
+    fn ready(&mut self) -> Result<Option<SearchSetup>, LabError> {
         // Sizes matter if a pool has a size that can be set.
         let mut sizes: Vec<(usize, SizeDocument)> = Vec::new();
         for (_, _, server) in self.stack.knobs(Role::PoolSize) {
@@ -386,7 +386,7 @@ impl Tuning<'_, '_> {
                 return Ok(None);
             }
         }
-        let wishes = self.order.wishes.settled(self.stack)?;
+        let constraints = self.order.constraints.settled(self.stack)?;
         let (mut proposals, mut notes) = (Vec::new(), Vec::new());
         for p in &self.document.proposals {
             match self.stack.settings(&p.settings) {
@@ -396,12 +396,12 @@ impl Tuning<'_, '_> {
         }
         self.document.notes.append(&mut notes);
         self.document.proposals.clone_from(&proposals);
-        let facts = Facts {
+        let facts = SearchFacts {
             stack: self.stack,
             plan: &self.plan,
             present: &self.stack.original().settings,
             sizes: &sizes,
-            wishes: &wishes,
+            constraints: &constraints,
             proposals: &proposals,
             clues: &self.document.clues,
             goal: self.order.goal,
@@ -409,12 +409,12 @@ impl Tuning<'_, '_> {
         };
         let prepared = prepare(&facts);
         self.document.searched.clone_from(&prepared.searched);
-        Ok(Some(Ready { sizes, wishes, prepared }))
+        Ok(Some(SearchSetup { sizes, constraints, prepared }))
     }
 
     /// Reports what would be tried and how long that would take.
     fn only_plan(&mut self, by_visitors: bool) -> Result<(), LabError> {
-        let Some(Ready { prepared, .. }) = self.ready()? else { return Ok(()) };
+        let Some(SearchSetup { prepared, .. }) = self.ready()? else { return Ok(()) };
         let planned = if by_visitors { self.plan_steps() } else { self.plan_search(&prepared.space) };
         self.document.verdict = TuneVerdict::Planned;
         self.document.reason = self.planned_words(planned, &prepared.space);
@@ -518,14 +518,14 @@ impl Tuning<'_, '_> {
         }
     }
 
-    fn run(&mut self, after: Option<After<'_>>) -> Result<(), LabError> {
+    fn run(&mut self, after: Option<ExamineAfter<'_>>) -> Result<(), LabError> {
         let effective = self.stack.original().clone();
         let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
         // Memory settles with the second request; before the first, a worker shares nearly everything.
         for _ in 0..2 {
             let _ = warm_each(&self.order.plan, pool.count_workers());
         }
-        let Some(Ready { sizes, wishes, prepared }) = self.ready()? else { return Ok(()) };
+        let Some(SearchSetup { sizes, constraints, prepared }) = self.ready()? else { return Ok(()) };
         let planned = self.plan_search(&prepared.space);
         let what = self.planned_words(planned, &prepared.space);
         self.lab.tell(&Event::Experiment { what: what.into() });
@@ -533,7 +533,7 @@ impl Tuning<'_, '_> {
         self.lab.tell(&Event::Stage { stage: Stage::Search });
         let budget = sizes.first().map(|(_, size)| size.budget_bytes);
         let (began, space_is_empty) = (Instant::now(), prepared.space.parameters.is_empty());
-        let challenger = self.search(prepared, &wishes.fixed, &effective, budget)?;
+        let challenger = self.search(prepared, &constraints.fixed, &effective, budget)?;
         let Some(challenger) = challenger else {
             let elapsed = began.elapsed();
             let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
@@ -551,10 +551,10 @@ impl Tuning<'_, '_> {
         if self.order.advise_keepalive {
             self.advise_keepalive(&settings, &effective.settings)?;
         }
-        let foretold = self.foretell(&sizes, &settings);
+        let expected_memory = self.predict_memory(&sizes, &settings);
         self.race(&settings, &effective)?;
-        if let Some(foretold) = foretold {
-            self.compare_memory(foretold, &settings);
+        if let Some(expected_memory) = expected_memory {
+            self.compare_memory(expected_memory, &settings);
         }
         match after.filter(|_| self.document.verdict == TuneVerdict::Improved) {
             Some(after) => self.look_after(&settings, after),
@@ -563,7 +563,7 @@ impl Tuning<'_, '_> {
     }
 
     /// Examines the servers with the winner's settings. If that fails, the proven result stands.
-    fn look_after(&mut self, settings: &Settings, after: After<'_>) -> Result<(), LabError> {
+    fn look_after(&mut self, settings: &Settings, after: ExamineAfter<'_>) -> Result<(), LabError> {
         self.stack.apply(settings)?;
         match after(self.lab) {
             Ok(limit) => self.document.limit_after = Some(limit),
@@ -579,7 +579,7 @@ impl Tuning<'_, '_> {
         role: &str,
         plan: &Plan,
         budget: Option<u64>,
-    ) -> Result<Measured, LabError> {
+    ) -> Result<TrialResult, LabError> {
         let beginning = self.beginning(settings, role);
         self.measure_from(settings, role, plan, budget, beginning)
     }
@@ -591,10 +591,10 @@ impl Tuning<'_, '_> {
         role: &str,
         plan: &Plan,
         budget: Option<u64>,
-        beginning: Option<Beginning>,
-    ) -> Result<Measured, LabError> {
+        beginning: Option<RateStart>,
+    ) -> Result<TrialResult, LabError> {
         let label = format!("tune {role}: {}", describe(settings));
-        let order = TrialOrder {
+        let order = TrialSpec {
             plan,
             settings: settings.clone(),
             label,
@@ -603,7 +603,7 @@ impl Tuning<'_, '_> {
             settling: self.order.settling,
             budget,
             most_unanswered: self.most_unanswered(),
-            bar: self.bar.filter(|_| role == "search"),
+            early_stop: self.early_stop.filter(|_| role == "search"),
         };
         let phase = &plan.phases[0];
         let began = TrialBegan {
@@ -617,16 +617,16 @@ impl Tuning<'_, '_> {
             ..TrialBegan::default()
         };
         self.lab.tell(&Event::TrialBegan { trial: began });
-        let known = self.diary.recall(|t| t.settings == *settings && t.role == role);
+        let known = self.checkpoint.recall(|t| t.settings == *settings && t.role == role);
         let measured = match (known, beginning) {
             (Some(trial), _) => {
                 self.lab.check_stop()?;
-                Measured { trial, run: None }
+                TrialResult { trial, run: None }
             }
             (None, Some(beginning)) => rate_trial(self.lab, self.stack, &order, beginning)?,
             (None, None) => trial(self.lab, self.stack, &order)?,
         };
-        self.diary.write(&measured.trial);
+        self.checkpoint.write(&measured.trial);
         let outcome = Outcome::Tune { trial: Cow::Borrowed(&measured.trial) };
         self.lab.tell(&Event::TrialDone { outcome });
         self.document.trials.push(measured.trial.clone());
@@ -634,7 +634,7 @@ impl Tuning<'_, '_> {
     }
 
     /// Returns where a trial begins to search the highest rate; None for a trial that measures the load as it is.
-    fn beginning(&self, settings: &Settings, role: &str) -> Option<Beginning> {
+    fn beginning(&self, settings: &Settings, role: &str) -> Option<RateStart> {
         if !self.order.searches_rates() || !matches!(role, "baseline" | "search" | "final" | "race") {
             return None;
         }
@@ -644,9 +644,9 @@ impl Tuning<'_, '_> {
         let guess = self.document.trials.iter().find(|t| t.role == PROBE).map_or(1.0, |t| t.objective.max(1.0));
         Some(match (known, best) {
             // Rates are found in steps. With a different start each time, their mean approaches the true rate.
-            (Some(known), _) => Beginning::Known { rate: known.objective * self.dither() },
-            (None, Some(rate)) if role == "search" => Beginning::Best { rate },
-            _ => Beginning::Nothing { rate: guess },
+            (Some(known), _) => RateStart::Known { rate: known.objective * self.dither() },
+            (None, Some(rate)) if role == "search" => RateStart::Best { rate },
+            _ => RateStart::Nothing { rate: guess },
         })
     }
 

@@ -20,13 +20,13 @@ const SPOILED_BLOCKS: usize = 3;
 
 /// A block of the baseline and one of the best settings.
 #[derive(Debug, Clone, Copy)]
-struct Blocks {
-    baseline: Block,
-    best: Block,
+struct BlockPair {
+    baseline: RaceBlock,
+    best: RaceBlock,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Block {
+struct RaceBlock {
     /// More is better.
     goodness: f64,
     answers: u64,
@@ -59,14 +59,14 @@ impl Tuning<'_, '_> {
                 Decision::Pair { best_first } => best_first,
                 Decision::Stop(verdict) => break verdict,
             };
-            let mut pair = [Block::default(); 2];
+            let mut pair = [RaceBlock::default(); 2];
             let mut measures = [0.0; 2];
             for is_best in [best_first, !best_first] {
                 let with = if is_best { settings.clone() } else { Settings::new() };
                 let t = self.measure(&with, "race", &plan, None)?.trial;
                 let measure = goal.measure(&t);
                 measures[usize::from(is_best)] = measure.unwrap_or_default();
-                pair[usize::from(is_best)] = Block {
+                pair[usize::from(is_best)] = RaceBlock {
                     goodness: measure.map_or(0.0, |m| goal.goodness(m)),
                     answers: self.answers(t.objective),
                     p99_us: t.p99_us,
@@ -82,7 +82,7 @@ impl Tuning<'_, '_> {
                 }
                 continue;
             }
-            blocks.push(Blocks { baseline, best });
+            blocks.push(BlockPair { baseline, best });
             self.document.race.push(Pair { baseline: measures[0], best: measures[1] });
             if let Some(found) = interval(&blocks, 0.95).filter(|_| are_divisible(&self::answers(&blocks))) {
                 let lead = Lead {
@@ -107,7 +107,7 @@ impl Tuning<'_, '_> {
         verdict: RaceVerdict,
         settings: &Settings,
         effective: &EffectiveSettings,
-        blocks: &[Blocks],
+        blocks: &[BlockPair],
         spoiled: usize,
     ) {
         let answers = answers(blocks);
@@ -193,19 +193,19 @@ pub(super) fn diff(settings: &Settings, effective: &EffectiveSettings) -> Vec<St
 }
 
 /// Returns true if all blocks of the best are valid and none of the baseline.
-fn only_best_counts(blocks: &[Blocks]) -> bool {
+fn only_best_counts(blocks: &[BlockPair]) -> bool {
     !blocks.is_empty() && blocks.iter().all(|b| b.best.valid && !b.baseline.valid)
 }
 
-fn answers(blocks: &[Blocks]) -> Vec<(u64, u64)> {
+fn answers(blocks: &[BlockPair]) -> Vec<(u64, u64)> {
     blocks.iter().map(|b| (b.baseline.answers, b.best.answers)).collect()
 }
 
-fn goodness(blocks: &[Blocks]) -> Vec<(f64, f64)> {
+fn goodness(blocks: &[BlockPair]) -> Vec<(f64, f64)> {
     blocks.iter().map(|b| (b.baseline.goodness, b.best.goodness)).collect()
 }
 
-fn interval(blocks: &[Blocks], confidence: f64) -> Option<RatioInterval> {
+fn interval(blocks: &[BlockPair], confidence: f64) -> Option<RatioInterval> {
     let found = ratio::paired(&goodness(blocks), confidence)?;
     Some(RatioInterval { ratio: found.ratio, low: found.low, high: found.high })
 }

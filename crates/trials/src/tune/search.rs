@@ -11,12 +11,12 @@ use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
 use lastdrop_server::{EffectiveSettings, Server};
 use lastdrop_tune::frontier::undominated;
 use lastdrop_tune::race::LEAST_ANSWERS;
-use lastdrop_tune::{Effect, Expected, Finals, History, Point, Space, Strategy};
+use lastdrop_tune::{Effect, ExpectedImprovement, Finals, History, Point, Space, Strategy};
 
-use super::space::{Prepared, ROOM};
+use super::space::{PreparedSearch, ROOM};
 use super::{LONGEST_BLOCK, PROBE, Tuning};
-use crate::bar::Bar;
-use crate::trial::Measured;
+use crate::early_stop::EarlyStop;
+use crate::trial::TrialResult;
 use lastdrop_lab::LabError;
 
 /// A search ends when the next trial promises less than this (natural logarithm).
@@ -40,13 +40,13 @@ impl Tuning<'_, '_> {
     /// Returns the settings to race against the baseline.
     pub(super) fn search(
         &mut self,
-        prepared: Prepared,
+        prepared: PreparedSearch,
         fixed: &Settings,
         effective: &EffectiveSettings,
         budget: Option<u64>,
     ) -> Result<Option<Settings>, LabError> {
-        let Prepared { space, moves, .. } = prepared;
-        let mut strategy = Expected::new(self.seed, moves, WORTH);
+        let PreparedSearch { space, moves, .. } = prepared;
+        let mut strategy = ExpectedImprovement::new(self.seed, moves, WORTH);
         let mut history = History { noise: NOISE, ..History::default() };
         let (began, start) = (Instant::now(), space.start());
         let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
@@ -94,9 +94,9 @@ impl Tuning<'_, '_> {
             history.trials.push((point, value));
             history.noise = noise(&history, &start);
             self.tell_lead(&space, &history, &start);
-            self.bar = self.bar_of(&history);
+            self.early_stop = self.early_stop_of(&history);
         }
-        let left = Left { began, cut_short };
+        let left = FinalsInput { began, cut_short };
         let Some(point) = self.finals(&space, &mut history, &strategy, &left, fixed, budget)? else {
             return Ok(None);
         };
@@ -142,10 +142,10 @@ impl Tuning<'_, '_> {
 
     /// Returns the best mean so far, which a trial has to be able to reach; only if good responses per second are the
     /// goal.
-    fn bar_of(&self, history: &History) -> Option<Bar> {
+    fn early_stop_of(&self, history: &History) -> Option<EarlyStop> {
         let counts = self.order.goal == Goal::Throughput && !self.order.searches_rates();
         let best = history.points().into_iter().filter_map(|p| Some(history.mean(p)?.0)).reduce(f64::max)?;
-        counts.then(|| Bar { best_rps: best.exp(), noise: history.noise, block_s: self.block().as_secs_f64() })
+        counts.then(|| EarlyStop { best_rps: best.exp(), noise: history.noise, block_s: self.block().as_secs_f64() })
     }
 
     /// Measures again some of the settings that trials cannot tell apart, in another order of requests, each on a fresh
@@ -154,8 +154,8 @@ impl Tuning<'_, '_> {
         &mut self,
         space: &Space,
         history: &mut History,
-        strategy: &Expected,
-        left: &Left,
+        strategy: &ExpectedImprovement,
+        left: &FinalsInput,
         fixed: &Settings,
         budget: Option<u64>,
     ) -> Result<Option<Point>, LabError> {
@@ -204,7 +204,7 @@ impl Tuning<'_, '_> {
 
     /// Measures the server with its present settings, without a memory limit. The first of these measurements lengthens
     /// blocks until they have enough responses.
-    fn baseline(&mut self) -> Result<Measured, LabError> {
+    fn baseline(&mut self) -> Result<TrialResult, LabError> {
         let first = self.document.baseline.is_none();
         if self.order.searches_rates() {
             if first {
@@ -222,7 +222,7 @@ impl Tuning<'_, '_> {
     }
 
     /// Measures the server with its present settings until a block has enough responses, and makes all blocks as long.
-    fn long_enough(&mut self, role: &str, plan: &Plan) -> Result<Measured, LabError> {
+    fn long_enough(&mut self, role: &str, plan: &Plan) -> Result<TrialResult, LabError> {
         let mut plan = plan.clone();
         loop {
             let measured = self.measure(&Settings::new(), role, &plan, None)?;
@@ -284,7 +284,7 @@ impl Tuning<'_, '_> {
 }
 
 /// What the search passes to its finals.
-struct Left {
+struct FinalsInput {
     /// When the search began.
     began: Instant,
     /// Excluded points, whose trials were cut short.

@@ -11,7 +11,7 @@ use lastdrop_tune::{Limit, Parameter, Point, Space};
 
 /// The user's constraints on settings, by name.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes {
+pub struct SearchConstraints {
     /// Search nothing else; empty: everything with a reason.
     pub only: Vec<String>,
     pub not: Vec<String>,
@@ -21,12 +21,12 @@ pub struct Wishes {
     pub fixed: Settings,
 }
 
-impl Wishes {
+impl SearchConstraints {
     /// Returns the same constraints with the names that settings have in a stack.
     ///
     /// # Errors
     /// With a setting that no server has, or a value that it cannot take.
-    pub fn settled(&self, stack: &Stack) -> Result<Wishes, ServerError> {
+    pub fn settled(&self, stack: &Stack) -> Result<SearchConstraints, ServerError> {
         let name = |name: &String| {
             let settled = stack.settings(&Settings::from([(name.clone(), Setting::Count(0))]))?;
             let name = settled.into_keys().next().unwrap_or_else(|| name.clone());
@@ -39,7 +39,7 @@ impl Wishes {
         let fixed = stack.settings(&self.fixed)?;
         stack.check_names(&fixed)?;
         let ranges = self.ranges.iter().map(|(of, low, high)| Ok((name(of)?, *low, *high)));
-        Ok(Wishes {
+        Ok(SearchConstraints {
             only: names(&self.only)?,
             not: names(&self.not)?,
             ranges: ranges.collect::<Result<_, ServerError>>()?,
@@ -96,7 +96,7 @@ pub(super) const ROOM: u64 = 4;
 
 /// A space with the first moves of an expert, and the decision about each setting.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedSearch {
     pub space: Space,
     pub moves: Vec<Point>,
     pub searched: Vec<SearchedSetting>,
@@ -104,14 +104,14 @@ pub(super) struct Prepared {
 
 /// What is known about the stack that is tuned.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct SearchFacts<'a> {
     pub stack: &'a Stack,
     pub plan: &'a Plan,
     /// All present settings.
     pub present: &'a Settings,
     /// Sizes of the pools by the index of their server in the stack.
     pub sizes: &'a [(usize, SizeDocument)],
-    pub wishes: &'a Wishes,
+    pub constraints: &'a SearchConstraints,
     pub proposals: &'a [Proposal],
     pub clues: &'a [Clue],
     pub goal: Goal,
@@ -120,42 +120,42 @@ pub(super) struct Facts<'a> {
 }
 
 /// A setting with its values to search and the reason, or why it is not searched.
-type Considered = Result<(Parameter, String), Left>;
+type SearchDecision = Result<(Parameter, String), ExclusionReason>;
 
 /// Why a setting is not searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Left {
+enum ExclusionReason {
     /// Something speaks against it.
     Because(String),
     /// Nothing suggests it.
     NoReason,
 }
 
-impl From<String> for Left {
-    fn from(because: String) -> Left {
-        Left::Because(because)
+impl From<String> for ExclusionReason {
+    fn from(because: String) -> ExclusionReason {
+        ExclusionReason::Because(because)
     }
 }
 
-impl Left {
+impl ExclusionReason {
     fn words(self, name: &str) -> String {
         match self {
-            Left::Because(because) => because,
-            Left::NoReason => format!("nothing that was seen points to it; --only {name} tries it"),
+            ExclusionReason::Because(because) => because,
+            ExclusionReason::NoReason => format!("nothing that was seen points to it; --only {name} tries it"),
         }
     }
 }
 
 /// What makes a setting worth a trial, the surest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reason {
+enum SearchReason {
     /// The user's request, the setting's role, or a proposal: such settings are always searched.
     Given,
     /// Number of clues, and the index of the first of them among all.
     Seen(Reverse<usize>, usize),
 }
 
-impl Facts<'_> {
+impl SearchFacts<'_> {
     /// Returns how many requests can be in flight at once; more workers would stay idle.
     fn concurrency(&self) -> u64 {
         self.plan.phases.iter().map(|p| u64::from(p.load.most_concurrent())).max().unwrap_or(1)
@@ -169,35 +169,35 @@ impl Facts<'_> {
         self.sizes.iter().find(|(of, _)| Some(*of) == place).map(|(_, size)| size)
     }
 
-    fn consider(&self, name: &str, knob: &Knob, place: Option<usize>) -> (Reason, Considered) {
-        if let Some(value) = self.wishes.fixed.get(name) {
-            return (Reason::Given, Err(format!("it is {value} in every trial (--fix)").into()));
+    fn consider(&self, name: &str, knob: &Knob, place: Option<usize>) -> (SearchReason, SearchDecision) {
+        if let Some(value) = self.constraints.fixed.get(name) {
+            return (SearchReason::Given, Err(format!("it is {value} in every trial (--fix)").into()));
         }
-        if self.wishes.not.iter().any(|n| n == name) {
-            return (Reason::Given, Err("it is left out (--not)".to_string().into()));
+        if self.constraints.not.iter().any(|n| n == name) {
+            return (SearchReason::Given, Err("it is left out (--not)".to_string().into()));
         }
         let named = |because: String| Ok((self.named(name, knob, place)?, because));
-        if self.wishes.names(name) {
-            return (Reason::Given, named("it is asked for".into()));
+        if self.constraints.names(name) {
+            return (SearchReason::Given, named("it is asked for".into()));
         }
-        if !self.wishes.only.is_empty() {
-            return (Reason::Given, Err("it is not among those that are asked for (--only)".to_string().into()));
+        if !self.constraints.only.is_empty() {
+            return (SearchReason::Given, Err("it is not among those that are asked for (--only)".to_string().into()));
         }
         let by_role = self.by_role(name, knob, place);
         if by_role.is_ok() {
-            return (Reason::Given, by_role);
+            return (SearchReason::Given, by_role);
         }
         if let Some(p) = self.proposals.iter().find(|p| p.settings.contains_key(name)) {
-            return (Reason::Given, named(format!("a look found: {}", p.reason)));
+            return (SearchReason::Given, named(format!("a look found: {}", p.reason)));
         }
         let clues = self.clues(name, knob, place);
-        let Some((at, clue)) = clues.first().filter(|_| by_role == Err(Left::NoReason)) else {
-            return (Reason::Given, by_role);
+        let Some((at, clue)) = clues.first().filter(|_| by_role == Err(ExclusionReason::NoReason)) else {
+            return (SearchReason::Given, by_role);
         };
         if let Err(why) = self.may_be_tried(name, knob) {
-            return (Reason::Given, Err(why.into()));
+            return (SearchReason::Given, Err(why.into()));
         }
-        (Reason::Seen(Reverse(clues.len()), *at), named(format!("{} ({})", clue.reason, clue.finding)))
+        (SearchReason::Seen(Reverse(clues.len()), *at), named(format!("{} ({})", clue.reason, clue.finding)))
     }
 
     /// Returns the clues that suggest a setting, with their indices among all.
@@ -230,7 +230,7 @@ impl Facts<'_> {
     /// Proposes one of the settings that are most often worth a trial, if no clue suggests any.
     fn promising(&self, name: &str, knob: &Knob, place: Option<usize>) -> Option<(usize, Parameter, String)> {
         let at = COMMONEST.iter().position(|finding| knob.findings.contains(finding))?;
-        let wanted = self.wishes.only.is_empty() && knob.needs != ReloadClass::Sysctl;
+        let wanted = self.constraints.only.is_empty() && knob.needs != ReloadClass::Sysctl;
         if !wanted || self.may_be_tried(name, knob).is_err() {
             return None;
         }
@@ -240,7 +240,7 @@ impl Facts<'_> {
     }
 
     /// Returns the values that the search tries because of the setting's role.
-    fn by_role(&self, name: &str, knob: &Knob, place: Option<usize>) -> Considered {
+    fn by_role(&self, name: &str, knob: &Knob, place: Option<usize>) -> SearchDecision {
         let present = self.present(name, knob);
         let count = present.count().and_then(|n| u64::try_from(n).ok());
         match (knob.role, count) {
@@ -269,7 +269,7 @@ impl Facts<'_> {
                 }
                 Ok((numbers(name, &KEPT_S, seconds), "users pause, and an idle connection may hold a worker".into()))
             }
-            _ => Err(Left::NoReason),
+            _ => Err(ExclusionReason::NoReason),
         }
     }
 
@@ -285,7 +285,7 @@ impl Facts<'_> {
     }
 
     /// Returns the values to search for a setting that the user, a proposal or a clue has named.
-    fn named(&self, name: &str, knob: &Knob, place: Option<usize>) -> Result<Parameter, Left> {
+    fn named(&self, name: &str, knob: &Knob, place: Option<usize>) -> Result<Parameter, ExclusionReason> {
         let present = self.present(name, knob);
         let count = present.count().and_then(|n| u64::try_from(n).ok());
         let granule =
@@ -294,7 +294,7 @@ impl Facts<'_> {
         let usual: Vec<u64> = usual.filter(|n| knob.check(&Setting::from(*n)).is_ok()).collect();
         let is_of_processes = OF_PROCESSES.iter().any(|finding| knob.findings.contains(finding));
         let cores = place.and_then(|place| self.stack.server(place)).map_or(1, Server::cores);
-        match (knob.takes, self.wishes.range(name), count) {
+        match (knob.takes, self.constraints.range(name), count) {
             (KnobValues::Count(..) | KnobValues::CountOr(..), Some((low, high)), Some(n)) => {
                 let p = Parameter::sizes(name, low, high, granule, n);
                 Ok(if low == 0 && n != 0 { with_kind(&p, Setting::Count(0)) } else { p })
@@ -364,7 +364,7 @@ fn with_kind(p: &Parameter, value: Setting) -> Parameter {
 }
 
 /// Considers all settings of a stack.
-pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
+pub(super) fn prepare(facts: &SearchFacts<'_>) -> PreparedSearch {
     let mut all = facts.stack.all_knobs();
     // Settings that others depend on come first; otherwise in the order in which they usually matter.
     let rank = |knob: &Knob| match knob.role {
@@ -375,10 +375,10 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
     };
     all.sort_by_key(|(_, knob, _)| (knob.when.is_some(), rank(knob)));
     let place = |server: &Option<Server<'_>>| server.map(Server::place);
-    let mut considered: Vec<(Reason, Considered)> =
+    let mut considered: Vec<(SearchReason, SearchDecision)> =
         all.iter().map(|(name, knob, server)| facts.consider(name, knob, place(server))).collect();
     if considered.iter().all(|(_, c)| c.is_err()) {
-        let open = considered.iter().enumerate().filter(|(_, (_, c))| *c == Err(Left::NoReason));
+        let open = considered.iter().enumerate().filter(|(_, (_, c))| *c == Err(ExclusionReason::NoReason));
         let promising = open.filter_map(|(i, _)| {
             let (name, knob, server) = &all[i];
             facts.promising(name, knob, place(server)).map(|(at, p, because)| (at, i, (p, because)))
@@ -386,13 +386,13 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         let mut promising: Vec<_> = promising.collect();
         promising.sort_by_key(|(at, i, _)| (*at, *i));
         for (at, i, chosen) in promising.into_iter().take(MOST_PROMISING) {
-            considered[i] = (Reason::Seen(Reverse(0), at), Ok(chosen));
+            considered[i] = (SearchReason::Seen(Reverse(0), at), Ok(chosen));
         }
     }
     leave_out_the_least(&mut considered, facts.trials);
     let mut space = Space::default();
     let mut searched = Vec::new();
-    let mut chosen: Vec<Chosen> = Vec::new();
+    let mut chosen: Vec<SpaceParameter> = Vec::new();
     for ((name, knob, server), (reason, considered)) in all.into_iter().zip(considered) {
         let considered = considered.map_err(|left| left.words(&name)).and_then(|(p, because)| {
             if p.levels.len() < 2 {
@@ -403,8 +403,8 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         let (values, because) = match considered {
             Ok((parameter, because)) => {
                 let values = parameter.levels.iter().map(ToString::to_string).collect();
-                let favoured = favoured(&parameter, knob, server).filter(|_| reason != Reason::Given);
-                chosen.push(Chosen { role: knob.role, place: place(&server), favoured });
+                let favoured = favoured(&parameter, knob, server).filter(|_| reason != SearchReason::Given);
+                chosen.push(SpaceParameter { role: knob.role, place: place(&server), favoured });
                 space.parameters.push(parameter);
                 (values, because)
             }
@@ -413,7 +413,7 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         searched.push(SearchedSetting { name, values, reason: because });
     }
     for (place, size) in facts.sizes {
-        let is_pool = |c: &Chosen| c.role == Some(Role::PoolSize) && c.place == Some(*place);
+        let is_pool = |c: &SpaceParameter| c.role == Some(Role::PoolSize) && c.place == Some(*place);
         let of = chosen.iter().enumerate().filter(|(_, c)| is_pool(c));
         let each = of.map(|(parameter, _)| (parameter, 1.0)).collect();
         let most = (size.fitting() * size.threads_per_worker) as f64;
@@ -421,12 +421,12 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
     }
     let proposed = facts.proposals.iter().filter_map(|p| at(&space, &p.settings));
     let moves = proposed.chain(moves(&space, facts, &chosen)).collect();
-    Prepared { space, moves, searched }
+    PreparedSearch { space, moves, searched }
 }
 
 /// What a parameter of the space stands for.
 #[derive(Debug)]
-struct Chosen {
+struct SpaceParameter {
     role: Option<Role>,
     place: Option<usize>,
     /// The level that an expert would try in response to the clues.
@@ -445,13 +445,13 @@ fn favoured(p: &Parameter, knob: &Knob, server: Option<Server<'_>>) -> Option<us
 }
 
 /// Of the settings suggested by clues, keeps as many as there are trials for: those with the most clues.
-fn leave_out_the_least(considered: &mut [(Reason, Considered)], trials: u32) {
+fn leave_out_the_least(considered: &mut [(SearchReason, SearchDecision)], trials: u32) {
     let most = (trials.saturating_sub(1) / TRIALS_EACH) as usize;
     let most = most.clamp(LEAST_SEEN, MOST_SEEN);
-    let mut seen: Vec<(Reason, usize)> = considered
+    let mut seen: Vec<(SearchReason, usize)> = considered
         .iter()
         .enumerate()
-        .filter(|(_, (reason, c))| *reason != Reason::Given && c.as_ref().is_ok_and(|(p, _)| p.levels.len() > 1))
+        .filter(|(_, (reason, c))| *reason != SearchReason::Given && c.as_ref().is_ok_and(|(p, _)| p.levels.len() > 1))
         .map(|(i, (reason, _))| (*reason, i))
         .collect();
     seen.sort_unstable();
@@ -500,7 +500,7 @@ fn at(space: &Space, settings: &Settings) -> Option<Point> {
 /// Returns the first moves of an expert. First, everything that usually helps against the clues, together. Then
 /// long-lived workers; pools as large as advised, as the load can use, and half of that; keep-alive switched. Finally,
 /// each helpful setting by itself.
-fn moves(space: &Space, facts: &Facts<'_>, chosen: &[Chosen]) -> Vec<Point> {
+fn moves(space: &Space, facts: &SearchFacts<'_>, chosen: &[SpaceParameter]) -> Vec<Point> {
     let of = |role: Role| (0..chosen.len()).filter(move |p| chosen[*p].role == Some(role));
     let favoured = || chosen.iter().enumerate().filter_map(|(parameter, c)| Some((parameter, c.favoured?)));
     let mut best = space.start();
@@ -553,14 +553,14 @@ fn moves(space: &Space, facts: &Facts<'_>, chosen: &[Chosen]) -> Vec<Point> {
 mod tests {
     use super::*;
 
-    fn seen(clues: usize, at: usize, name: &str) -> (Reason, Considered) {
+    fn seen(clues: usize, at: usize, name: &str) -> (SearchReason, SearchDecision) {
         let p = Parameter::kinds(name, vec!["on".into(), "off".into()], 0);
-        (Reason::Seen(Reverse(clues), at), Ok((p, "seen".into())))
+        (SearchReason::Seen(Reverse(clues), at), Ok((p, "seen".into())))
     }
 
     #[test]
     fn with_few_trials_those_with_the_most_clues_are_searched_and_what_is_given_always() {
-        let given = (Reason::Given, Ok((Parameter::sizes("workers", 1, 8, 1, 4), "a pool".to_string())));
+        let given = (SearchReason::Given, Ok((Parameter::sizes("workers", 1, 8, 1, 4), "a pool".to_string())));
         let names = ["sendfile", "cache", "level", "processes"];
         let clues = [(1, 2), (1, 2), (2, 2), (2, 0)];
         let all = || {
@@ -577,7 +577,7 @@ mod tests {
         assert_eq!(kept(25).len(), 5);
         let mut all = all();
         leave_out_the_least(&mut all, 2);
-        assert!(matches!(&all[1].1, Err(Left::Because(why)) if why.contains("--trials")), "{:?}", all[1]);
+        assert!(matches!(&all[1].1, Err(ExclusionReason::Because(why)) if why.contains("--trials")), "{:?}", all[1]);
     }
 
     #[test]

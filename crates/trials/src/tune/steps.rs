@@ -20,11 +20,11 @@ use lastdrop_model::settings::describe;
 use lastdrop_model::{Event, Experience, ReloadClass, Role, Setting, Settings};
 use lastdrop_server::ServerError;
 use lastdrop_tune::race::RatioInterval;
-use lastdrop_tune::{Decision, Guard, Parameter, Race, RaceVerdict};
+use lastdrop_tune::{Decision, Parameter, Race, RaceVerdict, RegressionDetector};
 
 use super::race::{MIN_PAIRS, diff};
-use super::visits::{Looked, Looking, Shared, Whose};
-use super::{LONGEST_BLOCK, Ready, Tuning};
+use super::visits::{Shared, UserMetricSource, UserSampler, UserSamples};
+use super::{LONGEST_BLOCK, SearchSetup, Tuning};
 
 /// Factor by which a number moves in one step.
 const FACTOR: f64 = 1.5;
@@ -32,14 +32,14 @@ const FACTOR: f64 = 1.5;
 const LEAST_REQUESTS: u64 = 50;
 /// The quantile that is compared, by the number of requests in a block: a block cannot measure rarer events.
 const COMPARED: [(u64, f64, &str); 3] = [(1000, 0.99, "p99"), (200, 0.95, "p95"), (0, 0.5, "p50")];
-/// Most seconds of the previous settings that a guard is given.
+/// Most seconds of the previous settings that a detector is given.
 const REMEMBERED: usize = 120;
 /// Most blocks in a row without enough visitors to compare.
 const MOST_EMPTY: usize = 3;
 
 /// A block with some settings.
 #[derive(Debug, Default)]
-struct Block {
+struct StepBlock {
     seconds: Vec<Experience>,
     /// The compared quantile in µs; None with too few requests.
     us: Option<f64>,
@@ -48,7 +48,7 @@ struct Block {
 
 /// The result of comparing two settings.
 #[derive(Debug)]
-struct Compared {
+struct StepComparison {
     verdict: RaceVerdict,
     ratio: Option<Ratio>,
     pairs: Vec<Pair>,
@@ -56,7 +56,7 @@ struct Compared {
     worse: Option<String>,
 }
 
-struct Steps<'t, 'a, 'b> {
+struct LiveSteps<'t, 'a, 'b> {
     tuning: &'t mut Tuning<'a, 'b>,
     visitors: Shared<Visitors>,
     block: Duration,
@@ -76,12 +76,12 @@ struct Steps<'t, 'a, 'b> {
 impl Tuning<'_, '_> {
     /// Tunes by the visitors' latency.
     pub(super) fn steps(&mut self, visitors: Visitors) -> Result<(), LabError> {
-        let Some(Ready { sizes, wishes, mut prepared }) = self.ready()? else { return Ok(()) };
+        let Some(SearchSetup { sizes, constraints, mut prepared }) = self.ready()? else { return Ok(()) };
         self.document.goal = Goal::Latency;
         let by = visitors.by().to_string();
         let needs = |name: &str| self.stack.all_knobs().into_iter().find(|(known, ..)| known == name).map(|k| k.1);
         let gentle = |p: &Parameter| {
-            wishes.names(&p.name) || needs(&p.name).is_some_and(|knob| knob.needs != ReloadClass::Restart)
+            constraints.names(&p.name) || needs(&p.name).is_some_and(|knob| knob.needs != ReloadClass::Restart)
         };
         for s in prepared.searched.iter_mut().filter(|s| !s.values.is_empty()) {
             if prepared.space.parameters.iter().any(|p| p.name == s.name && !gentle(p)) {
@@ -98,16 +98,16 @@ impl Tuning<'_, '_> {
         let bounds: Vec<(u64, u64)> = parameters
             .iter()
             .map(|p| {
-                let (low, high) = wishes.range(&p.name).unwrap_or((1, u64::MAX));
+                let (low, high) = constraints.range(&p.name).unwrap_or((1, u64::MAX));
                 (low, high.min(most(p).unwrap_or(u64::MAX)))
             })
             .collect();
         self.document.searched.clone_from(&prepared.searched);
         self.document.planned = Some(self.plan_steps());
-        let fixed = wishes.fixed.clone();
-        self.lab.tell(&Event::Stage { stage: Stage::Steps });
+        let fixed = constraints.fixed.clone();
+        self.lab.tell(&Event::Stage { stage: Stage::LiveSteps });
         let block = self.block();
-        let mut steps = Steps {
+        let mut steps = LiveSteps {
             tuning: self,
             visitors: Rc::new(RefCell::new(visitors)),
             block,
@@ -128,7 +128,7 @@ impl Tuning<'_, '_> {
     }
 }
 
-impl Steps<'_, '_, '_> {
+impl LiveSteps<'_, '_, '_> {
     /// Measures the original settings: how long a block has to be, and which quantile can be compared.
     fn begin(&mut self, by: String) -> Result<(), LabError> {
         let first = loop {
@@ -291,18 +291,18 @@ impl Steps<'_, '_, '_> {
         if let Some(baseline) = &mut document.baseline {
             baseline.p99_us = Experience::sum(&before).latency.quantile(0.99) as f64;
         }
-        self.tuning.visits = Some(Whose::Visitors { visitors, before });
+        self.tuning.visits = Some(UserMetricSource::Visitors { visitors, before });
         Ok(())
     }
 
     /// Measures pairs of blocks until it is clear which settings are better, or that `other` is worse.
-    fn compare(&mut self, one: &Settings, other: &Settings, role: &str) -> Result<Compared, LabError> {
+    fn compare(&mut self, one: &Settings, other: &Settings, role: &str) -> Result<StepComparison, LabError> {
         let race = Race {
             min_pairs: MIN_PAIRS,
             max_pairs: (self.tuning.order.max_pairs as usize).max(MIN_PAIRS),
             worth: 1.0 + self.tuning.order.min_gain,
         };
-        let mut c = Compared { verdict: RaceVerdict::Inconclusive, ratio: None, pairs: Vec::new(), worse: None };
+        let mut c = StepComparison { verdict: RaceVerdict::Inconclusive, ratio: None, pairs: Vec::new(), worse: None };
         let mut empty = 0;
         while empty < MOST_EMPTY {
             // Shorter is better.
@@ -320,8 +320,9 @@ impl Steps<'_, '_, '_> {
             let mut us = [None; 2];
             for is_other in [other_first, !other_first] {
                 let with = if is_other { other } else { one };
-                let guard = (is_other && !self.remembered.is_empty()).then(|| Guard::new(&self.remembered, 0.0));
-                let block = self.see(with, role, guard)?;
+                let detector =
+                    (is_other && !self.remembered.is_empty()).then(|| RegressionDetector::new(&self.remembered, 0.0));
+                let block = self.see(with, role, detector)?;
                 if block.worse.is_some() {
                     (c.worse, c.verdict) = (block.worse, RaceVerdict::NoGain);
                     return Ok(c);
@@ -351,8 +352,8 @@ impl Steps<'_, '_, '_> {
 
     /// Describes what visitors have lost by a reload, from the seconds during and after it.
     fn cost(&self, seconds: &[Experience]) -> Option<String> {
-        let mut guard = Guard::new(&self.remembered, f64::INFINITY);
-        let lost = seconds.iter().find_map(|second| guard.add(second.clone()))?;
+        let mut detector = RegressionDetector::new(&self.remembered, f64::INFINITY);
+        let lost = seconds.iter().find_map(|second| detector.add(second.clone()))?;
         Some(format!(
             "a reload costs visitors their answers, so that no step is small: {lost}. PHP-FPM lets requests end with \
              process_control_timeout = 10s in [global]"
@@ -360,7 +361,12 @@ impl Steps<'_, '_, '_> {
     }
 
     /// Measures a block with these settings.
-    fn see(&mut self, settings: &Settings, role: &str, guard: Option<Guard>) -> Result<Block, LabError> {
+    fn see(
+        &mut self,
+        settings: &Settings,
+        role: &str,
+        detector: Option<RegressionDetector>,
+    ) -> Result<StepBlock, LabError> {
         self.tuning.lab.check_stop()?;
         let began = TrialBegan {
             number: self.tuning.document.trials.len() as u64 + 1,
@@ -376,13 +382,13 @@ impl Steps<'_, '_, '_> {
         // Requests that a reload interrupts are counted with the reload.
         visitors.borrow_mut().look();
         let label = format!("tune {role}: {}", describe(settings));
-        let guard = guard.map(|guard| Rc::new(RefCell::new(guard)));
+        let detector = detector.map(|detector| Rc::new(RefCell::new(detector)));
         let load = self.tuning.order.beside_visitors.clone();
-        let mut looking = Looking {
+        let mut looking = UserSampler {
             visitors: Some(&visitors),
             load: None,
             time: self.tuning.order.settling,
-            guard: None,
+            detector: None,
             label: &label,
         };
         // Measuring the settings starts after the reload; the cost of the reload is judged separately.
@@ -394,10 +400,10 @@ impl Steps<'_, '_, '_> {
             self.hurts = self.hurts.take().or_else(|| self.cost(&seconds));
         }
         if let Some(hurts) = &self.hurts {
-            return Ok(Block { worse: Some(hurts.clone()), ..Block::default() });
+            return Ok(StepBlock { worse: Some(hurts.clone()), ..StepBlock::default() });
         }
-        (looking.load, looking.time, looking.guard) = (load.as_ref(), self.block, guard.as_ref());
-        let Looked { seconds, worse, run } = looking.look(self.tuning.lab, self.tuning.stack)?;
+        (looking.load, looking.time, looking.detector) = (load.as_ref(), self.block, detector.as_ref());
+        let UserSamples { seconds, worse, run } = looking.look(self.tuning.lab, self.tuning.stack)?;
         self.tuning.lab.check_stop()?;
         if settings.is_empty() {
             remember(&mut self.as_it_was, &seconds);
@@ -428,7 +434,7 @@ impl Steps<'_, '_, '_> {
         let outcome = Outcome::Tune { trial: std::borrow::Cow::Borrowed(&trial) };
         self.tuning.lab.tell(&Event::TrialDone { outcome });
         self.tuning.document.trials.push(trial);
-        Ok(Block { seconds, us, worse })
+        Ok(StepBlock { seconds, us, worse })
     }
 }
 

@@ -10,7 +10,7 @@ use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::visitors::Visitors;
 use lastdrop_model::{Event, Experience, Plan};
 use lastdrop_server::Stack;
-use lastdrop_tune::Guard;
+use lastdrop_tune::RegressionDetector;
 
 use crate::trial::expected_status;
 
@@ -19,7 +19,7 @@ pub(super) type Shared<T> = Rc<RefCell<T>>;
 
 /// Source of the user metrics.
 #[derive(Debug)]
-pub(super) enum Whose {
+pub(super) enum UserMetricSource {
     /// A load of ours.
     Load,
     /// Visitors, with their metrics before the tune, second by second.
@@ -28,20 +28,20 @@ pub(super) enum Whose {
 
 /// What to measure.
 #[derive(Debug)]
-pub(super) struct Looking<'a> {
+pub(super) struct UserSampler<'a> {
     /// None: the responses to the load are measured.
     pub visitors: Option<&'a Shared<Visitors>>,
     /// Load to generate meanwhile, for `time`; None: no load.
     pub load: Option<&'a Plan>,
     pub time: Duration,
     /// Ends the measurement when this detects a regression.
-    pub guard: Option<&'a Shared<Guard>>,
+    pub detector: Option<&'a Shared<RegressionDetector>>,
     pub label: &'a str,
 }
 
 /// The result of a measurement.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct UserSamples {
     pub seconds: Vec<Experience>,
     /// Why it ended early.
     pub worse: Option<String>,
@@ -55,12 +55,12 @@ const HEALTH_EVERY: Duration = Duration::from_secs(5);
 const ASKED: u32 = 3;
 const NAP: Duration = Duration::from_millis(50);
 
-impl Looking<'_> {
+impl UserSampler<'_> {
     /// Measures until the time is over, things get worse, or the user stops it.
     ///
     /// # Errors
     /// When the load could not be generated.
-    pub fn look(&self, lab: &mut Lab<'_>, stack: &Stack) -> Result<Looked, LabError> {
+    pub fn look(&self, lab: &mut Lab<'_>, stack: &Stack) -> Result<UserSamples, LabError> {
         if let Some(visitors) = self.visitors {
             // Drop requests from before this measurement.
             visitors.borrow_mut().look();
@@ -71,13 +71,13 @@ impl Looking<'_> {
         }
     }
 
-    fn under_load(&self, lab: &mut Lab<'_>, stack: &Stack, plan: &Plan) -> Result<Looked, LabError> {
+    fn under_load(&self, lab: &mut Lab<'_>, stack: &Stack, plan: &Plan) -> Result<UserSamples, LabError> {
         let plan = of_length(plan, self.time);
         let phase = plan.phases.iter().position(|p| p.measured).unwrap_or(0) as u16;
-        let looked = Rc::new(RefCell::new(Looked::default()));
-        let seeing = Seeing {
+        let looked = Rc::new(RefCell::new(UserSamples::default()));
+        let seeing = UserSampleObserver {
             visitors: self.visitors.cloned(),
-            guard: self.guard.cloned(),
+            detector: self.detector.cloned(),
             expected: expected_status(stack),
             phase,
             looked: Rc::clone(&looked),
@@ -91,8 +91,8 @@ impl Looking<'_> {
         Ok(looked)
     }
 
-    fn beside(&self, lab: &mut Lab<'_>, stack: &Stack) -> Looked {
-        let mut looked = Looked::default();
+    fn beside(&self, lab: &mut Lab<'_>, stack: &Stack) -> UserSamples {
+        let mut looked = UserSamples::default();
         let Some(visitors) = self.visitors else { return looked };
         let began = Instant::now();
         let (mut second, mut asked) = (began, began);
@@ -106,8 +106,8 @@ impl Looking<'_> {
             let seen = Experience { seconds: second.elapsed().as_secs_f64(), ..visitors.borrow_mut().look() };
             second = Instant::now();
             lab.tell(&Event::Visited { seen: Cow::Owned(seen.metrics()) });
-            looked.take(seen, self.guard);
-            if self.guard.is_some() && asked.elapsed() >= HEALTH_EVERY {
+            looked.take(seen, self.detector);
+            if self.detector.is_some() && asked.elapsed() >= HEALTH_EVERY {
                 asked = Instant::now();
                 looked.worse = looked.worse.take().or_else(|| is_down(stack));
             }
@@ -136,10 +136,10 @@ fn of_length(plan: &Plan, time: Duration) -> Plan {
     plan
 }
 
-impl Looked {
-    fn take(&mut self, seen: Experience, guard: Option<&Shared<Guard>>) {
-        if let Some(guard) = guard.filter(|_| self.worse.is_none()) {
-            self.worse = guard.borrow_mut().add(seen.clone());
+impl UserSamples {
+    fn take(&mut self, seen: Experience, detector: Option<&Shared<RegressionDetector>>) {
+        if let Some(detector) = detector.filter(|_| self.worse.is_none()) {
+            self.worse = detector.borrow_mut().add(seen.clone());
         }
         self.seconds.push(seen);
     }
@@ -147,16 +147,16 @@ impl Looked {
 
 /// Follows the seconds of a run.
 #[derive(Debug)]
-struct Seeing {
+struct UserSampleObserver {
     visitors: Option<Shared<Visitors>>,
-    guard: Option<Shared<Guard>>,
+    detector: Option<Shared<RegressionDetector>>,
     expected: u16,
     /// Index of the measured phase.
     phase: u16,
-    looked: Shared<Looked>,
+    looked: Shared<UserSamples>,
 }
 
-impl Observer for Seeing {
+impl Observer for UserSampleObserver {
     fn see(&mut self, event: &Event<'_>) {
         let Event::Second { slice } = event else { return };
         if slice.phase != self.phase {
@@ -166,7 +166,7 @@ impl Observer for Seeing {
             Some(visitors) => Experience { seconds: 1.0, ..visitors.borrow_mut().look() },
             None => Experience::of_load(slice, self.expected),
         };
-        self.looked.borrow_mut().take(seen, self.guard.as_ref());
+        self.looked.borrow_mut().take(seen, self.detector.as_ref());
     }
 
     fn has_seen_enough(&self) -> bool {

@@ -15,10 +15,10 @@ use lastdrop_model::event::{ExperimentDecision, Stage};
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Arrival, Event, Experience, Load, Plan, Settings};
 use lastdrop_server::{PersistedIn, Server, Stack};
-use lastdrop_tune::Guard;
+use lastdrop_tune::RegressionDetector;
 
-use super::TuneOrder;
-use super::visits::{Looking, Whose};
+use super::TuneOptions;
+use super::visits::{UserMetricSource, UserSampler};
 
 /// The watching load if there are no visitors: this share of the baseline's throughput, and its limits in requests per
 /// second.
@@ -41,28 +41,28 @@ const LONGEST_BEFORE: Duration = Duration::from_secs(60);
 pub(super) fn keep_if_good(
     lab: &mut Lab<'_>,
     stack: &mut Stack,
-    order: &TuneOrder,
+    order: &TuneOptions,
     plan: &Plan,
     settings: &Settings,
-    whose: Whose,
+    whose: UserMetricSource,
     time: Duration,
     document: &mut TuneDocument,
 ) -> Result<Option<Vec<PersistedIn>>, LabError> {
     let (visitors, mut before, watched, load) = match whose {
-        Whose::Visitors { visitors, before } => {
+        UserMetricSource::Visitors { visitors, before } => {
             let by = format!("visitors, by the {}", visitors.borrow().by());
             (Some(visitors), before, by, order.beside_visitors.clone())
         }
-        Whose::Load => {
+        UserMetricSource::Load => {
             let (light, rate) = light(plan, document);
             (None, Vec::new(), format!("a load of ours, {rate:.1} requests a second"), Some(light))
         }
     };
-    let mut looking = Looking {
+    let mut looking = UserSampler {
         visitors: visitors.as_ref(),
         load: load.as_ref(),
         time: (time / BEFORE).clamp(SHORTEST_BEFORE, LONGEST_BEFORE),
-        guard: None,
+        detector: None,
         label: "tune watch: before",
     };
     if before.is_empty() {
@@ -80,8 +80,8 @@ pub(super) fn keep_if_good(
         warm(stack, plan);
     }
     lab.tell(&Event::Stage { stage: Stage::Watch });
-    let guard = Rc::new(RefCell::new(Guard::new(&before, BEGINNING_S)));
-    (looking.guard, looking.label, looking.time) = (Some(&guard), "tune watch", time);
+    let detector = Rc::new(RefCell::new(RegressionDetector::new(&before, BEGINNING_S)));
+    (looking.detector, looking.label, looking.time) = (Some(&detector), "tune watch", time);
     let looked = looking.look(lab, stack)?;
     let during = Experience::sum(&looked.seconds);
     let seen = during.metrics();

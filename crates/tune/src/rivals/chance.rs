@@ -7,18 +7,18 @@ use crate::space::{Point, Space};
 use crate::strategy::{History, Strategy};
 
 #[derive(Debug)]
-pub struct Chance {
+pub struct RandomSearch {
     rng: Xoshiro256PlusPlus,
 }
 
-impl Chance {
+impl RandomSearch {
     #[must_use]
-    pub fn new(seed: u64) -> Chance {
-        Chance { rng: Xoshiro256PlusPlus::seed_from_u64(seed) }
+    pub fn new(seed: u64) -> RandomSearch {
+        RandomSearch { rng: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
 }
 
-impl Strategy for Chance {
+impl Strategy for RandomSearch {
     fn name(&self) -> &'static str {
         "random"
     }

@@ -9,7 +9,7 @@ const COARSE: usize = 5;
 const AHEAD: f64 = 1.0;
 
 #[derive(Debug)]
-pub struct Coordinate {
+pub struct CoordinateSearch {
     /// Index of the parameter that is varied, and whether in the fine pass.
     at: (usize, bool),
     queue: Vec<Point>,
@@ -17,10 +17,10 @@ pub struct Coordinate {
     changed: bool,
 }
 
-impl Coordinate {
+impl CoordinateSearch {
     #[must_use]
-    pub fn new() -> Coordinate {
-        Coordinate { at: (0, false), queue: Vec::new(), rounds: 0, changed: true }
+    pub fn new() -> CoordinateSearch {
+        CoordinateSearch { at: (0, false), queue: Vec::new(), rounds: 0, changed: true }
     }
 
     /// Returns the first tried point that no other is ahead of.
@@ -36,7 +36,7 @@ impl Coordinate {
     }
 
     fn proposals(space: &Space, history: &History, (parameter, close): (usize, bool)) -> Vec<Point> {
-        let best = Coordinate::best(space, history);
+        let best = CoordinateSearch::best(space, history);
         if !space.matters(&best, parameter) {
             return Vec::new();
         }
@@ -71,13 +71,13 @@ impl Coordinate {
     }
 }
 
-impl Default for Coordinate {
-    fn default() -> Coordinate {
-        Coordinate::new()
+impl Default for CoordinateSearch {
+    fn default() -> CoordinateSearch {
+        CoordinateSearch::new()
     }
 }
 
-impl Strategy for Coordinate {
+impl Strategy for CoordinateSearch {
     fn name(&self) -> &'static str {
         "coordinate"
     }
@@ -99,7 +99,7 @@ impl Strategy for Coordinate {
                 self.at = (0, true);
                 continue;
             }
-            self.queue = Coordinate::proposals(space, history, self.at);
+            self.queue = CoordinateSearch::proposals(space, history, self.at);
             self.at = match self.at {
                 (parameter, false) => (parameter, true),
                 (parameter, true) => (parameter + 1, self.rounds > 0),

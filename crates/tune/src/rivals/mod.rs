@@ -5,7 +5,7 @@ mod coordinate;
 mod one_factor;
 mod parzen;
 
-pub use chance::Chance;
-pub use coordinate::Coordinate;
-pub use one_factor::OneFactor;
-pub use parzen::Parzen;
+pub use chance::RandomSearch;
+pub use coordinate::CoordinateSearch;
+pub use one_factor::OneFactorSearch;
+pub use parzen::ParzenSearch;

@@ -5,7 +5,7 @@ use crate::space::{Point, Space};
 use crate::strategy::{History, Strategy};
 
 #[derive(Debug)]
-pub struct OneFactor {
+pub struct OneFactorSearch {
     queue: Vec<Point>,
     begun: bool,
     combined: bool,
@@ -13,10 +13,10 @@ pub struct OneFactor {
     budget: usize,
 }
 
-impl OneFactor {
+impl OneFactorSearch {
     #[must_use]
-    pub fn new(budget: usize) -> OneFactor {
-        OneFactor { queue: Vec::new(), begun: false, combined: false, budget }
+    pub fn new(budget: usize) -> OneFactorSearch {
+        OneFactorSearch { queue: Vec::new(), begun: false, combined: false, budget }
     }
 
     fn sweeps(&self, space: &Space) -> Vec<Point> {
@@ -56,7 +56,7 @@ impl OneFactor {
     }
 }
 
-impl Strategy for OneFactor {
+impl Strategy for OneFactorSearch {
     fn name(&self) -> &'static str {
         "one factor"
     }
@@ -74,6 +74,6 @@ impl Strategy for OneFactor {
         if std::mem::replace(&mut self.combined, true) {
             return None;
         }
-        Some(OneFactor::together(space, history)).filter(|p| space.allows(p) && !history.was_tried(p))
+        Some(OneFactorSearch::together(space, history)).filter(|p| space.allows(p) && !history.was_tried(p))
     }
 }

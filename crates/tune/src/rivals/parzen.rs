@@ -16,14 +16,14 @@ const CANDIDATES: usize = 24;
 const WIDTH: f64 = 0.15;
 
 #[derive(Debug)]
-pub struct Parzen {
+pub struct ParzenSearch {
     rng: Xoshiro256PlusPlus,
 }
 
-impl Parzen {
+impl ParzenSearch {
     #[must_use]
-    pub fn new(seed: u64) -> Parzen {
-        Parzen { rng: Xoshiro256PlusPlus::seed_from_u64(seed) }
+    pub fn new(seed: u64) -> ParzenSearch {
+        ParzenSearch { rng: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
 
     /// Returns the density of a parameter's levels among some points, plus a uniform part.
@@ -54,7 +54,7 @@ impl Parzen {
     }
 }
 
-impl Strategy for Parzen {
+impl Strategy for ParzenSearch {
     fn name(&self) -> &'static str {
         "parzen"
     }
@@ -77,7 +77,8 @@ impl Strategy for Parzen {
         let split = ((points.len() as f64 * GOOD).ceil() as usize).max(1);
         let (good, bad) = points.split_at(split);
         let parameters = 0..space.parameters.len();
-        let of = |points: &[&Point]| parameters.clone().map(|p| Parzen::density(space, p, points)).collect::<Vec<_>>();
+        let of =
+            |points: &[&Point]| parameters.clone().map(|p| ParzenSearch::density(space, p, points)).collect::<Vec<_>>();
         let (good, bad) = (of(good), of(bad));
         let mut best: Option<(f64, Point)> = None;
         for _ in 0..CANDIDATES {

@@ -16,11 +16,11 @@ use super::{Surface, Values};
 struct Grid {
     name: String,
     start: BTreeMap<String, Value>,
-    points: Vec<Measured>,
+    points: Vec<GridPoint>,
 }
 
 #[derive(Deserialize)]
-struct Measured {
+struct GridPoint {
     settings: BTreeMap<String, Value>,
     /// None if it failed.
     rps: Option<f64>,

@@ -32,44 +32,44 @@ const BURSTS: [usize; 2] = [1, 5];
 
 /// A number of requests, and how many of them are counted.
 #[derive(Debug, Clone, Copy, Default)]
-struct Share {
+struct CountedShare {
     of: u64,
     count: u64,
 }
 
-impl Share {
+impl CountedShare {
     fn value(self) -> f64 {
         self.count as f64 / (self.of as f64).max(1.0)
     }
 
-    fn add(self, other: Share) -> Share {
-        Share { of: self.of + other.of, count: self.count + other.count }
+    fn add(self, other: CountedShare) -> CountedShare {
+        CountedShare { of: self.of + other.of, count: self.count + other.count }
     }
 }
 
 /// Counts of one second.
 #[derive(Debug, Clone)]
-struct Shares {
-    errors: Share,
+struct SecondShares {
+    errors: CountedShare,
     /// For each of [`SLOW`].
-    slow: Vec<Share>,
+    slow: Vec<CountedShare>,
 }
 
 /// Watches for a regression after a change.
 #[derive(Debug)]
-pub struct Guard {
+pub struct RegressionDetector {
     before: Experience,
     beginning_s: f64,
-    errors: Before,
-    slow: Vec<(Slow, Before)>,
+    errors: BaselineShare,
+    slow: Vec<(SlowThreshold, BaselineShare)>,
     all: Experience,
     /// Counts of each second.
-    seconds: Vec<Shares>,
+    seconds: Vec<SecondShares>,
 }
 
 /// A percentile of the earlier requests, and the slower threshold with its margin.
 #[derive(Debug, Clone, Copy)]
-struct Slow {
+struct SlowThreshold {
     quantile: f64,
     name: &'static str,
     above_us: u64,
@@ -77,24 +77,24 @@ struct Slow {
 
 /// A share of the earlier requests, and the factor by which it varied more than by chance.
 #[derive(Debug, Clone, Copy)]
-struct Before {
-    share: Share,
+struct BaselineShare {
+    share: CountedShare,
     variation: f64,
 }
 
-fn errors(e: &Experience) -> Share {
-    Share { of: e.requests, count: e.errors }
+fn errors(e: &Experience) -> CountedShare {
+    CountedShare { of: e.requests, count: e.errors }
 }
 
-fn slow(e: &Experience, slow_us: u64) -> Share {
-    Share { of: e.latency.count(), count: e.latency.count_above(slow_us) }
+fn slow(e: &Experience, slow_us: u64) -> CountedShare {
+    CountedShare { of: e.latency.count(), count: e.latency.count_above(slow_us) }
 }
 
-impl Guard {
+impl RegressionDetector {
     /// Takes the seconds before the change. For the first `beginning_s` seconds only errors count, because a server
     /// that has just started is slow.
     #[must_use]
-    pub fn new(before: &[Experience], beginning_s: f64) -> Guard {
+    pub fn new(before: &[Experience], beginning_s: f64) -> RegressionDetector {
         let sum = Experience::sum(before);
         let slow = SLOW.map(|(quantile, name)| {
             let us = sum.latency.quantile(quantile);
@@ -102,11 +102,11 @@ impl Guard {
             // Bursts are measured beyond the percentile itself, which gives more requests to count than beyond the
             // margin.
             let variation = variation(&before.iter().map(|e| slow(e, us)).collect::<Vec<_>>());
-            (Slow { quantile, name, above_us }, Before { share: slow(&sum, above_us), variation })
+            (SlowThreshold { quantile, name, above_us }, BaselineShare { share: slow(&sum, above_us), variation })
         });
         let variation = variation(&before.iter().map(errors).collect::<Vec<_>>());
-        Guard {
-            errors: Before { share: errors(&sum), variation },
+        RegressionDetector {
+            errors: BaselineShare { share: errors(&sum), variation },
             slow: slow.to_vec(),
             before: sum,
             beginning_s,
@@ -121,7 +121,7 @@ impl Guard {
         self.all.add(&second);
         let latency = if counts { second.latency } else { Histogram::new() };
         let second = Experience { latency, ..second };
-        self.seconds.push(Shares {
+        self.seconds.push(SecondShares {
             errors: errors(&second),
             slow: self.slow.iter().map(|(of, _)| slow(&second, of.above_us)).collect(),
         });
@@ -131,9 +131,9 @@ impl Guard {
     }
 
     /// Returns why these seconds are worse, if they are.
-    fn judge(&self, seconds: &[Shares]) -> Option<String> {
+    fn judge(&self, seconds: &[SecondShares]) -> Option<String> {
         let length = seconds.len();
-        let parts: Vec<Share> = seconds.iter().map(|s| s.errors).collect();
+        let parts: Vec<CountedShare> = seconds.iter().map(|s| s.errors).collect();
         let now = sum(&parts);
         let share = self.errors.share.value();
         if now.count >= LEAST_ERRORS && now.value() >= share + LEAST_SHARE && self.errors.is_less(&parts) {
@@ -146,7 +146,7 @@ impl Guard {
             ));
         }
         self.slow.iter().enumerate().find_map(|(i, (of, before))| {
-            let parts: Vec<Share> = seconds.iter().map(|s| s.slow[i]).collect();
+            let parts: Vec<CountedShare> = seconds.iter().map(|s| s.slow[i]).collect();
             let now = sum(&parts);
             (now.count >= LEAST_SLOW && before.is_less(&parts)).then(|| {
                 format!(
@@ -174,13 +174,13 @@ impl Guard {
     }
 }
 
-fn sum(parts: &[Share]) -> Share {
-    parts.iter().copied().fold(Share::default(), Share::add)
+fn sum(parts: &[CountedShare]) -> CountedShare {
+    parts.iter().copied().fold(CountedShare::default(), CountedShare::add)
 }
 
-impl Before {
+impl BaselineShare {
     /// Returns true if the share of these seconds is larger by more than chance.
-    fn is_less(&self, now: &[Share]) -> bool {
+    fn is_less(&self, now: &[CountedShare]) -> bool {
         let (before, during) = (self.share, sum(now));
         if during.of < LEAST_REQUESTS || before.of == 0 {
             return false;
@@ -198,14 +198,14 @@ impl Before {
 
 /// Returns the factor by which counts of seconds vary more than those of independent requests, at least 1 (Pearson's
 /// statistic divided by its degrees of freedom).
-fn variation(seconds: &[Share]) -> f64 {
+fn variation(seconds: &[CountedShare]) -> f64 {
     let share = sum(seconds).value();
     let at = |length: usize| {
-        let parts: Vec<Share> = seconds.chunks(length).map(sum).filter(|s| s.of > 0).collect();
+        let parts: Vec<CountedShare> = seconds.chunks(length).map(sum).filter(|s| s.of > 0).collect();
         if parts.len() < 3 || share <= 0.0 || share >= 1.0 {
             return 1.0;
         }
-        let squares = |s: &Share| {
+        let squares = |s: &CountedShare| {
             let expected = s.of as f64 * share;
             (s.count as f64 - expected).powi(2) / (expected * (1.0 - share))
         };
@@ -260,7 +260,7 @@ mod tests {
     }
 
     /// Returns the seconds after which the regression is found.
-    fn found_after(world: &mut World, guard: &mut Guard, seconds: usize) -> Option<usize> {
+    fn found_after(world: &mut World, guard: &mut RegressionDetector, seconds: usize) -> Option<usize> {
         (1..=seconds).find(|_| guard.add(world.second()).is_some())
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let mut wrong = 0;
         for seed in 0..200 {
             let mut world = world(seed, [5.0, 20.0, 80.0][seed as usize % 3]);
-            let mut guard = Guard::new(&world.seconds(60), 3.0);
+            let mut guard = RegressionDetector::new(&world.seconds(60), 3.0);
             wrong += u32::from(found_after(&mut world, &mut guard, 300).is_some());
         }
         assert!(wrong <= 6, "{wrong} of 200 times, in five minutes each");
@@ -281,10 +281,10 @@ mod tests {
         for seed in 0..100 {
             let mut world = world(seed, 20.0);
             let before = world.seconds(60);
-            let mut guard = Guard::new(&before, 3.0);
+            let mut guard = RegressionDetector::new(&before, 3.0);
             world.typical_us *= 2.0;
             slow += u32::from(found_after(&mut world, &mut guard, 60).is_some());
-            let mut guard = Guard::new(&before, 3.0);
+            let mut guard = RegressionDetector::new(&before, 3.0);
             (world.typical_us, world.errors) = (20_000.0, 0.05);
             let why = (0..60).find_map(|_| guard.add(world.second()));
             failing += u32::from(why.is_some_and(|why| why.contains("no good answer")));
@@ -299,9 +299,9 @@ mod tests {
             (0..50).for_each(|_| latency.record(us));
             Experience { seconds: 1.0, requests: 50, errors: 0, latency }
         };
-        let mut guard = Guard::new(&vec![even(200); 30], 3.0);
+        let mut guard = RegressionDetector::new(&vec![even(200); 30], 3.0);
         assert!((0..100).all(|_| guard.add(even(900)).is_none()), "0.7 ms");
-        let mut guard = Guard::new(&vec![even(20_000); 30], 3.0);
+        let mut guard = RegressionDetector::new(&vec![even(20_000); 30], 3.0);
         assert!((0..100).all(|_| guard.add(even(21_000)).is_none()), "5 %");
         assert!((0..30).any(|_| guard.add(even(30_000)).is_some()));
     }
@@ -309,11 +309,11 @@ mod tests {
     #[test]
     fn the_first_seconds_are_slow_and_nothing_is_said_of_next_to_nothing() {
         let mut world = world(1, 20.0);
-        let mut guard = Guard::new(&world.seconds(60), 3.0);
+        let mut guard = RegressionDetector::new(&world.seconds(60), 3.0);
         let mut slow = world.seconds(1).remove(0);
         (0..20).for_each(|_| slow.latency.record(3_000_000));
         assert_eq!(guard.add(slow), None);
-        let mut guard = Guard::new(&[], 3.0);
+        let mut guard = RegressionDetector::new(&[], 3.0);
         assert!((0..50).all(|_| guard.add(Experience::default()).is_none()));
     }
 }

@@ -12,7 +12,7 @@ use lastdrop_model::Event;
 
 /// The best so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Bar {
+pub struct EarlyStop {
     /// Its responses per second.
     pub best_rps: f64,
     /// Standard deviation of the logarithm of a trial's throughput.
@@ -26,7 +26,7 @@ const SIGMAS: f64 = 3.0;
 /// A single second has no spread between seconds.
 const LEAST_SECONDS: usize = 2;
 
-impl Bar {
+impl EarlyStop {
     /// Returns true if the best is out of reach after seconds with these numbers of responses.
     #[must_use]
     pub fn is_out_of_reach(&self, answers: &[u64]) -> bool {
@@ -46,8 +46,8 @@ impl Bar {
 
 /// Ends a run once the best is out of reach.
 #[derive(Debug)]
-pub(crate) struct Watching {
-    bar: Bar,
+pub(crate) struct EarlyStopObserver {
+    early_stop: EarlyStop,
     /// Index of the measured phase.
     phase: u16,
     answers: Vec<u64>,
@@ -55,13 +55,13 @@ pub(crate) struct Watching {
     pub over: Rc<Cell<usize>>,
 }
 
-impl Watching {
-    pub(crate) fn new(bar: Bar, phase: usize) -> Watching {
-        Watching { bar, phase: phase as u16, answers: Vec::new(), over: Rc::default() }
+impl EarlyStopObserver {
+    pub(crate) fn new(early_stop: EarlyStop, phase: usize) -> EarlyStopObserver {
+        EarlyStopObserver { early_stop, phase: phase as u16, answers: Vec::new(), over: Rc::default() }
     }
 }
 
-impl Observer for Watching {
+impl Observer for EarlyStopObserver {
     fn see(&mut self, event: &Event<'_>) {
         match event {
             Event::Began { .. } => {
@@ -70,7 +70,7 @@ impl Observer for Watching {
             }
             Event::Second { slice } if slice.phase == self.phase && self.over.get() == 0 => {
                 self.answers.push(slice.counts.answered);
-                if self.bar.is_out_of_reach(&self.answers) {
+                if self.early_stop.is_out_of_reach(&self.answers) {
                     self.over.set(self.answers.len());
                 }
             }
@@ -87,7 +87,7 @@ impl Observer for Watching {
 mod tests {
     use super::*;
 
-    const BAR: Bar = Bar { best_rps: 400.0, noise: 0.05, block_s: 5.0 };
+    const BAR: EarlyStop = EarlyStop { best_rps: 400.0, noise: 0.05, block_s: 5.0 };
 
     #[test]
     fn what_is_far_behind_is_over_after_two_seconds() {
@@ -100,9 +100,9 @@ mod tests {
     fn what_might_still_come_up_goes_on() {
         // A slow first second, noise, and slightly less than the best.
         assert!(!BAR.is_out_of_reach(&[100, 390]) && !BAR.is_out_of_reach(&[330, 340]));
-        assert!(!Bar { noise: 0.3, ..BAR }.is_out_of_reach(&[150, 160]));
+        assert!(!EarlyStop { noise: 0.3, ..BAR }.is_out_of_reach(&[150, 160]));
         // With few responses per second, nothing is certain so soon.
-        assert!(!Bar { best_rps: 4.0, ..BAR }.is_out_of_reach(&[1, 2]));
+        assert!(!EarlyStop { best_rps: 4.0, ..BAR }.is_out_of_reach(&[1, 2]));
         // No responses at all are certain.
         assert!(BAR.is_out_of_reach(&[0, 0]));
     }

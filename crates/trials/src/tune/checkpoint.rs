@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 /// The first line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Head {
+struct CheckpointHeader {
     schema: String,
     /// Fingerprint of the servers, the load and the options; a checkpoint of anything else is useless.
     order: String,
@@ -42,13 +42,13 @@ const SCHEMA: &str = "lastdrop.tune-diary/1";
 
 /// Where the checkpoint is, and whether to resume from it.
 #[derive(Debug, Clone)]
-pub struct DiaryOrder {
+pub struct CheckpointOptions {
     pub folder: PathBuf,
     pub resume: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Diary {
+pub(super) struct Checkpoint {
     file: Option<(PathBuf, File)>,
     /// Trials of the tune that is resumed, the next one first.
     known: VecDeque<Trial>,
@@ -73,29 +73,29 @@ const MOST_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 /// When another user may have written it: the file decides which settings are tried and which remain in force.
-fn read(path: &Path) -> Result<Option<(Head, Vec<Trial>)>, FileError> {
+fn read(path: &Path) -> Result<Option<(CheckpointHeader, Vec<Trial>)>, FileError> {
     let text = match TrustedFile::open(path).and_then(|file| file.read(MOST_BYTES)) {
         Err(FileError::Io { .. }) => return Ok(None),
         text => text?,
     };
     let mut lines = text.split(|b| *b == b'\n');
-    let head: Option<Head> = lines.next().and_then(|line| serde_json::from_slice(line).ok());
+    let head: Option<CheckpointHeader> = lines.next().and_then(|line| serde_json::from_slice(line).ok());
     let head = head.filter(|head| head.schema == SCHEMA);
     Ok(head.map(|head| (head, lines.map_while(|line| serde_json::from_slice(line).ok()).collect())))
 }
 
-impl Diary {
+impl Checkpoint {
     /// Opens the checkpoint of a tune of `server`; returns it with the seed and the hints of the tune.
     ///
     /// # Errors
     /// When there is nothing to resume.
     pub fn open(
-        order: &DiaryOrder,
+        order: &CheckpointOptions,
         server: &str,
         fingerprint: &str,
         seed: u64,
         hints: &Hints,
-    ) -> Result<(Diary, u64, Hints), LabError> {
+    ) -> Result<(Checkpoint, u64, Hints), LabError> {
         let path = order.folder.join(format!("{}.jsonl", &digest(server)[..16]));
         let before = match order.resume {
             true => read(&path).map_err(|e| LabError::Other(format!("cannot go on with a tune of {server}: {e}")))?,
@@ -116,13 +116,15 @@ impl Diary {
             }
             (false, _) => (Vec::new(), seed, hints.clone()),
         };
-        let head = Head { schema: SCHEMA.into(), order: fingerprint.into(), seed, hints };
-        let mut diary = Diary { known: known.iter().cloned().collect(), ..Diary::default() };
+        let head = CheckpointHeader { schema: SCHEMA.into(), order: fingerprint.into(), seed, hints };
+        let mut checkpoint = Checkpoint { known: known.iter().cloned().collect(), ..Checkpoint::default() };
         match begin(&path, &head, &known) {
-            Ok(file) => diary.file = Some((path, file)),
-            Err(e) => diary.trouble = Some(format!("{}: {e}; it could not be resumed after a kill", path.display())),
+            Ok(file) => checkpoint.file = Some((path, file)),
+            Err(e) => {
+                checkpoint.trouble = Some(format!("{}: {e}; it could not be resumed after a kill", path.display()))
+            }
         }
-        Ok((diary, seed, head.hints))
+        Ok((checkpoint, seed, head.hints))
     }
 
     /// Returns the result of a trial that was measured before the kill. If the next stored trial is another one,
@@ -162,7 +164,7 @@ fn append(file: &mut File, line: &impl Serialize) -> io::Result<()> {
 }
 
 /// Writes a new file with the known trials in place of the old one.
-fn begin(path: &Path, head: &Head, known: &[Trial]) -> io::Result<File> {
+fn begin(path: &Path, head: &CheckpointHeader, known: &[Trial]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let folder = Folder::trusted(folder)?;
@@ -206,9 +208,9 @@ mod tests {
         }
     }
 
-    struct Place(PathBuf);
+    struct TemporaryFolder(PathBuf);
 
-    impl Drop for Place {
+    impl Drop for TemporaryFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -216,24 +218,24 @@ mod tests {
 
     #[test]
     fn trials_come_back_in_their_order_until_something_differs() {
-        let place = Place(std::env::temp_dir().join(format!("lastdrop-diary-{}", std::process::id())));
-        let order = |resume| DiaryOrder { folder: place.0.clone(), resume };
+        let place = TemporaryFolder(std::env::temp_dir().join(format!("lastdrop-diary-{}", std::process::id())));
+        let order = |resume| CheckpointOptions { folder: place.0.clone(), resume };
         let clue = Clue { finding: "cpu-saturated".into(), server: "s".into(), reason: "a core is full".into() };
         let (seen, none) = (Hints { clues: vec![clue], ..Hints::default() }, Hints::default());
-        assert!(Diary::open(&order(true), "s", "order", 1, &none).is_err(), "there is none");
-        let (mut diary, seed, _) = Diary::open(&order(false), "s", "order", 1, &seen).expect("begun");
-        assert_eq!((seed, diary.recall(|_| true)), (1, None));
+        assert!(Checkpoint::open(&order(true), "s", "order", 1, &none).is_err(), "there is none");
+        let (mut checkpoint, seed, _) = Checkpoint::open(&order(false), "s", "order", 1, &seen).expect("begun");
+        assert_eq!((seed, checkpoint.recall(|_| true)), (1, None));
         for workers in [4, 8, 16] {
-            diary.write(&trial(workers));
+            checkpoint.write(&trial(workers));
         }
-        drop(diary);
-        assert!(Diary::open(&order(true), "s", "another", 2, &none).is_err());
+        drop(checkpoint);
+        assert!(Checkpoint::open(&order(true), "s", "another", 2, &none).is_err());
         // An incomplete last line.
         let file = std::fs::read_dir(&place.0).expect("there").next().expect("one").expect("readable").path();
         let mut text = std::fs::read(&file).expect("text");
         text.truncate(text.len() - 9);
         std::fs::write(&file, text).expect("written");
-        let (mut again, seed, hints) = Diary::open(&order(true), "s", "order", 2, &none).expect("gone on with");
+        let (mut again, seed, hints) = Checkpoint::open(&order(true), "s", "order", 2, &none).expect("gone on with");
         assert_eq!(hints, seen, "the same settings are searched for the same reasons");
         assert_eq!((seed, again.recall(|t| *t == trial(4))), (1, Some(trial(4))));
         again.write(&trial(99));
