@@ -23,7 +23,7 @@ impl Junit {
 }
 
 impl Observer for Junit {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if let Event::Ended { run } = event
             && let Some(file) = self.file.take()
         {

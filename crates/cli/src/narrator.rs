@@ -51,7 +51,7 @@ impl Terminal {
 }
 
 impl Observer for Terminal {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if self.quiet {
             return;
         }

@@ -149,7 +149,7 @@ impl Lab<'_> {
     /// Returns what observers could not do, each as the end of a sentence that begins with the runs.
     #[must_use]
     pub fn trouble(&self) -> Vec<String> {
-        self.observers.iter().filter_map(|o| o.trouble()).collect()
+        self.observers.iter().filter_map(|o| o.error()).collect()
     }
 
     /// Carries out a plan, and repeats it a few times at most if other programs used the processors meanwhile. Returns
@@ -204,7 +204,7 @@ impl Lab<'_> {
         if run.is_ok()
             && let Some(carrier) = &mut self.carrier
             // Ask only observers that store runs: exporters finish when they are asked for trouble.
-            && self.observers.iter().all(|o| o.archive().is_none() || o.trouble().is_none())
+            && self.observers.iter().all(|o| o.archive().is_none() || o.error().is_none())
         {
             carrier.is_kept();
         }
@@ -281,7 +281,7 @@ impl Lab<'_> {
         let told = self.looks.as_ref();
         // Drop samples from the time between runs.
         let _ = told.map_or(0, |told| told.try_iter().count());
-        let wish = self.observers.iter().map(|o| o.wish()).max().unwrap_or_default();
+        let capture_level = self.observers.iter().map(|o| o.capture_level()).max().unwrap_or_default();
         let observers = &mut self.observers;
         let is_carried = self.carrier.is_some();
         let planned_s = plan.phases.iter().map(|p| p.duration).sum::<Option<Duration>>().map(|d| d.as_secs_f64());
@@ -371,7 +371,7 @@ impl Lab<'_> {
                 let (unreachable, stopped) = (carried.unreachable, carried.stopped);
                 (Finished { unreachable, stopped, ..Finished::default() }, Some(carried))
             }
-            Ok(None) => match lastdrop_load::run(plan, &prepared, clock, stop, &enough, wish, &mut report) {
+            Ok(None) => match lastdrop_load::run(plan, &prepared, clock, stop, &enough, capture_level, &mut report) {
                 Ok(finished) => (finished, None),
                 Err(e) => return Err(self.failed(e)),
             },
@@ -484,13 +484,13 @@ impl Lab<'_> {
 
 fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
     for observer in observers {
-        observer.see(event);
+        observer.on_event(event);
     }
 }
 
 /// Takes new marks from the observers and shows them to all observers.
 fn hear(observers: &mut [Box<dyn Observer + '_>], began: Instant, marks: &mut Vec<Mark>) {
-    let said: Vec<(Instant, String)> = observers.iter_mut().flat_map(|o| o.remarks()).collect();
+    let said: Vec<(Instant, String)> = observers.iter_mut().flat_map(|o| o.take_marks()).collect();
     for (at, text) in said {
         let t_s = at.saturating_duration_since(began).as_millis() as f64 / 1e3;
         let mark = Mark { t_s, text };

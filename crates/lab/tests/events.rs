@@ -13,11 +13,11 @@ use lastdrop_model::{CaptureLevel, Event, Load, Plan};
 struct Tape(Vec<String>);
 
 impl Observer for Tape {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         self.0.push(serde_json::to_string(event).expect("events are JSON"));
     }
 
-    fn wish(&self) -> CaptureLevel {
+    fn capture_level(&self) -> CaptureLevel {
         CaptureLevel::Exchanges
     }
 }

@@ -193,7 +193,7 @@ impl Link for FakeLink {
 struct Seconds(Vec<(u16, u32)>);
 
 impl Observer for Seconds {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if let Event::Second { slice } = event {
             self.0.push((slice.phase, slice.second));
         }

@@ -62,7 +62,7 @@ impl EarlyStopObserver {
 }
 
 impl Observer for EarlyStopObserver {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         match event {
             Event::Began { .. } => {
                 self.answers.clear();

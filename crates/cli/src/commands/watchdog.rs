@@ -87,7 +87,7 @@ impl Drop for Watchdog {
 }
 
 impl Observer for Pulse {
-    fn see(&mut self, _: &Event<'_>) {
+    fn on_event(&mut self, _: &Event<'_>) {
         if self.last.is_some_and(|last| last.elapsed() < EACH) {
             return;
         }

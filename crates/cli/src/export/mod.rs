@@ -75,13 +75,13 @@ struct Export {
 }
 
 impl Observer for Export {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if let Some(piece) = self.form.encode(event) {
             self.sink.take(piece);
         }
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn error(&self) -> Option<String> {
         self.sink.close().map(|what| format!("could not be exported whole: {}: {what}", self.name))
     }
 }

@@ -81,13 +81,13 @@ impl Screen {
 }
 
 impl Observer for Screen {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if !self.shared.gone.load(Ordering::Relaxed) {
             lock(&self.shared.live).on_event(event);
         }
     }
 
-    fn remarks(&mut self) -> Vec<(Instant, String)> {
+    fn take_marks(&mut self) -> Vec<(Instant, String)> {
         std::mem::take(&mut lock(&self.shared.remarks))
     }
 }

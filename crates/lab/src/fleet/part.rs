@@ -142,7 +142,7 @@ struct RecordReporter<'a> {
 }
 
 impl Observer for RecordReporter<'_> {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         match event {
             Event::Second { slice } => {
                 // A closed loop is as fast as its server, so its rate can only be checked afterwards.

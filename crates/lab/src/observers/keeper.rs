@@ -52,7 +52,7 @@ impl Keeper {
 }
 
 impl Observer for Keeper {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if self.error.is_none() {
             self.error = self.write(event).err();
         }
@@ -62,7 +62,7 @@ impl Observer for Keeper {
         Some(&self.store).filter(|_| self.error.is_none())
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn error(&self) -> Option<String> {
         self.error.as_ref().map(|e| format!("could not be kept: {e}"))
     }
 }
@@ -87,15 +87,15 @@ mod tests {
         };
         let second = |n| Event::Second { slice: Cow::Owned(Slice::new(0, n)) };
         for event in [began("a"), second(0)] {
-            keeper.see(&event);
+            keeper.on_event(&event);
         }
-        assert!(keeper.archive().is_some() && keeper.trouble().is_none());
+        assert!(keeper.archive().is_some() && keeper.error().is_none());
         // No two runs have the same id.
         for event in [began("a"), second(1), began("b")] {
-            keeper.see(&event);
+            keeper.on_event(&event);
         }
         assert!(keeper.archive().is_none());
-        assert!(keeper.trouble().is_some_and(|t| t.starts_with("could not be kept: ") && t.contains("UNIQUE")));
+        assert!(keeper.error().is_some_and(|t| t.starts_with("could not be kept: ") && t.contains("UNIQUE")));
         let kept: Vec<String> = store.history(9).expect("reads").into_iter().map(|e| e.id).collect();
         assert_eq!(kept, ["a"]);
         assert_eq!(store.load("a").expect("is there").phases[0].seconds.iter().count(), 1);

@@ -20,10 +20,10 @@ use lastdrop_store::Store;
 pub trait Observer {
     /// Is called with each event in order. The load goes on meanwhile: an observer that takes longer than a second
     /// delays the next events.
-    fn see(&mut self, event: &Event<'_>);
+    fn on_event(&mut self, event: &Event<'_>);
 
     /// Returns how much of each request it wants to see.
-    fn wish(&self) -> CaptureLevel {
+    fn capture_level(&self) -> CaptureLevel {
         CaptureLevel::Nothing
     }
 
@@ -35,7 +35,7 @@ pub trait Observer {
 
     /// Returns marks that were made since the last call, each as it shall appear in the report. Called about once per
     /// second while there is load.
-    fn remarks(&mut self) -> Vec<(Instant, String)> {
+    fn take_marks(&mut self) -> Vec<(Instant, String)> {
         Vec::new()
     }
 
@@ -47,34 +47,34 @@ pub trait Observer {
     /// Returns what it could not do, as the end of a sentence that begins with the runs: `could not be kept: …`. Called
     /// when all runs are over, and exporters end their work then. An observer with an `archive` may be asked after each
     /// run.
-    fn trouble(&self) -> Option<String> {
+    fn error(&self) -> Option<String> {
         None
     }
 }
 
 /// Lets the caller keep the observer and query it afterwards.
 impl<T: Observer + ?Sized> Observer for &mut T {
-    fn see(&mut self, event: &Event<'_>) {
-        (**self).see(event);
+    fn on_event(&mut self, event: &Event<'_>) {
+        (**self).on_event(event);
     }
 
-    fn wish(&self) -> CaptureLevel {
-        (**self).wish()
+    fn capture_level(&self) -> CaptureLevel {
+        (**self).capture_level()
     }
 
     fn archive(&self) -> Option<&Store> {
         (**self).archive()
     }
 
-    fn remarks(&mut self) -> Vec<(Instant, String)> {
-        (**self).remarks()
+    fn take_marks(&mut self) -> Vec<(Instant, String)> {
+        (**self).take_marks()
     }
 
     fn has_seen_enough(&self) -> bool {
         (**self).has_seen_enough()
     }
 
-    fn trouble(&self) -> Option<String> {
-        (**self).trouble()
+    fn error(&self) -> Option<String> {
+        (**self).error()
     }
 }

@@ -43,17 +43,17 @@ impl RequestLog {
 }
 
 impl Observer for RequestLog {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if let (Event::Exchanges { exchanges }, None) = (event, &self.error) {
             self.write(exchanges);
         }
     }
 
-    fn wish(&self) -> CaptureLevel {
+    fn capture_level(&self) -> CaptureLevel {
         CaptureLevel::Exchanges
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn error(&self) -> Option<String> {
         self.error.as_ref().map(|e| format!("could not be logged: {e}"))
     }
 }

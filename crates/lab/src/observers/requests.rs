@@ -17,13 +17,13 @@ impl<F> std::fmt::Debug for Requests<F> {
 }
 
 impl<F: FnMut(&[Exchange])> Observer for Requests<F> {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         if let Event::Exchanges { exchanges } = event {
             (self.show)(exchanges);
         }
     }
 
-    fn wish(&self) -> CaptureLevel {
+    fn capture_level(&self) -> CaptureLevel {
         self.wish
     }
 }

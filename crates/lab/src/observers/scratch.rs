@@ -30,7 +30,7 @@ impl Scratch {
 }
 
 impl Observer for Scratch {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         let written = match event {
             _ if self.failed => return,
             Event::Second { slice } => self.store.second(&self.run, slice),

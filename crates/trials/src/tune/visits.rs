@@ -157,7 +157,7 @@ struct UserSampleObserver {
 }
 
 impl Observer for UserSampleObserver {
-    fn see(&mut self, event: &Event<'_>) {
+    fn on_event(&mut self, event: &Event<'_>) {
         let Event::Second { slice } = event else { return };
         if slice.phase != self.phase {
             return;
