@@ -24,7 +24,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-use lastdrop_lab::observers::Requests;
+use lastdrop_lab::observers::ExchangeObserver;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_load::FirstAnswer;
 use lastdrop_model::units::show_us;
@@ -61,7 +61,7 @@ pub fn carry_out(
     stop: &Stop,
     show: &mut dyn FnMut(&[Exchange]),
 ) -> Result<Carried, LabError> {
-    let mut lab = Lab::new(&stop.flag, vec![Box::new(Requests { wish, show })]);
+    let mut lab = Lab::new(&stop.flag, vec![Box::new(ExchangeObserver { wish, show })]);
     lab.observe = false;
     resident::release_code();
     let run = lab.run(plan, "")?;

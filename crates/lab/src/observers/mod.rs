@@ -8,7 +8,7 @@ mod scratch;
 
 pub use keeper::Keeper;
 pub use request_log::RequestLog;
-pub use requests::Requests;
+pub use requests::ExchangeObserver;
 pub(crate) use scratch::Scratch;
 
 use std::time::Instant;

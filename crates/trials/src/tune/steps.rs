@@ -23,7 +23,7 @@ use lastdrop_tune::race::RatioInterval;
 use lastdrop_tune::{Decision, Parameter, Race, RaceVerdict, RegressionDetector};
 
 use super::race::{MIN_PAIRS, diff};
-use super::visits::{Shared, UserMetricSource, UserSampler, UserSamples};
+use super::visits::{SharedCell, UserMetricSource, UserSampler, UserSamples};
 use super::{LONGEST_BLOCK, SearchSetup, Tuning};
 
 /// Factor by which a number moves in one step.
@@ -58,7 +58,7 @@ struct StepComparison {
 
 struct LiveSteps<'t, 'a, 'b> {
     tuning: &'t mut Tuning<'a, 'b>,
-    visitors: Shared<Visitors>,
+    visitors: SharedCell<Visitors>,
     block: Duration,
     quantile: f64,
     /// Settings in force now, and the settings that steps start from.

@@ -15,7 +15,7 @@ use lastdrop_tune::RegressionDetector;
 use crate::trial::expected_status;
 
 /// Visitors shared between several owners.
-pub(super) type Shared<T> = Rc<RefCell<T>>;
+pub(super) type SharedCell<T> = Rc<RefCell<T>>;
 
 /// Source of the user metrics.
 #[derive(Debug)]
@@ -23,19 +23,19 @@ pub(super) enum UserMetricSource {
     /// A load of ours.
     Load,
     /// Visitors, with their metrics before the tune, second by second.
-    Visitors { visitors: Shared<Visitors>, before: Vec<Experience> },
+    Visitors { visitors: SharedCell<Visitors>, before: Vec<Experience> },
 }
 
 /// What to measure.
 #[derive(Debug)]
 pub(super) struct UserSampler<'a> {
     /// None: the responses to the load are measured.
-    pub visitors: Option<&'a Shared<Visitors>>,
+    pub visitors: Option<&'a SharedCell<Visitors>>,
     /// Load to generate meanwhile, for `time`; None: no load.
     pub load: Option<&'a Plan>,
     pub time: Duration,
     /// Ends the measurement when this detects a regression.
-    pub detector: Option<&'a Shared<RegressionDetector>>,
+    pub detector: Option<&'a SharedCell<RegressionDetector>>,
     pub label: &'a str,
 }
 
@@ -137,7 +137,7 @@ fn of_length(plan: &Plan, time: Duration) -> Plan {
 }
 
 impl UserSamples {
-    fn take(&mut self, seen: Experience, detector: Option<&Shared<RegressionDetector>>) {
+    fn take(&mut self, seen: Experience, detector: Option<&SharedCell<RegressionDetector>>) {
         if let Some(detector) = detector.filter(|_| self.worse.is_none()) {
             self.worse = detector.borrow_mut().add(seen.clone());
         }
@@ -148,12 +148,12 @@ impl UserSamples {
 /// Follows the seconds of a run.
 #[derive(Debug)]
 struct UserSampleObserver {
-    visitors: Option<Shared<Visitors>>,
-    detector: Option<Shared<RegressionDetector>>,
+    visitors: Option<SharedCell<Visitors>>,
+    detector: Option<SharedCell<RegressionDetector>>,
     expected: u16,
     /// Index of the measured phase.
     phase: u16,
-    looked: Shared<UserSamples>,
+    looked: SharedCell<UserSamples>,
 }
 
 impl Observer for UserSampleObserver {
