@@ -9,7 +9,7 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
 use lastdrop_model::examination::Examination;
 use lastdrop_model::{Event, Setting, Settings};
-use lastdrop_server::{RemoteHosts, OtherTrafficPolicy, RestoreReport, ServerRef, Stack};
+use lastdrop_server::{OtherTrafficPolicy, RemoteHosts, RestoreReport, ServerRef, Stack};
 use lastdrop_trials::trial::{TrialSpec, trial};
 use serde_json::Value;
 
