@@ -203,7 +203,7 @@ impl Lab<'_> {
         self.observers.truncate(lasting);
         if run.is_ok()
             && let Some(carrier) = &mut self.carrier
-            // Ask only observers that store runs: exporters finish when they are asked for trouble.
+            // Ask only observers that store runs: exporters finish when asked for their error.
             && self.observers.iter().all(|o| o.archive().is_none() || o.error().is_none())
         {
             carrier.is_kept();
