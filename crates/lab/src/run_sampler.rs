@@ -30,7 +30,7 @@ pub type RemoteSampler = Box<dyn FnMut() -> Result<WatchDocument, String> + Send
 
 enum SamplerMessage {
     Found { name: String, pool: Pool, helpers: Helpers },
-    Look(Box<Sample>),
+    Sample(Box<Sample>),
 }
 
 /// Samples the server during a run. Its thread ends when this is dropped or finished.
@@ -86,7 +86,7 @@ impl RunSampler {
                 SamplerMessage::Found { name, pool, helpers } => {
                     (self.name, self.pool, self.helpers) = (name, Some(pool), helpers);
                 }
-                SamplerMessage::Look(look) => self.fresh.push(*look),
+                SamplerMessage::Sample(look) => self.fresh.push(*look),
             }
         }
         std::mem::take(&mut self.fresh)
@@ -150,7 +150,7 @@ fn sample_local(
         let look = sampler.sample((seconds(clock.now_us()) * 1e3).round() / 1e3, false);
         let alive = sampler.is_alive();
         // The last sample covers the rest of a second; very short spans are left out.
-        if (look.span_s > 0.2 || !on) && tell.send(SamplerMessage::Look(Box::new(look))).is_err() {
+        if (look.span_s > 0.2 || !on) && tell.send(SamplerMessage::Sample(Box::new(look))).is_err() {
             return None;
         }
         if !on || !alive {
@@ -191,7 +191,7 @@ fn sample_remote(
             }
         }
         let look = Sample { t_s: seconds(), ..seen.look.clone() };
-        if (look.span_s > 0.2 || !on) && tell.send(SamplerMessage::Look(Box::new(look))).is_err() {
+        if (look.span_s > 0.2 || !on) && tell.send(SamplerMessage::Sample(Box::new(look))).is_err() {
             return None;
         }
         if !on {
