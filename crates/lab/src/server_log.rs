@@ -1,9 +1,9 @@
 //! Reads the server's own time of each response from its log.
 //!
-//! Each request carries an id. The log is followed from its end at the start of the run, and the times in a line with
-//! such an id are added to the second of its response. Lines come after responses, so a second is held back until all
-//! of its lines are there, at most for [`PATIENCE`]. Then it goes on as if the responses had contained the times. So
-//! the builder of the run, the store and reports need not handle late parts, and a reported second never changes. The
+//! Each request carries an id. The log is followed from its end at the start of the run. The times in a line with such
+//! an id are added to the second of its response. Lines come after responses, so a second is held back until all of its
+//! lines are there, at most for [`PATIENCE`]. Then it goes on as if the responses had contained the times. So the
+//! builder of the run, the store and reports need not handle late parts, and a reported second never changes. The
 //! events of a run are as late as its log.
 
 use std::borrow::Cow;

@@ -1,4 +1,4 @@
-//! Samples one or several servers repeatedly, finds out which of them are connected, and finds the nodes on other
+//! Samples one or several servers repeatedly and finds out which of them are connected. Also finds the nodes on other
 //! machines that differ from the others of their kind.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,10 +2,10 @@
 //! everything that server talks to in turn. That may be a proxy, PHP-FPM or a database, also in containers of this
 //! machine.
 //!
-//! The chain is found from the connections that exist at the moment of a look. From a connection that lastdrop or a
-//! member opened, it goes to the process that holds the other end, or to the listener if the connection is not accepted
-//! yet. Connections that others opened to a member are not followed: those are other clients. A process brings with it
-//! its ancestors that run the same program, all its descendants, and the processes of the same service or container.
+//! The chain is found from the connections that exist at the moment of a look. A connection that lastdrop or a member
+//! opened leads to the process that holds its other end. If it is not accepted yet, it leads to the listener.
+//! Connections that others opened to a member are not followed: those are other clients. A process brings with it its
+//! ancestors that run the same program, all its descendants, and the processes of the same service or container.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;

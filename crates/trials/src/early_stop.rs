@@ -1,7 +1,7 @@
 //! Ends a trial early once it cannot beat the best so far.
 //!
-//! After each second the throughput so far has an interval. It comes from the spread between the seconds, and is never
-//! narrower than the differences between trials of the same settings, which weigh more the shorter the block was until
+//! After each second the throughput so far has an interval. It comes from the spread between the seconds. It is never
+//! narrower than the differences between trials of the same settings; these weigh more the shorter the block was until
 //! then. A trial whose optimistic end lies below the pessimistic end of the best so far cannot win.
 
 use std::cell::Cell;

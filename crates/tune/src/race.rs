@@ -79,8 +79,8 @@ pub fn are_divisible(pairs: &[(u64, u64)]) -> bool {
 /// This many pairs with the best ahead in each happen by chance once in 256 times (the sign test).
 const ALL_AHEAD: usize = 8;
 
-/// Returns true if the best is clearly better without a ratio. Either it has many responses in every pair and the
-/// baseline next to none, or it is ahead in each of many pairs, with twice the responses in total.
+/// Returns true if the best is clearly better without a ratio. It may have many responses in every pair and the
+/// baseline next to none. Or it is ahead in each of many pairs, with twice the responses in total.
 #[must_use]
 pub fn is_clear(pairs: &[(u64, u64)]) -> bool {
     let far = !pairs.is_empty() && pairs.iter().all(|(baseline, best)| *best >= LEAST_ANSWERS.max(2 * baseline));

@@ -3,7 +3,7 @@
 //! smaps_rollup takes the kernel about 0.4 ms for a worker of 30 MB, and locks its memory map meanwhile. So each sample
 //! spends a bounded time on it, reads the worker with the oldest number first, and reports the age of each number.
 //!
-//! A sample first updates the list of processes (`members`, by their `stat`), then reads `memory` and counts open
+//! A sample first updates the list of processes (`members`, by their `stat`). Then it reads `memory` and counts open
 //! `files` within its budget, and sums up what is known.
 
 mod files;
