@@ -105,7 +105,7 @@ impl Tuning<'_, '_> {
         self.document.searched.clone_from(&prepared.searched);
         self.document.planned = Some(self.plan_steps());
         let fixed = constraints.fixed.clone();
-        self.lab.tell(&Event::Stage { stage: Stage::LiveSteps });
+        self.lab.tell(&Event::Stage { stage: Stage::Steps });
         let block = self.block();
         let mut steps = LiveSteps {
             tuning: self,
