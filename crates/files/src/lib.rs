@@ -4,7 +4,7 @@
 //!
 //! * May lastdrop obey this file? [`TrustedFile`]: only root and the user who runs lastdrop can have written it.
 //! * Where does this name lead? [`Folder`]: a folder that is held open, so that nobody can replace it by a link between
-//! a check and a write.
+//!   a check and a write.
 //! * Does this input end? [`input`]: regular files, and pipes with a writer; no devices, and no endless waiting.
 //!
 //! Every check is made on the descriptor that is used afterwards, never on a name.
