@@ -1,5 +1,5 @@
-//! The command line: which commands there are, and how it is read. The options of each stand beside what it does, in
-//! `commands`; those that several have in `options`.
+//! The command line: its commands, and how it is parsed. The options of a single command are in its file in `commands`,
+//! shared options in `options`.
 
 use std::ffi::OsString;
 
@@ -139,7 +139,7 @@ pub enum Command {
     Target(Box<TargetArgs>),
 }
 
-/// The options by which the program was called. A negative number is a value out of bounds, and not an unknown option.
+/// Parses the command line. A negative number is a value out of bounds, not an unknown option.
 pub fn read(args: &[OsString]) -> Result<Cli, clap::Error> {
     let numbers = ["N", "R", "TIME", "SIZE", "PERCENT", "RATE", "HOW", "SIGMA", "KAPPA", "N,N,…"];
     let number = |a: &clap::Arg| a.get_value_names().is_some_and(|n| numbers.iter().any(|number| n[0] == *number));

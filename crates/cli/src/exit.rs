@@ -1,12 +1,11 @@
-//! How lastdrop ends. One table; the manual and `--help` show it.
+//! Exit codes. The manual and `--help` show this table.
 
 use std::process::ExitCode;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
     Done,
-    /// It could not be done; also: nothing at all was answered.
+    /// The command failed, or the server answered nothing.
     Failed,
     /// Wrong usage or plan.
     Usage,
@@ -14,7 +13,7 @@ pub enum Exit {
     Missed,
     /// The measurement is invalid.
     Invalid,
-    /// Ended by a signal, with its report: 128 + its number, as shells have it (Ctrl-C is 130).
+    /// Ended by a signal, with its report: 128 + its number, as in shells (Ctrl-C is 130).
     Signal(i32),
 }
 
@@ -41,7 +40,7 @@ Exit codes:
   129  the terminal has gone; the report is kept
   130  ended by Ctrl-C, with its report";
 
-/// What was asked for cannot be meant: exit 2 instead of 1.
+/// Wrong use of the program: exit 2 instead of 1.
 #[derive(Debug)]
 pub struct UsageError(pub String);
 

@@ -1,5 +1,5 @@
-//! What `-h` shows: one screen for each command, with the options that most people need. `--help`, man pages and the manual have all.
-//! Headings hold only what belongs there, and a default is that of the command.
+//! What `-h` shows: one screen for each command, with the options that most people need. `--help`, man pages and the
+//! manual show all options. Each option stands under its own heading, with the default of the command at hand.
 
 use clap::{Arg, Command};
 
@@ -24,11 +24,11 @@ const SHORT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What stands under a heading of its own, and nothing else does.
+/// Headings and their options; no other option stands under them.
 const HEADINGS: &[(&str, &[&str])] =
     &[("Fleet", &["who", "fleet", "nats", "token", "token_file"]), ("Database", &["db", "db_password_file", "db_ca"])];
 
-/// Options of a command whose help differs from that of others.
+/// Options whose help differs from the same option of other commands.
 const OWN: &[(&str, &str, &str)] = &[
     ("tune", "users", "Users who each wait for their answer before asking again [default: 10; 64 with --objective]"),
     ("tune", "duration", "Length of one block [default: 5s]"),
@@ -36,12 +36,12 @@ const OWN: &[(&str, &str, &str)] = &[
     ("tune", "keepalive", "Keep connections: on, off, or a number of requests on each [default: off; on with --page]"),
 ];
 
-/// Options that a command refuses, and therefore does not list.
+/// Options that a command refuses and does not list.
 const REFUSED: &[(&str, &[&str])] = &[("tune", &["requests", "ramp_to", "ramp_steps", "urls"])];
 
 const SERVER: &str = "The server, or several: apache, nginx, php-fpm, haproxy … (--help has all kinds)";
 
-/// The command line as it is shown.
+/// The command line, arranged for its help.
 pub fn arranged(command: Command) -> Command {
     command.mut_subcommands(|command| {
         let name = command.get_name().to_string();
@@ -85,7 +85,7 @@ fn arrange(command: &str, mut arg: Arg) -> Arg {
     }
 }
 
-/// The first of several sentences, with the default that may stand at the end of them.
+/// The first of several sentences, with the default that the last one may end with.
 fn first_sentence(help: &str) -> Option<String> {
     let (first, rest) = help.split_once(". ")?;
     let default = rest.rfind("[default: ").filter(|_| rest.ends_with(']')).map(|at| &rest[at..]);

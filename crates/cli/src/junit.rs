@@ -1,4 +1,4 @@
-//! Objectives and whether they were met, as a file for build servers: written when a run has ended.
+//! A JUnit file of the objectives and their verdicts, for build servers; written when a run has ended.
 
 use anyhow::Result;
 use lastdrop_lab::Observer;
@@ -7,11 +7,11 @@ use lastdrop_report::junit;
 
 use crate::outfile::Outfile;
 
-/// Writes the objectives of the first run that ends.
+/// Writes the JUnit file of the first run that ends.
 #[derive(Debug)]
 pub struct Junit {
     file: Option<Outfile>,
-    /// What came of writing it.
+    /// The result of writing it.
     pub written: Result<()>,
 }
 

@@ -1,4 +1,4 @@
-//! lastdrop: what a web server can do, what holds it back, which settings are better, and whether they helped.
+//! lastdrop: load-tests a web server, says what limits it, finds better settings, and proves that they help.
 
 mod args;
 mod commands;
@@ -7,13 +7,13 @@ mod export;
 mod fleet;
 mod help;
 mod junit;
-mod names;
 mod narrator;
 mod options;
 mod outfile;
 mod personality;
 mod replay;
 mod resident;
+mod resolver;
 mod run_plan;
 #[cfg(test)]
 mod sentences;
@@ -33,11 +33,11 @@ use lastdrop_load::LoadError;
 use signal_hook::consts::SIGHUP;
 
 fn main() -> ExitCode {
-    names::only_what_is_linked();
+    resolver::use_linked_resolvers();
     stdio::begin();
     signals::survive_large_files();
     let args: Vec<OsString> = std::env::args_os().collect();
-    // A copy of this program that answers one question in a container: before anything else, while there is one thread.
+    // A copy of this program that answers one question in a container. It comes first, while there is one thread.
     if args.len() == 2 && args[1] == lastdrop_server::VISIT {
         lastdrop_server::visit();
     }
@@ -48,13 +48,13 @@ fn main() -> ExitCode {
     }
     let exit = run(&args);
     match exit {
-        // The work is done and kept, but the terminal has gone: as by SIGHUP, whatever the command makes of an early end.
+        // The work is done and stored, but the terminal is gone: end as by SIGHUP, whatever the command returned.
         Exit::Done | Exit::Missed | Exit::Invalid | Exit::Signal(_)
             if signals::is_hung_up() || stdio::has_lost_terminal() =>
         {
             Exit::Signal(SIGHUP).into()
         }
-        // A report that nobody got is no success.
+        // A report that could not be written is a failure.
         Exit::Done | Exit::Missed | Exit::Invalid if stdio::lost_something() => Exit::Failed.into(),
         exit => exit.into(),
     }
@@ -80,7 +80,7 @@ fn run(args: &[OsString]) -> Exit {
         stdio::note!("lastdrop: {why}");
         return Exit::Usage;
     }
-    // Options are read once, by much code.
+    // Parsing runs much code that is not needed again.
     resident::release_code();
     let has_proc = Path::new("/proc/self/stat").exists();
     if needs_proc(&cli.command) && !has_proc {
@@ -140,10 +140,10 @@ fn run(args: &[OsString]) -> Exit {
     }
 }
 
-/// Does a command look at this machine? Others read and write files alone.
+/// True if a command reads processes or sockets of this machine; the others only read and write files.
 fn needs_proc(command: &Command) -> bool {
     match command {
-        // A load alone can be put on a server from a container that has nothing else.
+        // Load without `--server` also works in a container without /proc.
         Command::Run(args) => args.server.is_some(),
         Command::Import(_)
         | Command::Compare(_)
@@ -159,7 +159,8 @@ fn needs_proc(command: &Command) -> bool {
     }
 }
 
-/// Does the administrator of this machine let everybody do what is asked for? What changes settings is checked where it does.
+/// Fails if the administrator of this machine has turned this command off. Changes of settings are checked where they are
+/// made.
 fn check_abilities(cli: &args::Cli) -> Result<(), String> {
     use lastdrop_server::abilities::{Abilities, FILE};
     let abilities = Abilities::load()?;
@@ -174,7 +175,7 @@ fn check_abilities(cli: &args::Cli) -> Result<(), String> {
     }
 }
 
-/// Is it about what was asked for, found only when it was to be carried out: a file of the plan, a certificate?
+/// True for a mistake in the plan that shows only when it is carried out: a missing file, a wrong certificate.
 fn is_wrong_plan(error: &anyhow::Error) -> bool {
     let load = match error.downcast_ref::<LabError>() {
         Some(LabError::Load(e)) => Some(e),
@@ -183,7 +184,7 @@ fn is_wrong_plan(error: &anyhow::Error) -> bool {
     matches!(load, Some(LoadError::Plan(_) | LoadError::File(_) | LoadError::Request { .. } | LoadError::Tls(_)))
 }
 
-/// The error and its causes, each said once: our own errors name their cause already.
+/// The error and its causes, each once: our own errors already contain their cause.
 fn explain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -13,7 +13,7 @@ pub struct Terminal {
     live: bool,
     /// Width of the live line on the screen now.
     shown: usize,
-    /// The phases of the present run: their names, and what they have counted so far.
+    /// Names and counts so far of the current run's phases.
     phases: Vec<(String, Counts)>,
 }
 

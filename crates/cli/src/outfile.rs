@@ -1,9 +1,10 @@
-//! Files that the user asks for: reports, tables, logs. Whether one can be written is found out before the work begins,
-//! not when its result would be lost. What stood there stays until the new one is whole, so that a run that is killed, or a
-//! disk that is full, takes no older report with it.
+//! Files that the user asks for: reports, tables, logs.
 //!
-//! A file is written beside its place and renamed. Where that cannot be (a folder that nothing may be added to, a file
-//! that is mounted) it is written in place; pipes and devices are opened at once and take what comes.
+//! lastdrop checks that a file can be written before the work begins, not when its result would be lost. An older file
+//! stays until the new one is complete, so neither a killed run nor a full disk destroys an older report.
+//!
+//! lastdrop writes a temporary file in the same folder and renames it. Where that is impossible (a folder without write
+//! permission, a mounted file), it writes in place. It opens pipes and devices at once and writes directly to them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -15,7 +16,7 @@ use lastdrop_model::{Printable, printable};
 
 use crate::stdio;
 
-/// Where a document goes, found writable.
+/// Destination of a document, checked to be writable.
 #[derive(Debug)]
 pub struct Outfile {
     /// As the user wrote it.
@@ -28,14 +29,14 @@ pub struct Outfile {
 #[derive(Debug)]
 enum Destination {
     Stdout,
-    /// A file that is put in this place once it is whole.
+    /// A file that is moved to this path once it is complete.
     Whole(PathBuf),
-    /// Something that is written where it is.
+    /// A file, pipe or device that is written directly.
     InPlace(File),
 }
 
 impl Outfile {
-    /// Finds out whether a file can be written; `-` is stdout. Leaves it as it is.
+    /// Checks that a file can be written, without changing it; `-` is stdout.
     ///
     /// # Errors
     /// When it cannot.
@@ -48,7 +49,7 @@ impl Outfile {
         Ok(Outfile { name: name.to_string(), to, private: false })
     }
 
-    /// The same for an option that may be missing.
+    /// Like [`Outfile::open`], for an option that may be missing.
     ///
     /// # Errors
     /// As [`Outfile::open`].
@@ -56,7 +57,7 @@ impl Outfile {
         name.map(Outfile::open).transpose()
     }
 
-    /// Lets nobody but its owner read the file.
+    /// Makes the file readable by its owner alone.
     #[must_use]
     pub fn private(self, private: bool) -> Outfile {
         Outfile { private, ..self }
@@ -70,18 +71,18 @@ impl Outfile {
     /// Writes a JSON document.
     ///
     /// # Errors
-    /// When it cannot be written. A reader of stdout who has gone is none.
+    /// When it cannot be written. A closed pipe at stdout is not an error.
     pub fn json(self, document: &impl serde::Serialize) -> Result<()> {
         self.write(|out| {
-            // Not by way of a string: the document of a long run is large.
+            // Without a string in between: the document of a long run is large.
             let mut out = BufWriter::new(out);
-            serde_json::to_writer_pretty(Harmless(&mut out), document)?;
+            serde_json::to_writer_pretty(TerminalSafe(&mut out), document)?;
             out.write_all(b"\n")?;
             out.flush()
         })
     }
 
-    /// Writes text. What steers a terminal is escaped in it: files are looked at on terminals.
+    /// Writes text and escapes its control characters, because users look at files on terminals.
     ///
     /// # Errors
     /// As [`Outfile::json`].
@@ -89,7 +90,7 @@ impl Outfile {
         self.write(|out| out.write_all(Printable::from(text).as_str().as_bytes()))
     }
 
-    /// Writes what is given piece by piece. Whoever gives text makes it [`Printable`].
+    /// Writes piece by piece what `fill` produces. `fill` has to make its text [`Printable`].
     ///
     /// # Errors
     /// As [`Outfile::json`].
@@ -101,7 +102,7 @@ impl Outfile {
         })
     }
 
-    /// Opens it in its place, emptied: others read it while it is written.
+    /// Opens the file itself and empties it, for other programs that read it while it grows.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -138,12 +139,12 @@ impl Outfile {
         .with_context(|| cannot(&name))
     }
 
-    /// Opens it for lines that come one by one. Until [`Growing::finish`] they are in a file beside, `FILE.PID.partial`: that
-    /// is what a killed run leaves.
+    /// Opens the file for lines that come one by one. Until [`PartialFile::finish`] they are in `FILE.PID.partial`; a killed run
+    /// leaves that file.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn grow(self) -> Result<(File, Growing)> {
+    pub fn grow(self) -> Result<(File, PartialFile)> {
         let (file, path) = match self.to {
             Destination::InPlace(file) => (emptied(&file).map(|()| file), None),
             Destination::Stdout => (Err(io::Error::other("stdout is for the report; name a file")), None),
@@ -153,24 +154,24 @@ impl Outfile {
             }
         };
         let file = file.with_context(|| cannot(&self.name))?;
-        Ok((file, Growing { name: self.name, path, private: self.private }))
+        Ok((file, PartialFile { name: self.name, path, private: self.private }))
     }
 }
 
 /// A file that is being written line by line.
 #[derive(Debug)]
-pub struct Growing {
+pub struct PartialFile {
     name: String,
-    /// Where it is, and where it is to be; None once it is there.
+    /// The path of the partial file and the final path; None once it is there.
     path: Option<(PathBuf, PathBuf)>,
     private: bool,
 }
 
-impl Growing {
-    /// It is whole.
+impl PartialFile {
+    /// Moves the complete file to its final path.
     ///
     /// # Errors
-    /// When it cannot be put in its place.
+    /// When it cannot be moved.
     pub fn finish(mut self) -> Result<()> {
         match self.path.take() {
             Some((partial, path)) => place(&partial, &path, self.private).with_context(|| cannot(&self.name)),
@@ -179,16 +180,16 @@ impl Growing {
     }
 }
 
-impl Growing {
-    /// It will not be whole: leaves what there is where it is, and says where.
+impl PartialFile {
+    /// Leaves the incomplete file where it is and returns its path.
     pub fn leave(mut self) -> Option<PathBuf> {
         self.path.take().map(|(partial, _)| partial)
     }
 }
 
-impl Drop for Growing {
+impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Nothing came of it.
+        // Neither finished nor left: the run failed.
         if let Some((partial, _)) = &self.path {
             let _ = fs::remove_file(partial);
         }
@@ -199,7 +200,7 @@ fn cannot(name: &str) -> String {
     if name == "-" { "cannot write to stdout".into() } else { format!("cannot write {name}") }
 }
 
-/// How a file is to be written, tried out as far as that changes nothing.
+/// How to write a file; tries as much as it can without a change.
 fn destination(name: &Path) -> io::Result<Destination> {
     let existing = match fs::metadata(name) {
         Ok(metadata) => Some(metadata),
@@ -212,16 +213,16 @@ fn destination(name: &Path) -> io::Result<Destination> {
         return open().map(Destination::InPlace);
     }
     if existing.is_some() {
-        // Also says that a folder is no file.
+        // Fails for a folder, too.
         OpenOptions::new().write(true).open(name)?;
     }
-    // The file that a link points to is replaced, not the link.
+    // Replace the target of a symbolic link, not the link.
     let path = match existing {
         Some(_) => fs::canonicalize(name)?,
         None if fs::symlink_metadata(name).is_ok() => return open().map(Destination::InPlace),
         None => name.to_path_buf(),
     };
-    // What /dev/stdout and /dev/fd/5 lead to may have a name and no place any more.
+    // /dev/stdout and /dev/fd/5 may lead to a file that has been deleted.
     if existing_elsewhere(&path, name) {
         return open().map(Destination::InPlace);
     }
@@ -236,7 +237,7 @@ fn destination(name: &Path) -> io::Result<Destination> {
     }
 }
 
-/// Is the file that was named not the one at the place that it leads to?
+/// Does `name` lead to another file than the one at `path`?
 fn existing_elsewhere(path: &Path, name: &Path) -> bool {
     match (fs::metadata(path), fs::metadata(name)) {
         (Ok(a), Ok(b)) => {
@@ -247,7 +248,7 @@ fn existing_elsewhere(path: &Path, name: &Path) -> bool {
     }
 }
 
-/// `report.json.1234.tmp` beside `report.json`: nobody else's.
+/// `report.json.1234.tmp` for `report.json`: a name that no other process uses.
 fn beside(path: &Path, what: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.{what}", std::process::id()));
@@ -258,21 +259,21 @@ fn create(path: &Path, private: bool) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(if private { 0o600 } else { 0o666 }).open(path)
 }
 
-/// Forgets what stood in a file; a pipe or a device has nothing to forget.
+/// Empties a file; a pipe or a device stays as it is.
 fn emptied(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
-/// Puts a whole file in its place, with the mode and the owner of what stood there.
+/// Moves a complete file to its path, with the mode and owner of the file that it replaces.
 fn place(whole: &Path, path: &Path, private: bool) -> io::Result<()> {
     if let Ok(before) = fs::metadata(path) {
         let mode = if private { 0o600 } else { before.permissions().mode() & 0o7777 };
-        // A file of somebody else's stays theirs where we may do that.
+        // Keep the owner if we have the rights to.
         let _ = std::os::unix::fs::chown(whole, Some(before.uid()), Some(before.gid()));
         fs::set_permissions(whole, fs::Permissions::from_mode(mode))?;
     }
     fs::rename(whole, path).or_else(|e| {
-        // One that is mounted cannot be replaced.
+        // A mounted file cannot be replaced by a rename.
         if !path.is_file() {
             return Err(e);
         }
@@ -281,20 +282,20 @@ fn place(whole: &Path, path: &Path, private: bool) -> io::Result<()> {
     })
 }
 
-/// A document in one line, harmless on a terminal.
+/// A document as one line of JSON, without control characters.
 ///
 /// # Errors
-/// When it is no document.
+/// When it cannot be serialized.
 pub fn json_line(document: &impl serde::Serialize) -> Result<String> {
     let mut line = printable::json(&serde_json::to_string(document)?).into_owned();
     line.push('\n');
     Ok(line)
 }
 
-/// Takes the text of a JSON document, in whole characters as serde_json writes it, so that it does nothing to a terminal.
-struct Harmless<W>(W);
+/// Escapes control characters in a JSON document for terminals. serde_json writes whole characters at a time.
+struct TerminalSafe<W>(W);
 
-impl<W: Write> Write for Harmless<W> {
+impl<W: Write> Write for TerminalSafe<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
         self.0.write_all(printable::json(text).as_bytes())?;

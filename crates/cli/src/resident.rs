@@ -1,18 +1,19 @@
-//! Memory that the program's own code takes.
+//! Releases the memory of the program's own code.
 //!
-//! Code is mapped from the file, 64 KB around each place where it is run, and counts as resident from then on. Options, plans and reports
-//! run most of a large program once: of a run of 8 users, three quarters of the resident memory were code. So what has been run is
-//! given back between the stages of a command. What is needed again comes from the page cache, a microsecond for each 64 KB.
+//! The kernel maps code from the file, 64 KB around each executed address, and counts it as resident from then on. Options,
+//! plans and reports execute most of a large program once: in a run with 8 users, code was three quarters of the resident
+//! memory. So a command releases its code between stages. Code that runs again comes from the page cache, in a microsecond
+//! for each 64 KB.
 
 use std::ffi::{c_int, c_void};
 
-/// Gives back the memory of all code and constants; they are mapped again as they are used.
+/// Releases the memory of all code and constants; the kernel maps them again when they are used.
 pub fn release_code() {
-    // SAFETY: the callback is given what the C library says of a program that is loaded, for the time of the call.
+    // SAFETY: the C library calls the callback with a valid description of each loaded object.
     unsafe { libc::dl_iterate_phdr(Some(release_of), std::ptr::null_mut()) };
 }
 
-/// Releases what the program has mapped from its file and can never write.
+/// Releases the segments that the program has mapped from its file and can never write.
 unsafe extern "C" fn release_of(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
     // SAFETY: sysconf has no preconditions; the list of headers is as long as it says, and stays mapped.
     let (page, info, headers) = unsafe {
@@ -27,14 +28,14 @@ unsafe extern "C" fn release_of(info: *mut libc::dl_phdr_info, _: usize, _: *mut
     for header in headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_W == 0) {
         let start = info.dlpi_addr as usize + header.p_vaddr as usize;
         let end = start + header.p_memsz as usize;
-        // Whole pages alone: a neighbour may begin within the last one.
+        // Whole pages only: the next segment may begin within the last one.
         let (start, end) = (start.next_multiple_of(page), end / page * page);
         if start < end {
-            // SAFETY: a private mapping of a file that was never writable: its pages are those of the file, and come again.
+            // SAFETY: a private mapping that was never writable: its pages equal the file and are read from it again.
             unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_DONTNEED) };
         }
     }
-    // Only the program itself, which comes first.
+    // Stop after the program itself, which comes first.
     1
 }
 

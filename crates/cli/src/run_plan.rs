@@ -1,4 +1,4 @@
-//! From the options of `run` to its plan: a URL, a file of URLs, or a plan file.
+//! Makes a plan of the options of `run`: from a URL, a file of URLs, or a plan file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::options::{LoadArgs, NetworkArgs, RequestArgs};
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
-/// Where a plan is from, a file or options: a mistake that shows when all of it is there has its place in the file.
+/// Where a plan comes from, a file or options. With a file, a mistake found later is reported with its line and column.
 #[derive(Debug, Default)]
 pub struct Origin(Option<(PathBuf, PartPositions)>);
 
 impl Origin {
-    /// Do the parts of the plan go together?
+    /// Checks that the parts of the plan go together.
     ///
     /// # Errors
     /// [`UsageError`]
@@ -29,7 +29,7 @@ impl Origin {
         Ok(plan.check().map_err(|e| self.place(e.part, &e).unwrap_or_else(|| UsageError(e.to_string())))?)
     }
 
-    /// The plan with its names and files, checked: all that can be known before anything is sent.
+    /// Resolves the plan's names, reads its files, and checks all that can be checked before anything is sent.
     ///
     /// # Errors
     /// When it cannot be carried out.
@@ -51,7 +51,7 @@ impl Origin {
     }
 }
 
-/// The plan of a run, not checked yet.
+/// The plan of a run, unchecked.
 ///
 /// # Errors
 /// [`UsageError`] for a file that cannot be used.
@@ -110,7 +110,7 @@ fn from_options(target: &str, load: &LoadArgs, r: &RequestArgs, network: &Networ
     Ok(plan)
 }
 
-/// What to load, for commands that say how much load by themselves: the requests of a URL or of a plan file.
+/// The requests of a URL or of a plan file, for commands that decide on the amount of load themselves.
 ///
 /// # Errors
 /// [`UsageError`] for a plan or a URL that cannot be used.
@@ -128,7 +128,8 @@ pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(LoadedPlan, O
     Ok((read, Origin::default()))
 }
 
-/// The plan of a command that says how much load by itself: `--url URL`, or `--url PLAN.toml` with its requests, sessions and logins.
+/// The plan of a command whose options decide on the amount of load: `--url URL`, or `--url PLAN.toml` with its requests,
+/// sessions and logins.
 ///
 /// # Errors
 /// [`UsageError`] for a plan or a URL that cannot be used.
@@ -146,7 +147,7 @@ pub fn with_load(target: &str, load: &LoadArgs, duration: Duration, keepalive: K
     Ok(plan)
 }
 
-/// A plan file says how connections are made; an option that it would ignore is a mistake.
+/// Fails for options about connections with a plan file, which has its own and would ignore them.
 fn refuse_network(network: &NetworkArgs, plan: &str) -> Result<()> {
     if *network == NetworkArgs::default() {
         return Ok(());
@@ -154,7 +155,7 @@ fn refuse_network(network: &NetworkArgs, plan: &str) -> Result<()> {
     Err(UsageError(format!("{plan}: options about connections belong into the plan, under [network] and [tls]")).into())
 }
 
-/// Is it the name of a plan file, not a URL?
+/// True for the name of a plan file, false for a URL.
 pub fn is_plan_file(target: &str) -> bool {
     Path::new(target).extension().is_some_and(|e| e == "toml") && !target.contains("://")
 }
@@ -184,7 +185,7 @@ fn use_urls(plan: &mut Plan, path: &Path, headers: &[(String, String)]) -> Resul
     Ok(())
 }
 
-/// What would be sent, as text.
+/// The requests that a run would send, as text.
 ///
 /// # Errors
 /// When the plan cannot be carried out.

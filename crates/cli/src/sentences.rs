@@ -1,8 +1,9 @@
-//! What people read is in short sentences: the pages of docs/, README.md, CHANGELOG.md, and the help of every command. The findings
-//! that `doctor --explain` prints are on docs/findings.md.
+//! Checks that users read short sentences: the pages of docs/, README.md, CHANGELOG.md, and the help of every command.
+//! docs/findings.md has the findings that `doctor --explain` prints.
 //!
-//! A sentence has at most [`MOST_WORDS`] words, and those of a page have [`MOST_MEAN`] on average. `long_sentences.txt` lists the
-//! exceptions. An exception that is not needed any more fails the test too, so that the list only gets shorter.
+//! A sentence has at most [`MOST_WORDS`] words; the sentences of a page have at most [`MOST_MEAN`] on average.
+//! `long_sentences.txt` lists the exceptions. An exception that is no longer needed also fails the test, so the list only
+//! gets shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,9 +16,9 @@ use crate::help::arranged;
 
 const MOST_WORDS: usize = 35;
 const MOST_MEAN: f64 = 18.0;
-/// A page with fewer sentences has no average worth judging.
+/// The average of fewer sentences than this is not checked.
 const FEWEST_FOR_MEAN: usize = 5;
-/// An exception is a place and so many characters of its sentence.
+/// An exception is a place and this many characters of its sentence.
 const CHARACTERS: usize = 60;
 const ALLOWED: &str = include_str!("long_sentences.txt");
 
@@ -91,7 +92,7 @@ fn sentences(text: &str) -> Vec<(usize, String)> {
     all.into_iter().map(|words| (count(&words), words.join(" "))).filter(|(count, _)| *count > 0).collect()
 }
 
-/// What is wrong with a text, as lines of the list of exceptions.
+/// The faults of a text, as lines of the list of exceptions.
 fn faults(place: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let (mut words, mut number) = (0, 0);
@@ -112,7 +113,7 @@ fn faults(place: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// All Markdown files of a folder and of those in it.
+/// Adds all Markdown files of a folder and of the folders in it.
 fn pages(folder: &Path, all: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -124,7 +125,7 @@ fn pages(folder: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// The texts of a command's help, by where they stand.
+/// Adds the texts of a command's help, by command and option.
 fn help(command: &clap::Command, name: &str, all: &mut BTreeMap<String, String>) {
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
     let after = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
@@ -147,15 +148,15 @@ fn what_people_read_is_in_short_sentences() {
     let mut found: BTreeSet<String> = BTreeSet::new();
     for file in files {
         let place = file.strip_prefix(root).expect("below it").display().to_string();
-        // The options of commands are checked by their help, once for all commands that have them.
+        // The check of the help covers the options, once for all commands that share one.
         let text = fs::read_to_string(&file).expect("readable");
         let by_hand = text.split("<!-- From here on: ").next().unwrap_or_default();
-        // An entry of the changelog is a sentence by itself: there is no reading on.
+        // Nobody reads the changelog as continuous text, so its average does not matter.
         found.extend(faults(&place, by_hand).into_iter().filter(|f| f != "CHANGELOG.md: (mean)"));
     }
     let mut texts = BTreeMap::new();
     help(&arranged(Cli::command()), "lastdrop", &mut texts);
-    // An option that many commands have is one text.
+    // Many commands share an option and its text: check each text once.
     let mut once: BTreeMap<String, String> = BTreeMap::new();
     for (place, text) in texts {
         once.entry(text).or_insert(place);

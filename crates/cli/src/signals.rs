@@ -1,8 +1,8 @@
-//! SIGINT, SIGTERM and SIGHUP ask for an orderly end: a report, and every setting put back.
+//! SIGINT, SIGTERM and SIGHUP ask for an orderly end: lastdrop reports and restores every setting.
 //!
-//! SIGHUP says that the terminal has gone. The kernel says so to the processes of its session in the foreground alone; others find out when
-//! they write, and send themselves the signal then, so that there is one way of ending. A process that was started with SIGHUP ignored
-//! (nohup) goes on.
+//! SIGHUP means that the terminal is gone. The kernel sends it only to the foreground processes of the terminal's session.
+//! Other processes notice when they write, and then send themselves the signal, so that both end in the same way. A process
+//! that was started with SIGHUP ignored (nohup) goes on.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use crate::view::tty;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::low_level;
 
-/// A SIGHUP is caught by somebody who ends then.
+/// Set while the command catches SIGHUP and ends by it.
 static CATCHES_HANGUP: AtomicBool = AtomicBool::new(false);
 static HUNG_UP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
@@ -24,21 +24,21 @@ pub fn is_hung_up() -> bool {
     HUNG_UP.get().is_some_and(|flag| flag.load(Ordering::SeqCst))
 }
 
-/// The terminal has gone: asks for the end, as the kernel would have.
+/// Sends this process a SIGHUP because the terminal is gone, as the kernel does for a foreground process.
 pub fn hang_up() {
     if CATCHES_HANGUP.load(Ordering::SeqCst) {
         let _ = low_level::raise(SIGHUP);
     }
 }
 
-/// A file that reaches the limit of its size (`ulimit -f`) is an error of the write, as a full disk is. It is caught and not ignored: what
-/// is ignored would be so in the servers that are started, too.
+/// Makes a write beyond the limit of a file's size (`ulimit -f`) fail as on a full disk. SIGXFSZ is caught, not ignored: the
+/// servers that lastdrop starts would inherit an ignored signal.
 pub fn survive_large_files() {
-    // Where it cannot be caught, the system ends the process as before.
+    // If it cannot be caught, the signal ends the process as before.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Set by the first signal.
+/// A request to end, set by the first signal.
 #[derive(Debug, Clone)]
 pub struct Stop {
     pub flag: Arc<AtomicBool>,
@@ -46,8 +46,8 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Catches the signals. With `leave_at_once`, a second one ends the process where it is; commands that hold a
-    /// server's settings do not want that, because nothing would put them back.
+    /// Catches the signals. With `leave_at_once`, a second signal ends the process at once. Commands that have changed a
+    /// server's settings do not use it, because nothing would restore them.
     ///
     /// # Errors
     /// When the system does not let signals be caught.
@@ -60,7 +60,7 @@ impl Stop {
                 }
                 CATCHES_HANGUP.store(true, Ordering::SeqCst);
                 signal_hook::flag::register(SIGHUP, hung_up_flag())?;
-            // A terminal's end comes as two signals, from the shell and from the kernel: a second SIGHUP ends nothing at once.
+            // The end of a terminal sends two SIGHUPs, from the shell and from the kernel, so a second one is ignored.
             } else if leave_at_once {
                 let flag = Arc::clone(&stop.flag);
                 let leave = move || {
@@ -69,8 +69,8 @@ impl Stop {
                         low_level::exit(128 + signal);
                     }
                 };
-                // SAFETY: giving the terminal back and leaving are safe in a handler; an atomic is read.
-                // Registered first: it acts when the flag is up already, that is on the second signal.
+                // SAFETY: the handler reads an atomic, restores the terminal and exits; all are safe in a handler.
+                // It is registered before the one that sets the flag, so it finds the flag set at the second signal.
                 unsafe { low_level::register(signal, leave)? };
             }
             signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), signal as usize)?;
@@ -79,24 +79,24 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Ends the run without a signal.
+    /// Asks for the end without a signal.
     pub fn end(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the run as Ctrl-C does.
+    /// Asks for the end as Ctrl-C does.
     pub fn interrupt(&self) {
         self.signal.store(SIGINT as usize, Ordering::Relaxed);
         self.end();
     }
 
-    /// Has the end been asked for?
+    /// True once the end has been asked for.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// The signal that came, if one did.
+    /// The signal that asked for the end, if it was one.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
         self.flag.load(Ordering::Relaxed).then(|| self.signal.load(Ordering::Relaxed) as i32).filter(|n| *n > 0)

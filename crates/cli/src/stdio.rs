@@ -1,5 +1,5 @@
-//! The one way to stdout and stderr. What comes from elsewhere is escaped on it (see [`Printable`]), and what could not be
-//! written is remembered: a report that nobody got is no success.
+//! All output to stdout and stderr goes through this file. It escapes text from outside (see [`Printable`]) and remembers
+//! failed writes: a report that could not be written is a failure.
 //!
 //! The lints forbid `println!` and its like everywhere else.
 
@@ -12,22 +12,22 @@ use lastdrop_model::Printable;
 use crate::signals;
 use crate::view::tty;
 
-/// Why stdout could not be written, the first time.
+/// Why stdout could not be written.
 static OUT_LOST: Mutex<Option<io::Error>> = Mutex::new(None);
-/// Its reader has gone.
+/// The reader of stdout has closed its pipe.
 static OUT_CLOSED: AtomicBool = AtomicBool::new(false);
 static ERR_LOST: AtomicBool = AtomicBool::new(false);
-/// Which of stdin, stdout and stderr were terminals at the start: one that has gone is none any more.
+/// Which of stdin, stdout and stderr were terminals at the start. A terminal that is gone no longer reports as one.
 static TERMINALS: OnceLock<[bool; 3]> = OnceLock::new();
-/// A terminal that we wrote to has gone.
+/// A terminal that we wrote to is gone.
 static TERMINAL_LOST: AtomicBool = AtomicBool::new(false);
-/// Who has the whole terminal.
+/// The current user of the whole screen.
 static OCCUPANT: Mutex<Option<Box<dyn Occupant>>> = Mutex::new(None);
 static OCCUPIED: AtomicBool = AtomicBool::new(false);
-/// What was to go to stderr meanwhile.
+/// Text for stderr that waits until the screen is free.
 static HELD: Mutex<String> = Mutex::new(String::new());
 
-/// Looks at what stdout and stderr are. To be called before anything is written.
+/// Finds out which of stdin, stdout and stderr are terminals. Call it before anything is written.
 pub fn begin() {
     TERMINALS.get_or_init(|| [0, 1, 2].map(tty::is_terminal));
 }
@@ -36,36 +36,36 @@ fn was_terminal(fd: usize) -> bool {
     TERMINALS.get().is_some_and(|all| all[fd])
 }
 
-/// What writing to a terminal that has gone says.
+/// True for the error of a write to a terminal that is gone.
 pub fn is_hangup(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EPIPE | libc::ENXIO | libc::ENODEV))
 }
 
-/// The terminal has gone: nobody can be told anything any more, and the command ends as by SIGHUP.
+/// Records that the terminal is gone: no output is possible any more, and the command ends as by SIGHUP.
 pub fn lose_terminal() {
     if !TERMINAL_LOST.swap(true, Ordering::SeqCst) {
         signals::hang_up();
     }
 }
 
-/// Has the terminal gone?
+/// True if the terminal is gone.
 pub fn has_lost_terminal() -> bool {
     TERMINAL_LOST.load(Ordering::SeqCst)
 }
 
-/// Somebody who draws on the whole terminal, until there is something to say on stdout.
+/// A full-screen view that has the terminal until something is written to stdout.
 pub trait Occupant: Send {
-    /// Gives the terminal back as it was.
+    /// Restores the terminal.
     fn leave(&self);
 }
 
-/// Gives somebody the terminal. What is written to stderr meanwhile waits.
+/// Gives the terminal to a full-screen view. Text for stderr waits meanwhile.
 pub fn occupy(by: Box<dyn Occupant>) {
     *OCCUPANT.lock().unwrap_or_else(PoisonError::into_inner) = Some(by);
     OCCUPIED.store(true, Ordering::SeqCst);
 }
 
-/// Takes the terminal back, if anybody has it, and writes what has waited.
+/// Takes the terminal back from a full-screen view, if there is one, and writes the waiting text.
 pub fn vacate() {
     if !OCCUPIED.load(Ordering::SeqCst) {
         return;
@@ -104,7 +104,7 @@ fn write_err(bytes: &[u8]) {
     }
 }
 
-/// Writes a line to stderr, in the way of `eprintln!`.
+/// Writes a line to stderr, like `eprintln!`.
 macro_rules! note {
     ($($words:tt)*) => {
         $crate::stdio::err(format!("{}\n", format_args!($($words)*)))
@@ -112,7 +112,7 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// Writes a line to stdout, in the way of `println!`.
+/// Writes a line to stdout, like `println!`.
 macro_rules! say {
     ($($words:tt)*) => {
         $crate::stdio::out(format!("{}\n", format_args!($($words)*)))
@@ -127,20 +127,20 @@ fn write_out(bytes: &[u8]) {
     }
     #[allow(clippy::disallowed_methods)]
     let mut stdout = io::stdout().lock();
-    // At once: whoever reads a pipe waits for it, and an error belongs to the text that it is about.
+    // Flush at once: the reader of a pipe waits for it, and an error shows at the text that caused it.
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Ok(()) => {}
         Err(e) if was_terminal(1) && is_hangup(&e) => {
             OUT_CLOSED.store(true, Ordering::Relaxed);
             lose_terminal();
         }
-        // A reader that has gone (head, less) has seen what it wanted.
+        // A closed pipe is not a failure: its reader (head, less) has read enough.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => OUT_CLOSED.store(true, Ordering::Relaxed),
         Err(e) => *OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner) = Some(e),
     }
 }
 
-/// Somebody else has written to stdout.
+/// Records the result of another library's write to stdout.
 pub fn printed(result: io::Result<()>) {
     match result {
         Err(e) if was_terminal(1) && is_hangup(&e) => lose_terminal(),
@@ -151,12 +151,12 @@ pub fn printed(result: io::Result<()>) {
     }
 }
 
-/// Can stdout still be written? Who goes on for long ends where nobody reads any more.
+/// True while stdout can be written. A command that runs for long ends when nobody reads its output any more.
 pub fn is_open() -> bool {
     !OUT_CLOSED.load(Ordering::Relaxed) && OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner).is_none()
 }
 
-/// stdout for a document that is safe by its own format.
+/// Writes to stdout a document whose format already escapes control characters.
 #[derive(Debug)]
 pub struct Document;
 
@@ -171,19 +171,19 @@ impl Write for Document {
     }
 }
 
-/// Is stdout a terminal?
+/// True if stdout is a terminal.
 pub fn out_is_terminal() -> bool {
     #[allow(clippy::disallowed_methods)]
     io::stdout().is_terminal()
 }
 
-/// Is stderr a terminal?
+/// True if stderr is a terminal.
 pub fn err_is_terminal() -> bool {
     #[allow(clippy::disallowed_methods)]
     io::stderr().is_terminal()
 }
 
-/// At the end of the program: was something not written that should have been? Says so, where that can be said.
+/// True if output was lost; also prints why stdout could not be written. Call it at the end of the program.
 pub fn lost_something() -> bool {
     if let Some(e) = OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
         note!("lastdrop: cannot write to stdout: {e}");

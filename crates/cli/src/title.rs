@@ -1,8 +1,8 @@
-//! What `ps` shows of us: the command line, without the secrets that stand in it.
+//! Hides the secrets of our command line from `ps`.
 //!
-//! Everybody on a machine may read everybody's command line. The kernel shows the bytes with which the process was
-//! started, where they are; they are overwritten there, as curl does it. Nothing helps against who looks before that, some
-//! microseconds after the start: a plan file, or a shell that reads it from a file, keeps a password off the line.
+//! Every user of a machine can read all command lines. The kernel shows the memory that holds the arguments, so lastdrop
+//! overwrites the secrets there, as curl does. A reader in the first microseconds after the start still sees them. Only a
+//! plan file, or a shell that reads the password from a file, keeps it off the command line.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,17 +11,17 @@ use std::os::unix::ffi::OsStrExt;
 
 use lastdrop_model::secrets;
 
-/// What is secret in an option's value.
+/// The secret part of an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Secret {
     Whole,
     /// `user:password`
     Login,
-    /// `Name: value`, where the name is that of a secret; several with `\n` between.
+    /// `Name: value`, where the name is a secret's; several are separated by `\n`.
     Header,
     /// `name=value`
     Field,
-    /// A password before the host, values of a query.
+    /// A password before the host, and the values of the query.
     Url,
 }
 
@@ -44,11 +44,11 @@ const OWN: Table = &[
 ];
 const AB: Table =
     &[('A', "", Secret::Login), ('P', "", Secret::Login), ('C', "", Secret::Whole), ('H', "", Secret::Header)];
-/// siege, wrk, httperf: those that take headers.
+/// siege, wrk, httperf: the personalities that take headers.
 const OTHERS: Table =
     &[('H', "header", Secret::Header), ('\0', "add-header", Secret::Header), ('\0', "uri", Secret::Url)];
 
-/// Hides the secrets of our command line from others. `personality` is the program that is spoken, if one is.
+/// Hides the secrets of our command line. `personality` is the program that lastdrop acts as, if any.
 pub fn hide_secrets(personality: Option<&str>, args: &[OsString]) {
     let table = match personality {
         None => OWN,
@@ -56,7 +56,7 @@ pub fn hide_secrets(personality: Option<&str>, args: &[OsString]) {
         Some(_) => OTHERS,
     };
     let Some((start, length)) = place_of_arguments() else { return };
-    // The kernel's view and ours have to be the same bytes, or there is nothing to write to.
+    // If the kernel's range is not the length of our arguments, we do not know where they are.
     let lengths: usize = args.iter().map(|a| a.len() + 1).sum();
     if lengths != length {
         return;
@@ -66,31 +66,30 @@ pub fn hide_secrets(personality: Option<&str>, args: &[OsString]) {
     for (i, arg) in args.iter().enumerate() {
         let mut secrets = if i == 0 { Vec::new() } else { secrets_of(table, &arg.to_string_lossy(), &mut next) };
         if arg.to_str().is_none() && !secrets.is_empty() {
-            // A replacement character is longer than what it stands for: nothing of such an argument is left.
+            // A replacement character is longer than the bytes that it replaces: hide all of such an argument.
             secrets = the_only(0..arg.len());
         }
         for secret in &secrets {
-            // SAFETY: the kernel says that our command line is at `start` and has `length` bytes, and its arguments are those
-            // that the standard library has given us, so `at + secret.end` is inside. They are on the writable stack of the
-            // main thread, no other thread runs yet, and nobody holds a reference: the standard library copies when asked.
+            // SAFETY: our command line is at `start` and has `length` bytes, says the kernel. The standard library gave us
+            // the same arguments, so `at + secret.end` is inside. They are on the writable stack of the main thread, and no
+            // other thread runs yet. Nothing holds a reference: the standard library copies them on request.
             unsafe { std::ptr::write_bytes((at + secret.start) as *mut u8, b'*', secret.len()) };
         }
         at += arg.as_bytes().len() + 1;
     }
 }
 
-/// Where the arguments of this process are in its memory, and how many bytes they have: fields 48 and 49 of
-/// /proc/self/stat (proc_pid_stat(5)).
+/// Address and length of the arguments of this process: fields 48 and 49 of /proc/self/stat (proc_pid_stat(5)).
 fn place_of_arguments() -> Option<(usize, usize)> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may have spaces; what follows it begins with field 3.
+    // The name in parentheses may have spaces; field 3 follows it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(48 - 3);
     let (start, end): (usize, usize) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     (start > 0 && end > start).then(|| (start, end - start))
 }
 
-/// The secret parts of an argument. `next` says what the argument before it makes of this one. Where a cluster of short
-/// options could be read in two ways, too much is hidden rather than too little: this decides about nothing else.
+/// The secret parts of an argument. `next` is the kind of secret that the argument before it announces. A cluster of short
+/// options may have two readings: this then hides too much rather than too little, and nothing else depends on it.
 fn secrets_of(table: Table, arg: &str, next: &mut Option<Secret>) -> Vec<Range<usize>> {
     if let Some(kind) = next.take() {
         return secrets_in(kind, arg);
@@ -104,7 +103,7 @@ fn secrets_of(table: Table, arg: &str, next: &mut Option<Secret>) -> Vec<Range<u
     let name = arg.trim_start_matches('-');
     let dashes = arg.len() - name.len();
     let (long, value) = name.split_once('=').map_or((name, None), |(long, _)| (long, Some(dashes + long.len() + 1)));
-    // The originals take an unambiguous beginning of an option, and some a single dash.
+    // The original programs accept an unambiguous beginning of an option, and some of them a single dash.
     if let Some((_, _, kind)) =
         table.iter().find(|(_, l, _)| !long.is_empty() && l.starts_with(long) && (dashes > 1 || long.len() > 1))
     {
@@ -135,7 +134,7 @@ fn secrets_in(kind: Secret, text: &str) -> Vec<Range<usize>> {
     match kind {
         Secret::Whole => the_only(0..text.len()),
         Secret::Login => secrets::in_login(text).into_iter().collect(),
-        // siege takes what is sent with it, too: 'http://h/login POST user=u&pass=p'.
+        // siege's URLs may have a body: 'http://h/login POST user=u&pass=p'.
         Secret::Url => match text.split_once(' ') {
             Some((url, rest)) => {
                 let mut all = secrets::in_url(url);
@@ -146,7 +145,7 @@ fn secrets_in(kind: Secret, text: &str) -> Vec<Range<usize>> {
         },
         Secret::Field => text.find('=').map(|at| at + 1..text.len()).into_iter().collect(),
         Secret::Header => match text.split_once(':') {
-            // One that has several is hidden from the first value on.
+            // If there are several headers, hide all from the first value on.
             Some((name, _)) if secrets::is_secret(name) || text.contains("\\n") || text.contains('\n') => {
                 the_only(name.len() + 1..text.len())
             }

@@ -15,7 +15,7 @@ use lastdrop_model::bounds::{DURATION, RATE};
 use lastdrop_server::{ServerRef, check_called_apart};
 
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{LoadEngine, Servers};
+use crate::fleet::{AgentServers, LoadEngine};
 use crate::options::{TokenArgs, within};
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -118,7 +118,7 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
     };
     let name = options.name.clone();
     let tell = move |told| tell(&name, &told);
-    let servers = Servers { agent: options.name.clone(), named: args.servers.clone(), act: args.act };
+    let servers = AgentServers { agent: options.name.clone(), named: args.servers.clone(), act: args.act };
     let mut engine = LoadEngine::new(args.log.clone());
     run_agent(&options, &mut engine, Arc::new(servers), &ends, Arc::new(tell)).map_err(|e| match e {
         AgentError::Entry(JoinError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),

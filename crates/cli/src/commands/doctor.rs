@@ -16,7 +16,7 @@ use lastdrop_server::{Kind, OtherTrafficPolicy, RemoteHosts, ServerRef, check_ca
 
 use crate::commands::{Report, check_same_machines, observers_of, open_store, site_of};
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{Reach, reach};
+use crate::fleet::{FleetHosts, reach};
 use crate::options::{
     DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs,
 };
@@ -199,7 +199,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
 }
 
 /// The fleet that the servers are in, if they are on other machines.
-fn reach_of(args: &DoctorArgs) -> Result<Option<Reach>> {
+fn reach_of(args: &DoctorArgs) -> Result<Option<FleetHosts>> {
     check_same_machines(&args.servers)?;
     if !args.servers.iter().any(ServerRef::is_elsewhere) {
         return Ok(None);

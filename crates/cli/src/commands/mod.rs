@@ -46,7 +46,7 @@ use lastdrop_store::Store;
 
 use crate::exit::UsageError;
 use crate::export::exports;
-use crate::fleet::Reach;
+use crate::fleet::FleetHosts;
 use crate::options::{FormatArgs, OthersArgs, OutputArgs};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
@@ -90,7 +90,7 @@ pub fn open_stack(
     servers: &[ServerRef],
     url: Option<&Url>,
     others: &OthersArgs,
-    reach: Option<&Reach>,
+    reach: Option<&FleetHosts>,
 ) -> Result<Stack, ServerError> {
     Stack::open_with(servers, url, &others.into(), reach.map(|reach| reach as &dyn RemoteHosts))
 }
@@ -100,7 +100,7 @@ pub fn open_stack(
 /// # Errors
 /// When the agent cannot be asked.
 pub fn site_of(
-    reach: Option<&Reach>,
+    reach: Option<&FleetHosts>,
     order: &DoctorOptions<'_>,
     lab: &mut Lab<'_>,
 ) -> Result<Box<dyn Site>, ServerError> {

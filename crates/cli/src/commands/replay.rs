@@ -26,7 +26,7 @@ use crate::commands::run::exit_of;
 use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{NetworkArgs, Objectives, OutputArgs, RunsOnArgs, objectives, within};
-use crate::replay::feed::{Feed, From, Pacing, sample};
+use crate::replay::feed::{Feed, Pacing, StartAt, sample};
 use crate::replay::recording::Recording;
 use crate::replay::spread::Spread;
 use crate::replay::target::{Host, Targets};
@@ -75,7 +75,7 @@ pub struct ReplayArgs {
     pub duration: Option<Duration>,
     /// Begin after so many requests of the log, or at a time such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "PLACE", value_parser = place)]
-    pub from: Option<From>,
+    pub from: Option<StartAt>,
     /// Most connections open at once [default: 256; with -c one for each user]
     #[arg(long, value_name = "N", value_parser = within::<u32>(CONNECTIONS))]
     pub connections: Option<u32>,
@@ -136,15 +136,15 @@ impl ReplayArgs {
     }
 }
 
-fn place(text: &str) -> Result<From, String> {
+fn place(text: &str) -> Result<StartAt, String> {
     if let Ok(n) = text.parse() {
-        return Ok(From::Number(n));
+        return Ok(StartAt::Number(n));
     }
     let wrong =
         |_| format!("'{text}' is no place in a log; write a number of requests, or a time as 2026-01-31T12:00:00Z");
     let time = humantime::parse_rfc3339_weak(text).map_err(wrong)?;
     let since = time.duration_since(UNIX_EPOCH).map_err(|_| format!("'{text}' is before 1970"))?;
-    Ok(From::Time(since.as_micros() as i64))
+    Ok(StartAt::Time(since.as_micros() as i64))
 }
 
 fn host(text: &str) -> Result<Host, String> {
@@ -254,7 +254,7 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
         targets,
         others: classes.len() as u32,
         classes,
-        from: args.from.unwrap_or(From::Number(0)),
+        from: args.from.unwrap_or(StartAt::Number(0)),
         pacing,
     };
     let (played, running) = feed.start().context("cannot start a thread that reads the log")?;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{Reach, reach};
+use crate::fleet::{FleetHosts, reach};
 use crate::options::FleetArgs;
 use crate::signals::Stop;
 use crate::stdio::{note, say};
@@ -37,7 +37,7 @@ pub struct RestoreArgs {
 const ONLY_ELSEWHERE: &str = "restore puts back all servers of this machine, without a name; a server that is named is one of an agent: AGENT/KIND";
 
 /// What killed runs left on the machines of agents; one that cannot be asked keeps no other from it.
-fn elsewhere(reach: &Reach, args: &RestoreArgs) -> Result<Vec<Result<RestoreReport, ServerError>>> {
+fn elsewhere(reach: &FleetHosts, args: &RestoreArgs) -> Result<Vec<Result<RestoreReport, ServerError>>> {
     if !args.servers.iter().all(ServerRef::is_elsewhere) {
         return Err(UsageError(ONLY_ELSEWHERE.into()).into());
     }

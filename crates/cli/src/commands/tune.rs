@@ -30,7 +30,7 @@ use crate::commands::{
     Report, check_same_machines, diary_folder, observers, observers_of, open_stack, open_store, site_of,
 };
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{Reach, reach};
+use crate::fleet::{FleetHosts, reach};
 use crate::options::{
     FormatArgs, LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs, objectives, within,
 };
@@ -397,7 +397,7 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
 fn limit_after(
     lab: &mut Lab<'_>,
     look: &DoctorOptions<'_>,
-    reach: Option<&Reach>,
+    reach: Option<&FleetHosts>,
     before: &Examination,
 ) -> Result<RemainingLimit, LabError> {
     let mut site = site_of(reach, look, lab)?;

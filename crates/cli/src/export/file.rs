@@ -1,4 +1,4 @@
-//! Lines into a file that others may read while it grows.
+//! Writes exported lines into a file that other programs may read while it grows.
 
 use std::io::Write;
 
@@ -10,17 +10,17 @@ use super::thread::Thread;
 use crate::outfile::Outfile;
 
 #[derive(Debug)]
-pub(super) struct Lines(Thread);
+pub(super) struct LineFile(Thread);
 
-impl Lines {
+impl LineFile {
     /// # Errors
     /// When it cannot be written.
-    pub fn open(name: &str, private: bool) -> Result<Lines> {
+    pub fn open(name: &str, private: bool) -> Result<LineFile> {
         let mut file = Outfile::open(name)?.private(private).now()?;
         let thread = Thread::start("export-file", move |from, losses| {
             let mut failed: Option<String> = None;
             for piece in from {
-                // What steers a terminal is escaped: files are looked at on terminals.
+                // Escape control characters: users look at files on terminals.
                 let text = Printable::from(String::from_utf8_lossy(&piece).into_owned());
                 if failed.is_none() {
                     failed = file.write_all(text.as_str().as_bytes()).err().map(|e| e.to_string());
@@ -30,11 +30,11 @@ impl Lines {
                 }
             }
         })?;
-        Ok(Lines(thread))
+        Ok(LineFile(thread))
     }
 }
 
-impl Sink for Lines {
+impl Sink for LineFile {
     fn take(&self, piece: Vec<u8>) {
         self.0.take(piece);
     }

@@ -1,6 +1,7 @@
-//! `--export FORM:WHERE`: what happens, handed on to other programs while it happens. Making a piece is done where the event is
-//! told; a slow disk, a scraper or a collector is waited for by a thread of its own, and what it cannot take is dropped,
-//! counted and told at the end.
+//! `--export FORM:WHERE`: passes events of a run on to other programs while it goes on.
+//!
+//! The observer makes a piece of each event. A thread of its own waits for a slow disk, a scraper or a collector. Pieces
+//! that it cannot take are dropped, counted, and reported at the end.
 
 mod file;
 mod post;
@@ -14,7 +15,7 @@ use lastdrop_report::export::{EXPORTERS, Encoder, Exporter, Framing, Runs, expor
 
 pub use self::post::{collector, post_all};
 
-/// What is handed on, and to where.
+/// An export: its format and its destination.
 #[derive(Debug, Clone)]
 pub struct ExportTo {
     pub exporter: &'static dyn Exporter,
@@ -25,7 +26,7 @@ pub struct ExportTo {
 /// Reads `csv:FILE`.
 ///
 /// # Errors
-/// What the user could have meant.
+/// Lists the possible values.
 pub fn export_to(text: &str) -> Result<ExportTo, String> {
     let forms = || EXPORTERS.map(|e| format!("{}:{}", e.name(), place(e))).join(", ");
     let (name, to) =
@@ -40,7 +41,7 @@ pub fn export_to(text: &str) -> Result<ExportTo, String> {
     Ok(ExportTo { exporter, to: to.to_string() })
 }
 
-/// What its pieces go to, in help.
+/// The destination of an exporter, as help shows it.
 fn place(exporter: &dyn Exporter) -> &'static str {
     match exporter.pieces() {
         Framing::Lines => "FILE",
@@ -58,15 +59,15 @@ pub fn help() -> String {
     )
 }
 
-/// Where pieces go.
+/// Destination of pieces.
 trait Sink: std::fmt::Debug {
-    /// Takes a piece, and does not wait.
+    /// Takes a piece without waiting.
     fn take(&self, piece: Vec<u8>);
-    /// Nothing comes any more: what was lost, in words that begin with what came of it.
+    /// Ends the export. Returns a text that begins with the number of lost pieces, if any were lost.
     fn close(&self) -> Option<String>;
 }
 
-/// An observer that hands on what it is shown.
+/// An observer that exports events.
 #[derive(Debug)]
 struct Export {
     name: String,
@@ -86,15 +87,15 @@ impl Observer for Export {
     }
 }
 
-/// The observers of the exports that were asked for.
+/// Returns an observer for each export.
 ///
 /// # Errors
-/// When a file cannot be written, or an address is not to be had.
+/// When a file cannot be written, or an address is not available.
 pub fn exports(wanted: &[ExportTo], runs: Runs, private: bool, quiet: bool) -> Result<Vec<Box<dyn Observer>>> {
     let open = |ExportTo { exporter, to }: &ExportTo| -> Result<Box<dyn Observer>> {
         let name = format!("{}:{}", exporter.name(), lastdrop_model::secrets::url(to));
         let sink: Box<dyn Sink> = match exporter.pieces() {
-            Framing::Lines => Box::new(file::Lines::open(to, private)?),
+            Framing::Lines => Box::new(file::LineFile::open(to, private)?),
             Framing::State => Box::new(serve::Server::open(to, quiet).with_context(|| format!("cannot serve {name}"))?),
             Framing::Messages => Box::new(post::Poster::open(to)?),
         };

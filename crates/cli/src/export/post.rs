@@ -1,4 +1,4 @@
-//! Messages posted to a collector. What has come while one was under way goes with the next.
+//! Posts messages to an OTLP collector. Messages that arrive during a request go together with the next one.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use prost::Message as _;
 use super::Sink;
 use super::thread::{Losses, Thread};
 
-/// Where OTLP over HTTP has its metrics.
+/// Path of the metrics in OTLP over HTTP.
 const METRICS: &str = "/v1/metrics";
-/// A collector answers within this, or the message is lost.
+/// Timeout of a collector's response; after it the message is lost.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Messages are put together up to this, bytes.
+/// Limit of one request body, bytes.
 const MOST_AT_ONCE: usize = 1 << 20;
 
 /// The URL of a collector, whose path may be left out.
@@ -39,7 +39,7 @@ pub(super) struct Poster(Thread);
 
 impl Poster {
     /// # Errors
-    /// When there are no more threads to be had.
+    /// When the system has no more threads.
     pub fn open(to: &str) -> Result<Poster> {
         let url = collector(to).map_err(|e| anyhow!(e))?;
         Ok(Poster(Thread::start("export-post", move |from, losses| work(&url, from, losses))?))
@@ -71,10 +71,10 @@ fn work(url: &Url, from: &Receiver<Vec<u8>>, losses: &Losses) {
     }
 }
 
-/// Posts all messages to a collector, some at a time.
+/// Posts all messages to a collector, several per request.
 ///
 /// # Errors
-/// What the collector did not take, and why.
+/// When the collector does not take a message.
 pub fn post_all(url: &Url, messages: impl Iterator<Item = Vec<u8>>) -> Result<()> {
     let mut body = Vec::new();
     for message in messages {
@@ -91,7 +91,7 @@ fn send(url: &Url, body: &[u8]) -> Result<(), String> {
     if !(200..300).contains(&answer.status) {
         return Err(format!("{url} answered {}", answer.status));
     }
-    // An answer that cannot be read is one of success, by its status.
+    // If the body cannot be read, the status alone says success.
     let response = ExportMetricsServiceResponse::decode(answer.body.as_slice()).unwrap_or_default();
     match response.partial_success {
         Some(partial) if partial.rejected_data_points > 0 => {

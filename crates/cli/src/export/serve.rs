@@ -1,4 +1,4 @@
-//! The latest state over HTTP: `/metrics`, for as long as the runs go on.
+//! Serves the latest state over HTTP at `/metrics` while the runs go on.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -11,16 +11,16 @@ use lastdrop_wire::{Acceptor, Slot, Timed, Wire, listen_on, loopback};
 use super::Sink;
 use crate::stdio::note;
 
-/// Who has not got his answer by then does not get it.
+/// Timeout of a scraper's request and of our response.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Scrapers at a time; the oldest gives way to one more.
+/// Limit of simultaneous scrapers; one more closes the oldest connection.
 const MOST: usize = 16;
 const STACK_BYTES: usize = 1 << 20;
 
-/// Where it listens: an address and port, or a port on loopback, by whichever of its addresses this machine has.
+/// The addresses to listen at: an address and port, or a port on loopback (IPv4 or IPv6, whichever this machine has).
 ///
 /// # Errors
-/// What to write.
+/// Says what to write.
 pub(super) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     let port = text.strip_prefix("localhost:").unwrap_or(text.trim_start_matches(':'));
     match (text.parse(), port.parse()) {
@@ -30,7 +30,7 @@ pub(super) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Whoever asks gets the page that was put here last.
+/// A server of the latest page.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     page: Arc<Mutex<Arc<Vec<u8>>>>,
@@ -39,7 +39,7 @@ pub(super) struct Server {
 
 impl Server {
     /// # Errors
-    /// When the address is not to be had.
+    /// When the address is not available.
     pub fn open(at: &str, quiet: bool) -> io::Result<Server> {
         let addresses = addresses(at).map_err(io::Error::other)?;
         let listener = listen_on(&addresses).map_err(|(_, e)| e)?;
@@ -49,10 +49,10 @@ impl Server {
         }
         let server = Server::default();
         let page = Arc::clone(&server.page);
-        // All are idle to the acceptor: whoever asks is answered at once, or gives way to the next.
+        // The acceptor counts all connections as idle, so it may close any of them for a new one.
         let serve = move |stream, _: &Slot| {
             let page = Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner));
-            // A scraper who has gone, or talks no HTTP, gets nothing.
+            // Ignore a scraper that has closed its connection or does not speak HTTP.
             let _ = answer(stream, &page);
         };
         server.acceptor.start(listener, MOST, STACK_BYTES, serve, |stream, _| drop(stream))?;

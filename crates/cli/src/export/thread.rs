@@ -1,4 +1,4 @@
-//! A thread that takes pieces in its own time.
+//! A thread that takes pieces from a queue, so that the measuring threads never wait.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,12 +9,12 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Pieces that wait at most: minutes of seconds.
+/// Limit of waiting pieces: minutes, at one piece per second.
 const MOST_WAITING: usize = 256;
-/// How long it is waited at the end for what still waits.
+/// How long the end waits for the pieces in the queue.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What was lost on the way.
+/// Number of lost pieces, and why.
 #[derive(Debug, Default)]
 pub struct Losses {
     pub pieces: AtomicU64,
@@ -29,21 +29,21 @@ impl Losses {
     }
 }
 
-/// To it go pieces; from it comes that it is over, by an end.
-type Way = (SyncSender<Vec<u8>>, Receiver<()>);
+/// The sender of pieces, and a receiver that disconnects when the thread has ended.
+type QueueEnds = (SyncSender<Vec<u8>>, Receiver<()>);
 
-/// The way to the thread.
+/// The queue to the thread.
 #[derive(Debug)]
 pub struct Thread {
     /// None once it is closed.
-    to: RefCell<Option<Way>>,
+    to: RefCell<Option<QueueEnds>>,
     losses: Arc<Losses>,
     taken: AtomicU64,
 }
 
 impl Thread {
     /// # Errors
-    /// When there are no more threads to be had.
+    /// When the system has no more threads.
     pub fn start(name: &str, work: impl FnOnce(&Receiver<Vec<u8>>, &Losses) + Send + 'static) -> io::Result<Thread> {
         let (to, from) = sync_channel(MOST_WAITING);
         let (over, when_over): (Sender<()>, _) = channel();
@@ -56,7 +56,7 @@ impl Thread {
         Ok(Thread { to: RefCell::new(Some((to, when_over))), losses, taken: AtomicU64::new(0) })
     }
 
-    /// Hands a piece over, or drops it where too many wait.
+    /// Queues a piece, or drops it if too many wait.
     pub fn take(&self, piece: Vec<u8>) {
         let to = self.to.borrow();
         let Some((to, _)) = to.as_ref() else { return };
@@ -68,7 +68,7 @@ impl Thread {
         }
     }
 
-    /// Waits for what still waits, and says what was lost.
+    /// Waits until the queue is empty; returns a text about lost pieces.
     pub fn close(&self) -> Option<String> {
         if let Some((to, when_over)) = self.to.borrow_mut().take() {
             drop(to);

@@ -1,4 +1,4 @@
-//! What an agent does with an order: its share of a run.
+//! The load engine of an agent: carries out the agent's share of a run.
 
 use std::fs::File;
 use std::net::ToSocketAddrs;
@@ -13,14 +13,14 @@ use lastdrop_lab::observers::RequestLog;
 use lastdrop_load::files;
 use lastdrop_load::{Allow, Network, Prepared};
 
-/// How soon after the end of a job nobody waits for its being stopped any more.
+/// How often the waiting for a stop checks whether the job has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Puts load on.
+/// The agent's load generator.
 #[derive(Debug, Default)]
 pub struct LoadEngine {
-    ready: Option<Ready>,
-    /// Where each request of the latest run is written down.
+    ready: Option<PreparedJob>,
+    /// The file to which each request of the latest run is logged.
     log: Option<PathBuf>,
 }
 
@@ -30,9 +30,9 @@ impl LoadEngine {
     }
 }
 
-/// An order that was taken.
+/// A job that is ready to start.
 #[derive(Debug)]
-struct Ready {
+struct PreparedJob {
     run: String,
     order: PartOrder,
     terms: AgentTerms,
@@ -49,13 +49,13 @@ impl Engine for LoadEngine {
             files::read(path).map_err(|e| e.to_string())
         };
         let prepared = prepare(&order, &terms, &read).map_err(EngineError)?;
-        self.ready = Some(Ready { run: job.run.clone(), order, terms, prepared });
+        self.ready = Some(PreparedJob { run: job.run.clone(), order, terms, prepared });
         Ok(())
     }
 
     fn run(&mut self, job: &Job, start: Start, sink: &dyn Sink, stop: &Stop) -> Result<(), EngineError> {
         let ready = self.ready.take().filter(|ready| ready.run == job.run);
-        let Some(Ready { order, terms, prepared, .. }) = ready else {
+        let Some(PreparedJob { order, terms, prepared, .. }) = ready else {
             return Err(EngineError("it was not prepared for this run".into()));
         };
         let log = self.log.as_ref().map(|path| {
@@ -70,7 +70,7 @@ impl Engine for LoadEngine {
                     asked.fetch_or(stop.wait(LOOK), Ordering::Relaxed);
                 }
             });
-            // A journal that cannot be written is the transport's to tell; it has the record in memory.
+            // Ignore a failed write of the journal: the transport reports it and has the record in memory.
             let tell = |record: &lastdrop_model::record::Record| drop(sink.record(&record.encode()));
             let done = carry_out(&order, prepared.starting(start.at), &terms, &asked, &tell, log.as_mut());
             over.store(true, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Engine for LoadEngine {
     }
 }
 
-/// What this agent was started with, as the load understands it.
+/// The limits that this agent was started with, in the load's types.
 fn terms(limits: &Limits) -> Result<AgentTerms, String> {
     let allow = match limits.allow.as_slice() {
         [] => Allow::loopback(),
@@ -91,7 +91,7 @@ fn terms(limits: &Limits) -> Result<AgentTerms, String> {
     Ok(AgentTerms { allow, max_rate: limits.max_rate, max_time: limits.max_time })
 }
 
-/// What a host of `--allow` is: a network, an address, or a name with its addresses as they are now.
+/// The networks of a host of `--allow`: a network, an address, or the current addresses of a name.
 fn networks(host: &str) -> Result<Vec<Network>, String> {
     if let Ok(network) = host.parse() {
         return Ok(vec![network]);

@@ -1,4 +1,4 @@
-//! What agents had to tell when nobody listened any more: it waits in the broker, and is added to the kept runs.
+//! Late reports of agents. They wait in the broker, and lastdrop adds them to the stored runs.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use lastdrop_store::{AgentRecord, RecordBody, Store};
 
 use crate::stdio::note;
 
-/// When nothing has come for so long the broker is asked whether anything waits still.
+/// After this long without a message, lastdrop asks the broker whether any still wait.
 const QUIET: Duration = Duration::from_millis(500);
-/// What waits and does not come within so many of these is of no use: parts of a record of which the others never came.
+/// After this many times QUIET, messages that wait but do not arrive are given up: parts of a record that is incomplete.
 const QUIETS: u32 = 20;
 
-/// Adds to kept runs what came late of them. Says which are another than they were.
+/// Adds late reports to stored runs. Prints and returns the runs that changed.
 ///
 /// # Errors
-/// When the broker or the store fails; what was taken from the broker is in the store.
+/// When the broker or the store fails. All reports taken from the broker are then in the store.
 pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
     let mut changed = Vec::new();
     for waiting in fleet.waiting()? {
         let run = waiting.run;
         let names: Vec<String> = store.agents(&run)?.into_iter().map(|a| a.name).collect();
-        // Of somebody else, with a store of their own; or one that goes on.
+        // Skip a run from another store, and one that is still going on.
         if names.is_empty() || fleet.agents()?.iter().any(|a| a.busy.as_deref() == Some(&run)) {
             continue;
         }
         let id = |w: AgentRecord| RecordId { run: run.clone(), agent: w.agent, epoch: w.epoch, seq: w.seq };
         let have: Vec<RecordId> = store.agent_records(&run)?.into_iter().map(id).collect();
-        // Of a run that is whole all was taken; that it was, never reached the broker.
+        // All reports of a complete run are stored already, but the broker did not get the acknowledgement.
         let again = have.is_empty() && store.load(&run)?.agents.iter().filter(|a| a.complete).count() == names.len();
         let mut flight = fleet.resume(&run, &names, &have, &StartOptions::default())?;
         let mut quiet = 0;

@@ -1,4 +1,4 @@
-//! The way to agents and back over NATS.
+//! The connection to agents over NATS.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -11,32 +11,32 @@ use lastdrop_probe::listeners::is_local;
 
 use crate::stdio::note;
 
-/// The weights of a fleet are whole numbers of this part of one.
+/// Weights become whole numbers by this factor.
 const WEIGHT_STEPS: f64 = 1000.0;
 
-/// Agents of a fleet that take part in runs, one after the other.
+/// The agents of a fleet that take part in successive runs.
 #[derive(Debug)]
-pub struct OverNats {
+pub struct NatsLink {
     fleet: Fleet,
     chosen: Vec<ChosenAgent>,
     members: Vec<Member>,
     deliveries: DeliveryMode,
     flight: Option<RemoteRun>,
-    /// What was told last.
+    /// The last record that was passed on.
     last: Option<RecordId>,
 }
 
-/// Where an agent is. Its address is as the broker sees it: one that is on the broker's machine may have one that means another machine
-/// here.
+/// The address of an agent as this machine sees it. The broker sees an agent on its own machine at a loopback address, which
+/// here means another machine.
 pub(super) fn address_from_here(seen: &str, broker: Option<IpAddr>) -> Option<IpAddr> {
     let broker_is_here = || broker.is_some_and(|ip| is_local(&SocketAddr::new(ip, 0)));
     let address: IpAddr = seen.parse().ok()?;
     if address.is_loopback() && !broker_is_here() { broker } else { Some(address) }
 }
 
-impl OverNats {
-    /// `broker`: where that is.
-    pub fn new(fleet: Fleet, chosen: Vec<ChosenAgent>, broker: Option<IpAddr>) -> OverNats {
+impl NatsLink {
+    /// `broker` is the broker's address.
+    pub fn new(fleet: Fleet, chosen: Vec<ChosenAgent>, broker: Option<IpAddr>) -> NatsLink {
         let member = |c: &ChosenAgent| Member {
             name: c.agent.name.clone(),
             weight: (c.weight * WEIGHT_STEPS).round().clamp(1.0, 1e6) as u32,
@@ -45,20 +45,20 @@ impl OverNats {
             address: address_from_here(&c.agent.address, broker),
         };
         let members = chosen.iter().map(member).collect();
-        OverNats { fleet, chosen, members, deliveries: DeliveryMode::default(), flight: None, last: None }
+        NatsLink { fleet, chosen, members, deliveries: DeliveryMode::default(), flight: None, last: None }
     }
 
-    /// Takes records in another way than usual: for tests.
+    /// Changes how records are delivered, for tests.
     #[must_use]
-    pub fn with_deliveries(self, deliveries: DeliveryMode) -> OverNats {
-        OverNats { deliveries, ..self }
+    pub fn with_deliveries(self, deliveries: DeliveryMode) -> NatsLink {
+        NatsLink { deliveries, ..self }
     }
 
     fn member(&self, name: &str) -> Option<usize> {
         self.members.iter().position(|m| m.name == name)
     }
 
-    /// What it means for the run; None: nothing, or people have been told.
+    /// What a message means for the run. None if nothing, or if it was only a note for the user.
     fn told(&mut self, news: RemoteRunEvent) -> Option<AgentEvent> {
         match news {
             RemoteRunEvent::Arrived(arrived) => {
@@ -94,7 +94,7 @@ impl OverNats {
     }
 }
 
-impl Link for OverNats {
+impl Link for NatsLink {
     fn members(&self) -> &[Member] {
         &self.members
     }

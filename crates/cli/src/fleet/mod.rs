@@ -1,7 +1,8 @@
-//! Where the load of a fleet meets its transport, and servers of other machines whoever asks of them: neither knows the other.
+//! Connects the load engine with the transport of a fleet, and commands with servers on other machines. The two sides do not
+//! know each other.
 
 mod engine;
-mod examined;
+mod examination;
 mod late;
 mod link;
 mod questions;
@@ -11,6 +12,6 @@ mod site;
 
 pub use engine::LoadEngine;
 pub use late::catch_up;
-pub use link::OverNats;
-pub use reach::{Reach, on_agents, reach};
-pub use respond::Servers;
+pub use link::NatsLink;
+pub use reach::{FleetHosts, on_agents, reach};
+pub use respond::AgentServers;

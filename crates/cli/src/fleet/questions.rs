@@ -1,5 +1,5 @@
-//! What is asked of an agent about a server of its machine, and what it answers. Bytes to the transport; both sides are the same
-//! version of lastdrop, or the agent refuses.
+//! The questions to an agent about servers of its machine, and its answers. They are plain bytes to the transport. Both sides
+//! have the same version of lastdrop; otherwise the agent refuses.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 
 /// A question about one of the servers that the agent was started with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Asked {
-    pub server: Named,
+pub struct ServerQuestion {
+    pub server: ServerName,
     pub what: Question,
 }
 
-/// A server by what an agent may be told of it: never a file to be read or a command to be run. The path is compared with those that the
-/// agent knows, and nothing else is done with it.
+/// The name of a server for an agent. It never contains a file to read or a command to run: the agent only compares the path
+/// with those that it knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct ServerName {
     pub kind: String,
     pub config: Option<PathBuf>,
 }
@@ -30,14 +30,14 @@ pub struct Named {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// Begin to look at it.
+    /// Begin to watch it.
     Watch,
     Look {
         patient: bool,
     },
     Knobs,
-    /// Begin to change it: lock, health, journal.
-    Open(OpenOrder),
+    /// Begin to change it: lock it, check its health, open the journal.
+    Open(OpenRequest),
     Check(Settings),
     Complete(Settings),
     Apply(Settings),
@@ -54,7 +54,7 @@ pub enum Question {
     Restore {
         dry_run: bool,
     },
-    /// What a doctor asks of the machine.
+    /// A doctor's question about the machine.
     Examine(Examine),
 }
 
@@ -63,20 +63,20 @@ pub enum Question {
 #[serde(rename_all = "snake_case")]
 pub enum Examine {
     Find {
-        /// Further servers, after the one that is asked about.
-        beside: Vec<Named>,
-        /// Without its servers: the agent knows them by the names of its own start.
+        /// Further servers, after the one that the question names.
+        beside: Vec<ServerName>,
+        /// Without its servers: the agent uses its own names.
         goal: Box<doctor::Goal>,
     },
     Visitors,
     Follow,
     Servers,
     Begin,
-    /// Looks at the first server that were made since they were asked for.
+    /// Samples of the first server since the last such question.
     Looks,
     End,
     Inside {
-        /// With a profile of those that compute.
+        /// With a CPU profile of the busy processes.
         profile: bool,
     },
     Memory {
@@ -88,7 +88,7 @@ pub enum Examine {
 }
 
 impl Question {
-    /// Does it change anything of the server's?
+    /// True if it changes the server or starts another instance of it.
     pub fn changes(&self) -> bool {
         match self {
             Question::Watch
@@ -100,7 +100,7 @@ impl Question {
             | Question::Memory
             | Question::Size { .. } => false,
             Question::Restore { dry_run } => !dry_run,
-            // Another instance of the server is started for it.
+            // It starts another instance of the server.
             Question::Examine(what) => matches!(what, Examine::Modules),
             Question::Open(_)
             | Question::Apply(_)
@@ -113,7 +113,7 @@ impl Question {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct OpenOrder {
+pub struct OpenRequest {
     pub live: bool,
     pub ignore: Vec<IpAddr>,
     pub host_wide: bool,
@@ -131,26 +131,26 @@ pub enum Answer {
         found: RemoteServerInfo,
     },
     Knobs(Box<KnobsDocument>),
-    Opened(Box<Opened>),
+    Opened(Box<OpenedSession>),
     Settings(Settings),
     Restored(Vec<Result<RestoreReport, String>>),
     Kept(String),
     Workers(usize),
     Memory(Option<u64>),
     Size(Box<SizeDocument>),
-    Examined(Box<Examined>),
-    /// It was tried, and did not come about.
+    Examined(Box<ExamineAnswer>),
+    /// The agent tried, and failed.
     Failed {
         what: String,
         refusal: bool,
     },
 }
 
-/// What it answers.
+/// The answers to [`Examine`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Examined {
-    /// With what the agent calls the servers that were asked for, in their order.
+pub enum ExamineAnswer {
+    /// With the agent's names for the servers of the question, in their order.
     Found {
         machine: doctor::Machine,
         called: Vec<String>,
@@ -171,8 +171,8 @@ impl From<&ServerError> for Answer {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Opened {
-    /// As it is named on a command line there.
+pub struct OpenedSession {
+    /// Its name on a command line there.
     pub name: String,
     pub original: EffectiveSettings,
     pub knobs: Vec<Knob>,
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_question_is_read_back_and_says_whether_it_changes_anything() {
-        let server = Named { kind: "apache".into(), config: Some("/a b.conf".into()) };
+        let server = ServerName { kind: "apache".into(), config: Some("/a b.conf".into()) };
         let settings = Settings::from([("MaxRequestWorkers".to_string(), 7_u64.into())]);
         let all = [
             (Question::Watch, false),
@@ -200,8 +200,8 @@ mod tests {
             (Question::Examine(Examine::Modules), true),
         ];
         for (what, changes) in all {
-            let bytes = serde_json::to_vec(&Asked { server: server.clone(), what }).expect("JSON");
-            let read: Asked = serde_json::from_slice(&bytes).expect("the same");
+            let bytes = serde_json::to_vec(&ServerQuestion { server: server.clone(), what }).expect("JSON");
+            let read: ServerQuestion = serde_json::from_slice(&bytes).expect("the same");
             assert_eq!((read.server == server, read.what.changes()), (true, changes), "{:?}", read.what);
         }
     }

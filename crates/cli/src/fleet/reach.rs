@@ -1,4 +1,4 @@
-//! The coordinator's side of questions about servers: sessions, looks and settings of servers that agents have on their machines.
+//! The coordinator's side of questions about servers: sessions, samples and settings of servers on agents' machines.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,47 +16,47 @@ use lastdrop_server::{
 };
 
 use super::link::address_from_here;
-use super::questions::{Answer, Asked, Named, OpenOrder, Opened, Question};
+use super::questions::{Answer, OpenRequest, OpenedSession, Question, ServerName, ServerQuestion};
 use crate::exit::UsageError;
 use crate::options::{FleetArgs, address_of};
 use crate::stdio::note;
 
-/// A look, or what is read of a running server, takes no longer.
+/// Timeout of a sample, or of reading something from a running server.
 const SOON: Duration = Duration::from_secs(60);
-/// To start a server anew may take as long as its longest request, twice, and then until it answers.
+/// Timeout of a restart: it may take as long as the longest request, twice, and then until the server answers.
 const LATER: Duration = Duration::from_secs(900);
 
 /// A fleet whose agents have servers.
 #[derive(Debug)]
-pub struct Reach {
+pub struct FleetHosts {
     fleet: Fleet,
-    /// Where the broker is.
+    /// The broker's address.
     broker: Option<IpAddr>,
 }
 
-/// One server of one agent, in a conversation of its own.
+/// A conversation with an agent about one of its servers.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct ServerConversation {
     conversation: Conversation,
-    named: Named,
+    named: ServerName,
 }
 
-impl Named {
-    /// A server as its agent may be told of it.
-    pub(super) fn of(server: &ServerRef) -> Named {
-        Named { kind: server.kind.name.into(), config: server.config.clone() }
+impl ServerName {
+    /// The name of a server for its agent.
+    pub(super) fn of(server: &ServerRef) -> ServerName {
+        ServerName { kind: server.kind.name.into(), config: server.config.clone() }
     }
 }
 
-/// The fleet that servers are in, if one of them is on another machine.
+/// Connects to the fleet of the servers, if one of them is on another machine.
 ///
 /// # Errors
 /// When there is no such fleet.
-pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<Reach>> {
+pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<FleetHosts>> {
     if !servers.iter().any(ServerRef::is_elsewhere) {
         return Ok(None);
     }
-    let reach = Reach::connect(fleet)?;
+    let reach = FleetHosts::connect(fleet)?;
     let agents = reach.fleet.agents()?;
     for name in servers.iter().flat_map(ServerRef::agents) {
         agent(&agents, name).map_err(UsageError)?;
@@ -64,21 +64,21 @@ pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<Reach>> 
     Ok(Some(reach))
 }
 
-/// Servers on the machines of agents that are chosen as those that put a load on are: all or so many of those that look at them, or names;
-/// and the fleet that these are in.
+/// The servers on the machines of the agents that `who` chooses, and their fleet. `who` has the same form as for load: all
+/// agents that have the servers, a number of them, or names.
 ///
 /// # Errors
-/// When a server has its agents already, an agent that is named does not look at one, or none does.
-pub fn on_agents(servers: &[ServerRef], who: &str, fleet: &FleetArgs) -> Result<(Vec<ServerRef>, Reach)> {
+/// When a server already names its agents, a named agent does not have a server, or no agent has.
+pub fn on_agents(servers: &[ServerRef], who: &str, fleet: &FleetArgs) -> Result<(Vec<ServerRef>, FleetHosts)> {
     if let Some(elsewhere) = servers.iter().find(|server| server.is_elsewhere()) {
         let what = format!("--fleet says on whose machines the servers are, and so does '{elsewhere}': one of the two");
         return Err(UsageError(what).into());
     }
-    let reach = Reach::connect(fleet)?;
+    let reach = FleetHosts::connect(fleet)?;
     let agents = reach.fleet.agents()?;
     let missing = |agent: &Agent| servers.iter().find(|server| !looks_at(agent, server));
     let able: Vec<Agent> = agents.iter().filter(|agent| missing(agent).is_none()).cloned().collect();
-    // Who is named is asked for; of all, those that can.
+    // Named agents have to have the servers; otherwise choose among those that have.
     let is_named = who.trim() != "all" && who.trim().parse::<usize>().is_err();
     if able.is_empty() && !agents.is_empty() && !is_named {
         let all = servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -97,13 +97,13 @@ pub fn on_agents(servers: &[ServerRef], who: &str, fleet: &FleetArgs) -> Result<
     Ok((servers.iter().map(|server| server.on(names.clone())).collect(), reach))
 }
 
-/// Was the agent started with a server?
+/// True if the agent was started with this server.
 fn looks_at(agent: &Agent, server: &ServerRef) -> bool {
     let mut named = agent.looks.iter().filter_map(|named| named.parse::<ServerRef>().ok());
     named.any(|named| named.answers_to(server.kind.name, server.config.as_deref()))
 }
 
-/// The agent of this name among those that are there.
+/// The agent of this name.
 fn agent<'a>(agents: &'a [Agent], name: &str) -> Result<&'a Agent, String> {
     agents.iter().find(|agent| agent.name == name).ok_or_else(|| {
         let there: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
@@ -112,14 +112,14 @@ fn agent<'a>(agents: &'a [Agent], name: &str) -> Result<&'a Agent, String> {
     })
 }
 
-impl Reach {
-    fn connect(fleet: &FleetArgs) -> Result<Reach> {
+impl FleetHosts {
+    fn connect(fleet: &FleetArgs) -> Result<FleetHosts> {
         let (url, fleet) = fleet.connect_to()?;
-        Ok(Reach { fleet, broker: address_of(&url) })
+        Ok(FleetHosts { fleet, broker: address_of(&url) })
     }
 
-    /// A conversation about a server that is on one machine.
-    pub(super) fn about(&self, server: &ServerRef) -> Result<Asking, ServerError> {
+    /// Begins a conversation about a server with its first agent.
+    pub(super) fn about(&self, server: &ServerRef) -> Result<ServerConversation, ServerError> {
         let failed = |agent: &str, what: String| ServerError::Elsewhere { agent: agent.into(), what, refusal: false };
         let Some(name) = server.agents().first() else {
             return Err(ServerError::Setting(format!("'{server}' is on this machine")));
@@ -127,10 +127,10 @@ impl Reach {
         let agents = self.fleet.agents().map_err(|e| failed(name, e.to_string()))?;
         let agent = agent(&agents, name).map_err(|what| failed(name, what))?;
         let conversation = self.fleet.converse(agent).map_err(|e| failed(name, e.what(name)))?;
-        Ok(Asking { conversation, named: Named::of(server) })
+        Ok(ServerConversation { conversation, named: ServerName::of(server) })
     }
 
-    /// Those that are there, each with its address as it is from here.
+    /// The connected agents, each with its address as this machine sees it.
     pub(super) fn agents(&self) -> Result<Vec<(Agent, Option<IpAddr>)>, FleetError> {
         let of = |agent: Agent| {
             let address = address_from_here(&agent.address, self.broker);
@@ -139,10 +139,10 @@ impl Reach {
         Ok(self.fleet.agents()?.into_iter().map(of).collect())
     }
 
-    /// May these servers be changed?
+    /// Checks that these servers may be changed.
     ///
     /// # Errors
-    /// With the first agent that was started without that.
+    /// Names the first agent that was started without `--act`.
     pub fn check_may_act(&self, servers: &[ServerRef], what_for: &str) -> Result<()> {
         let agents = self.fleet.agents()?;
         for (server, name) in servers.iter().flat_map(|server| server.agents().iter().map(move |name| (server, name))) {
@@ -156,10 +156,10 @@ impl Reach {
         Ok(())
     }
 
-    /// The settings of a server of one machine.
+    /// The settings of a server on one machine.
     ///
     /// # Errors
-    /// When it cannot be asked, or they cannot be read there.
+    /// When the agent cannot be asked, or cannot read them.
     pub fn knobs(&self, server: &ServerRef) -> Result<KnobsDocument, ServerError> {
         let asking = self.about(server)?;
         match asking.ask(Question::Knobs, SOON)? {
@@ -168,13 +168,13 @@ impl Reach {
         }
     }
 
-    /// Begins to watch a server of one machine.
+    /// Begins to watch a server on one machine.
     ///
     /// # Errors
-    /// When it cannot be asked, or the server is not found there.
+    /// When the agent cannot be asked, or does not find the server.
     pub fn watch(&self, server: &ServerRef) -> Result<Box<dyn RemoteWatcher>, ServerError> {
-        let mut watch = Watch {
-            reach: Reach { fleet: self.fleet.clone(), broker: self.broker },
+        let mut watch = RemoteWatch {
+            reach: FleetHosts { fleet: self.fleet.clone(), broker: self.broker },
             server: server.clone(),
             asking: None,
             found: RemoteServerInfo::default(),
@@ -183,19 +183,19 @@ impl Reach {
         Ok(Box::new(watch))
     }
 
-    /// Looks at a server of one machine beside a run.
+    /// A sampler of a server on one machine, for the time of a run.
     ///
     /// # Errors
-    /// As [`Reach::watch`].
+    /// As [`FleetHosts::watch`].
     pub fn looks(&self, server: &ServerRef) -> Result<RemoteSampler, ServerError> {
         let mut watch = self.watch(server)?;
         Ok(Box::new(move || watch.look(false).map(|(document, _)| document).map_err(|e| e.to_string())))
     }
 
-    /// Undoes what killed runs left of a server of one machine.
+    /// Undoes the changes of killed runs to a server on one machine.
     ///
     /// # Errors
-    /// When it cannot be asked, or its state folder cannot be read.
+    /// When the agent cannot be asked, or cannot read its state folder.
     pub fn restore(
         &self,
         server: &ServerRef,
@@ -213,7 +213,7 @@ impl Reach {
     }
 }
 
-impl Asking {
+impl ServerConversation {
     pub(super) fn agent(&self) -> &str {
         self.conversation.agent()
     }
@@ -227,7 +227,7 @@ impl Asking {
     }
 
     pub(super) fn ask(&self, what: Question, within: Duration) -> Result<Answer, ServerError> {
-        let asked = Asked { server: self.named.clone(), what };
+        let asked = ServerQuestion { server: self.named.clone(), what };
         let bytes = serde_json::to_vec(&asked).map_err(|e| self.failed(e.to_string(), false))?;
         let answer = self.conversation.ask(&bytes, within).map_err(|e| self.failed(e.what(self.agent()), false))?;
         match serde_json::from_slice(&answer).map_err(|e| self.failed(format!("its answer is none: {e}"), false))? {
@@ -236,7 +236,7 @@ impl Asking {
         }
     }
 
-    /// What is done, and nothing told of it.
+    /// Asks for an action whose answer is empty.
     pub(super) fn done(&self, what: Question) -> Result<(), ServerError> {
         match self.ask(what, LATER)? {
             Answer::Done => Ok(()),
@@ -249,16 +249,16 @@ impl Asking {
     }
 }
 
-/// A server under watch. One whose agent is lost is asked anew at the next look.
-struct Watch {
-    reach: Reach,
+/// A server under watch. If its agent is lost, the next sample begins a new conversation.
+struct RemoteWatch {
+    reach: FleetHosts,
     server: ServerRef,
-    asking: Option<Asking>,
+    asking: Option<ServerConversation>,
     found: RemoteServerInfo,
 }
 
-impl Watch {
-    fn begin(&mut self) -> Result<&Asking, ServerError> {
+impl RemoteWatch {
+    fn begin(&mut self) -> Result<&ServerConversation, ServerError> {
         let asking = self.reach.about(&self.server)?;
         match asking.ask(Question::Watch, SOON)? {
             Answer::Found(found) => self.found = found,
@@ -268,7 +268,7 @@ impl Watch {
     }
 }
 
-impl RemoteWatcher for Watch {
+impl RemoteWatcher for RemoteWatch {
     fn found(&self) -> &RemoteServerInfo {
         &self.found
     }
@@ -302,10 +302,10 @@ impl RemoteWatcher for Watch {
     }
 }
 
-impl RemoteHosts for Reach {
+impl RemoteHosts for FleetHosts {
     fn open(&self, server: &ServerRef, opening: &SessionRequest<'_>) -> Result<Box<dyn RemoteSession>, ServerError> {
         let asking = self.about(server)?;
-        let order = OpenOrder {
+        let order = OpenRequest {
             live: opening.others.live,
             ignore: opening.others.ignore.clone(),
             host_wide: opening.others.host_wide,
@@ -315,24 +315,24 @@ impl RemoteHosts for Reach {
             Answer::Opened(opened) => *opened,
             other => return Err(asking.odd(&other)),
         };
-        let Opened { name, original, knobs, cores, is_host } = opened;
+        let OpenedSession { name, original, knobs, cores, is_host } = opened;
         let name = format!("{}/{name}", asking.agent());
         let knobs: &'static [Knob] = knobs.leak();
         let about = RemoteServer { name, original, knobs, cores, is_host };
-        Ok(Box::new(Session { asking, about, open: true, completed: RefCell::default() }))
+        Ok(Box::new(AgentSession { asking, about, open: true, completed: RefCell::default() }))
     }
 }
 
 /// A session on another machine.
-struct Session {
-    asking: Asking,
+struct AgentSession {
+    asking: ServerConversation,
     about: RemoteServer,
     open: bool,
-    /// A search asks for what follows from the same settings again and again.
+    /// Cache: a search completes the same settings again and again.
     completed: RefCell<BTreeMap<Settings, Settings>>,
 }
 
-impl Session {
+impl AgentSession {
     fn not_restored(&self, e: ServerError) -> ServerError {
         let ServerError::Elsewhere { agent, what, .. } = e else { return e };
         let what = format!(
@@ -344,10 +344,10 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for AgentSession {
     fn drop(&mut self) {
         if self.open {
-            // An error on the way out must not leave a changed server. If this fails too, the agent does it by itself.
+            // An early return must not leave a changed server. If this fails too, the agent restores it by itself.
             if let Err(e) = self.restore_files().and_then(|()| self.verify_health()) {
                 note!("lastdrop: {e}");
             }
@@ -355,7 +355,7 @@ impl Drop for Session {
     }
 }
 
-impl RemoteSession for Session {
+impl RemoteSession for AgentSession {
     fn about(&self) -> &RemoteServer {
         &self.about
     }
@@ -369,7 +369,7 @@ impl RemoteSession for Session {
     }
 
     fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
-        // From nothing nothing follows.
+        // No settings need no completion.
         if settings.is_empty() {
             return Ok(Settings::new());
         }
@@ -390,7 +390,7 @@ impl RemoteSession for Session {
     }
 
     fn restore_files(&mut self) -> Result<(), ServerError> {
-        // Whatever comes of it: trying again at once would end the same way.
+        // Closed even if it fails: a second attempt would fail in the same way.
         self.open = false;
         self.asking.done(Question::PutBack).map_err(|e| self.not_restored(e))
     }

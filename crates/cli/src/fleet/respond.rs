@@ -1,7 +1,7 @@
-//! An agent's side of questions about servers: it looks at those that were named at its start, and changes them where it may.
+//! The agent's side of questions about servers. It watches the servers named at its start, and changes them if it may.
 //!
-//! A session lives as long as the conversation in which it was opened. When that ends, however it ends, what is still changed is put
-//! back here and now, without anybody's help; an agent that is killed leaves its journal to `lastdrop restore`.
+//! A session lasts as long as the conversation in which it was opened. At its end, for any reason, the agent itself restores
+//! what is still changed. A killed agent leaves its journal to `lastdrop restore`.
 
 use std::time::Duration;
 
@@ -18,47 +18,52 @@ use lastdrop_server::{
 };
 use lastdrop_trials::size::{real_memory, size_of};
 
-use super::examined::ExaminedHere;
-use super::questions::{Answer, Asked, Named, OpenOrder, Opened, Question};
+use super::examination::LocalExamination;
+use super::questions::{Answer, OpenRequest, OpenedSession, Question, ServerName, ServerQuestion};
 
-/// How long a server may take to say what it answers when it is well.
+/// Timeout of the request that records what a healthy server answers.
 const OWN_ANSWER: Duration = Duration::from_secs(5);
 
 /// The servers of an agent.
 #[derive(Debug, Clone)]
-pub struct Servers {
+pub struct AgentServers {
     pub agent: String,
-    /// As they were named at its start.
+    /// The servers named at its start.
     pub named: Vec<ServerRef>,
-    /// They may be changed.
+    /// The agent may change them.
     pub act: bool,
 }
 
-impl Responder for Servers {
+impl Responder for AgentServers {
     fn begin(&self, _: &str) -> Box<dyn Answerer> {
-        Box::new(Here { servers: self.clone(), watcher: None, session: None, examined: ExaminedHere::default() })
+        Box::new(ConversationHandler {
+            servers: self.clone(),
+            watcher: None,
+            session: None,
+            examined: LocalExamination::default(),
+        })
     }
 }
 
-/// One conversation: about one server.
-struct Here {
-    servers: Servers,
+/// Answers the questions of one conversation, about one server.
+struct ConversationHandler {
+    servers: AgentServers,
     watcher: Option<Watcher>,
-    session: Option<Session>,
-    examined: ExaminedHere,
+    session: Option<ChangeSession>,
+    examined: LocalExamination,
 }
 
 /// A server that is being changed.
-struct Session {
+struct ChangeSession {
     server: ServerRef,
     stack: Stack,
     halves: Option<PendingRestore>,
     staying: Option<PendingPersist>,
 }
 
-impl Servers {
-    /// The server that is meant.
-    pub(super) fn meant(&self, named: &Named) -> Result<&ServerRef, EngineError> {
+impl AgentServers {
+    /// The server with this name.
+    pub(super) fn meant(&self, named: &ServerName) -> Result<&ServerRef, EngineError> {
         let agent = &self.agent;
         let mut meant = self.named.iter().filter(|server| server.answers_to(&named.kind, named.config.as_deref()));
         let all = self.named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -79,9 +84,9 @@ impl Servers {
     }
 }
 
-impl Answerer for Here {
+impl Answerer for ConversationHandler {
     fn answer(&mut self, question: &[u8]) -> Result<Vec<u8>, EngineError> {
-        let asked: Asked = serde_json::from_slice(question)
+        let asked: ServerQuestion = serde_json::from_slice(question)
             .map_err(|e| EngineError(format!("a question that it does not understand: {e}")))?;
         let server = self.servers.meant(&asked.server)?.clone();
         if asked.what.changes() && !self.servers.act {
@@ -114,8 +119,8 @@ impl Answerer for Here {
     }
 }
 
-impl Session {
-    /// Puts back what is still changed. None: nothing was.
+impl ChangeSession {
+    /// Restores what is still changed; None if nothing is.
     fn end(mut self) -> Result<Option<RestoreReport>, ServerError> {
         let halves = self.halves.take().unwrap_or_else(|| self.stack.restore_files());
         let restored = self.stack.verify_health(halves)?;
@@ -123,7 +128,7 @@ impl Session {
     }
 }
 
-impl Here {
+impl ConversationHandler {
     fn carry_out(&mut self, server: &ServerRef, what: Question) -> Result<Answer, ServerError> {
         Ok(match what {
             Question::Watch => {
@@ -150,7 +155,7 @@ impl Here {
         })
     }
 
-    fn session(&mut self) -> Result<&mut Session, ServerError> {
+    fn session(&mut self) -> Result<&mut ChangeSession, ServerError> {
         self.session.as_mut().ok_or_else(|| ServerError::Setting("its session was not opened".into()))
     }
 
@@ -166,29 +171,29 @@ impl Here {
         Ok(Answer::Look { document, alive: watcher.is_alive(), found: watcher.found().into() })
     }
 
-    fn open(&mut self, server: &ServerRef, order: &OpenOrder) -> Result<Answer, ServerError> {
+    fn open(&mut self, server: &ServerRef, order: &OpenRequest) -> Result<Answer, ServerError> {
         if self.session.is_some() {
             return Err(ServerError::Setting("its session is open already".into()));
         }
-        let OpenOrder { live, ignore, host_wide, place } = order.clone();
+        let OpenRequest { live, ignore, host_wide, place } = order.clone();
         let others = OtherTrafficPolicy { live, ignore, host_wide };
         let url = own_url(server);
         let server = server.unnamed();
         let stack = Stack::open_for(&server, place, url.as_ref(), &others)?;
         stack.check_changeable()?;
-        let opened = Opened {
+        let opened = OpenedSession {
             name: stack.name(),
             original: stack.original().clone(),
             knobs: stack.all_knobs().into_iter().map(|(_, knob, _)| *knob).collect(),
             cores: cpus() as u64,
             is_host: server.kind.is_host(),
         };
-        self.session = Some(Session { server, stack, halves: None, staying: None });
+        self.session = Some(ChangeSession { server, stack, halves: None, staying: None });
         Ok(Answer::Opened(Box::new(opened)))
     }
 }
 
-impl Session {
+impl ChangeSession {
     fn carry_out(&mut self, what: Question) -> Result<Answer, ServerError> {
         let stack = &mut self.stack;
         Ok(match what {
@@ -245,8 +250,8 @@ impl Session {
     }
 }
 
-/// What the server itself answers when it is well, asked on this machine: what a coordinator calls its URL may mean something else
-/// here. None where it does not speak HTTP, or does not answer.
+/// The URL at which this machine checks the server's health. The coordinator's URL may mean another server here. None if the
+/// server does not speak HTTP or does not answer.
 fn own_url(server: &ServerRef) -> Option<Url> {
     if !matches!(server.kind.status, Status::Http { .. }) {
         return None;

@@ -1,5 +1,5 @@
-//! The coordinator's side of a doctor's questions: the machine of an agent as a [`Site`]. Whatever the agent calls its servers, here they
-//! are called as the user named them; those that he did not name are `AGENT/NAME`.
+//! The coordinator's side of a doctor's questions: the machine of an agent as a [`Site`]. It translates the agent's names of
+//! servers into the user's; servers that the user did not name are `AGENT/NAME`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,43 +15,44 @@ use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::{ServerError, ServerRef};
 
-use super::questions::{Answer, Examine, Examined, Named, Question};
-use super::reach::{Asking, Reach};
+use super::questions::{Answer, Examine, ExamineAnswer, Question, ServerName};
+use super::reach::{FleetHosts, ServerConversation};
 
-/// What is asked takes some seconds at most; a machine that is full takes longer to read what it has seen.
+/// Timeout of a question. Most take some seconds; a fully loaded machine takes longer to evaluate its samples.
 const WITHIN: Duration = Duration::from_secs(120);
-/// How often looks are asked for that people are shown.
+/// How often samples for the user's view are asked for.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The machine of an agent.
-struct Elsewhere {
-    asking: Arc<Asking>,
-    /// As the user named them.
+struct RemoteSite {
+    asking: Arc<ServerConversation>,
+    /// The servers, as the user named them.
     servers: Vec<ServerRef>,
-    /// What the agent calls them, with what they are called here.
+    /// The user's name of a server by the agent's.
     called: BTreeMap<String, String>,
     /// The agent may change servers.
     acts: bool,
-    /// One of the servers is of a kind that may have modules, or extensions, that nothing needs.
+    /// One of the servers is of a kind that has modules or extensions.
     has_modules: bool,
-    /// The agent as it is seen from here, and the agents that are on the same machine.
+    /// The agent's address as this machine sees it.
     address: Option<IpAddr>,
+    /// The agents on the same machine, this one included.
     there: Vec<String>,
     told: Sender<Sample>,
-    telling: Option<Telling>,
-    /// Why it is not asked any more: nobody waits for a machine that is lost again and again.
+    forwarder: Option<SampleForwarder>,
+    /// The error after which the agent is not asked again, so that a lost machine costs one timeout only.
     failed: Option<String>,
 }
 
-/// Asks for looks while a load is on, so that whoever watches it sees the server. Dropped, it ends.
-struct Telling {
+/// Asks for samples during a load and passes them on to the user's view; ends on drop.
+struct SampleForwarder {
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
 
-impl Reach {
-    /// The machine of servers that are all of one agent; or those of several that each have all of them. Looks at the first server are told
-    /// as they come.
+impl FleetHosts {
+    /// The machine of the agent that has the servers, or the machines of several agents that each have all of them. Samples of
+    /// the first server go to `told` as they come.
     ///
     /// # Errors
     /// When an agent cannot be asked.
@@ -61,14 +62,14 @@ impl Reach {
         for place in 0..agents.len() {
             let own: Vec<ServerRef> =
                 servers.iter().filter_map(|server| server.each().into_iter().nth(place)).collect();
-            // A view has one server.
+            // The view shows one server.
             let told = if place == 0 { told.clone() } else { channel().0 };
             sites.push(self.site(&own, told)?);
         }
         Ok(if sites.len() == 1 { sites.swap_remove(0) } else { Box::new(Nodes::new(sites)) })
     }
 
-    /// The machine of servers that are all of one agent.
+    /// The machine of the agent that has all of these servers.
     fn site(&self, servers: &[ServerRef], told: Sender<Sample>) -> Result<Box<dyn Site>, ServerError> {
         let Some(first) = servers.first() else { return Err(ServerError::Setting("no server is named".into())) };
         let asking = self.about(first)?;
@@ -77,7 +78,7 @@ impl Reach {
         let own = agents.iter().find(|(agent, _)| agent.name == asking.agent());
         let address = own.and_then(|(_, address)| *address);
         let same = agents.iter().filter(|(agent, at)| agent.name == asking.agent() || at.is_some() && *at == address);
-        Ok(Box::new(Elsewhere {
+        Ok(Box::new(RemoteSite {
             there: same.map(|(agent, _)| agent.name.clone()).collect(),
             acts: own.is_some_and(|(agent, _)| agent.limits.act),
             address,
@@ -86,14 +87,14 @@ impl Reach {
             has_modules: false,
             called: BTreeMap::new(),
             told,
-            telling: None,
+            forwarder: None,
             failed: None,
         }))
     }
 }
 
-impl Elsewhere {
-    fn ask(&mut self, what: Examine) -> Result<Examined, LabError> {
+impl RemoteSite {
+    fn ask(&mut self, what: Examine) -> Result<ExamineAnswer, LabError> {
         match self.answer(what)? {
             Answer::Examined(examined) => Ok(*examined),
             other => Err(self.asking.odd(&other).into()),
@@ -123,23 +124,23 @@ impl Elsewhere {
         e.into()
     }
 
-    fn odd(&self, examined: Examined) -> LabError {
+    fn odd(&self, examined: ExamineAnswer) -> LabError {
         self.asking.odd(&Answer::Examined(Box::new(examined))).into()
     }
 
-    /// What a server is called here.
+    /// The user's name of a server.
     fn name(&self, theirs: &str) -> String {
         let own = || format!("{}/{theirs}", self.asking.agent());
         self.called.get(theirs).cloned().unwrap_or_else(own)
     }
 
-    /// A server as it is named on a command line here: without the name that its agent has for it.
+    /// A server as the user's command line names it, without the agent's own name for it.
     fn named(&self, theirs: &str, called: &str) -> String {
         let user = self.servers.iter().find(|server| server.called() == called);
         user.map_or_else(|| format!("{}/{}", self.asking.agent(), without_name(theirs)), ToString::to_string)
     }
 
-    /// Of what is not seen it is said where.
+    /// A note about something unseen, with the name of the agent.
     fn there(&self, what: &str) -> String {
         format!("{}: {what}", self.asking.agent())
     }
@@ -148,17 +149,17 @@ impl Elsewhere {
         self.address.is_some_and(|address| is_local(&SocketAddr::new(address, 0)))
     }
 
-    /// The goal as the agent has to know it.
+    /// The goal in the agent's terms.
     fn goal_there(&self, goal: &Goal) -> Goal {
         let is_here = self.is_here();
-        // An address of this machine, and a path of it, mean something else there.
+        // Addresses and paths of this machine mean something else there.
         let address = goal.address.filter(|address| is_here || !is_local(address));
         let mut load_from = goal.load_from.clone();
         let to = [goal.address, self.address.map(|ip| SocketAddr::new(ip, 9))];
         if goal.load_from.is_empty() {
             load_from.extend(to.iter().flatten().filter_map(source));
         }
-        // What comes of a balancer is the load.
+        // Requests from a load balancer at the goal's address belong to the load.
         load_from.extend(goal.address.map(|a| a.ip()).filter(|ip| !is_here && Some(*ip) != self.address));
         load_from.sort();
         load_from.dedup();
@@ -167,13 +168,13 @@ impl Elsewhere {
     }
 }
 
-/// The name before `=` off.
+/// Removes the name before `=`.
 fn without_name(named: &str) -> &str {
     let own = named.split_once('=').filter(|(name, _)| !name.contains([':', '@', '/']));
     own.map_or(named, |(_, rest)| rest)
 }
 
-/// The address of this machine from which it talks to another.
+/// The source address of this machine for connections to another.
 fn source(to: &SocketAddr) -> Option<IpAddr> {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).ok()?;
@@ -181,13 +182,13 @@ fn source(to: &SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-impl Site for Elsewhere {
+impl Site for RemoteSite {
     fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
-        (self.telling, self.failed) = (None, None);
-        let beside = self.servers.iter().skip(1).map(Named::of).collect();
+        (self.forwarder, self.failed) = (None, None);
+        let beside = self.servers.iter().skip(1).map(ServerName::of).collect();
         let goal = Box::new(self.goal_there(goal));
         match self.ask(Examine::Find { beside, goal })? {
-            Examined::Found { machine, called } => {
+            ExamineAnswer::Found { machine, called } => {
                 let ours = self.servers.iter().map(|server| server.called().to_string());
                 self.called = called.into_iter().zip(ours).collect();
                 let (name, agents) = (self.asking.agent().into(), self.there.clone());
@@ -199,7 +200,7 @@ impl Site for Elsewhere {
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
         match self.ask(Examine::Visitors)? {
-            Examined::Visitors(seen) => Ok(seen),
+            ExamineAnswer::Visitors(seen) => Ok(seen),
             other => Err(self.odd(other)),
         }
     }
@@ -210,7 +211,7 @@ impl Site for Elsewhere {
 
     fn servers(&mut self) -> Result<Servers, LabError> {
         let Servers { mut servers, sysctls, unseen } = match self.ask(Examine::Servers)? {
-            Examined::Servers(servers) => servers,
+            ExamineAnswer::Servers(servers) => servers,
             other => return Err(self.odd(other)),
         };
         for server in &mut servers {
@@ -224,16 +225,16 @@ impl Site for Elsewhere {
 
     fn begin(&mut self) -> Result<(), LabError> {
         self.done(Examine::Begin)?;
-        self.telling = Some(Telling::start(&self.asking, &self.told));
+        self.forwarder = Some(SampleForwarder::start(&self.asking, &self.told));
         Ok(())
     }
 
     fn end(&mut self) -> Result<ExaminationStep, LabError> {
-        if let Some(Err(e)) = self.telling.take().and_then(Telling::end) {
+        if let Some(Err(e)) = self.forwarder.take().and_then(SampleForwarder::end) {
             return Err(self.fails(e));
         }
         let mut step = match self.ask(Examine::End)? {
-            Examined::Step(step) => *step,
+            ExamineAnswer::Step(step) => *step,
             other => return Err(self.odd(other)),
         };
         step.servers.iter_mut().for_each(|seen| seen.server = self.name(&seen.server));
@@ -245,7 +246,7 @@ impl Site for Elsewhere {
 
     fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError> {
         match self.ask(Examine::Inside { profile })? {
-            Examined::Inside(mut all) => {
+            ExamineAnswer::Inside(mut all) => {
                 for inside in &mut all {
                     inside.server = self.name(&inside.server);
                     inside.unseen.iter_mut().for_each(|what| *what = self.there(what));
@@ -273,7 +274,7 @@ impl Site for Elsewhere {
             return Ok(ModuleTrials { unseen: vec![self.there(what)], ..ModuleTrials::default() });
         }
         match self.ask(Examine::Modules)? {
-            Examined::Modules(ModuleTrials { modules, unseen }) => Ok(ModuleTrials {
+            ExamineAnswer::Modules(ModuleTrials { modules, unseen }) => Ok(ModuleTrials {
                 modules: modules.into_iter().map(|(server, tried)| (self.name(&server), tried)).collect(),
                 unseen: unseen.iter().map(|what| self.there(what)).collect(),
             }),
@@ -283,7 +284,7 @@ impl Site for Elsewhere {
 
     fn finish(&mut self) -> Result<SiteSummary, LabError> {
         let mut rest = match self.ask(Examine::Rest)? {
-            Examined::Rest(rest) => rest,
+            ExamineAnswer::Rest(rest) => rest,
             other => return Err(self.odd(other)),
         };
         rest.growth.iter_mut().for_each(|growth| growth.server = self.name(&growth.server));
@@ -292,33 +293,33 @@ impl Site for Elsewhere {
     }
 }
 
-impl Telling {
-    fn start(asking: &Arc<Asking>, told: &Sender<Sample>) -> Telling {
+impl SampleForwarder {
+    fn start(asking: &Arc<ServerConversation>, told: &Sender<Sample>) -> SampleForwarder {
         let (asking, told) = (Arc::clone(asking), told.clone());
         let (over, is_over) = channel::<()>();
         let work = move || {
             while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(EVERY) {
                 let answer = asking.ask(Question::Examine(Examine::Looks), WITHIN)?;
                 if let Answer::Examined(examined) = answer
-                    && let Examined::Looks(looks) = *examined
+                    && let ExamineAnswer::Looks(looks) = *examined
                 {
-                    // Nobody may be there to hear it.
+                    // The view may have ended.
                     looks.into_iter().for_each(|look| _ = told.send(look));
                 }
             }
             Ok(())
         };
-        Telling { over: Some(over), thread: thread::Builder::new().name("looks".into()).spawn(work).ok() }
+        SampleForwarder { over: Some(over), thread: thread::Builder::new().name("looks".into()).spawn(work).ok() }
     }
 
-    /// Why the machine could not be asked.
+    /// Stops; returns an error if the agent could not be asked.
     fn end(mut self) -> Option<Result<(), ServerError>> {
         self.over = None;
         self.thread.take()?.join().ok()
     }
 }
 
-impl Drop for Telling {
+impl Drop for SampleForwarder {
     fn drop(&mut self) {
         self.over = None;
         if let Some(thread) = self.thread.take() {

@@ -1,4 +1,4 @@
-//! How the databases at the end of a chain are asked.
+//! Options for reading the databases at the end of a chain.
 
 use std::path::PathBuf;
 
@@ -36,8 +36,10 @@ impl DatabaseArgs {
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
+    /// The options for reading databases.
+    ///
     /// # Errors
-    /// When the file of the password cannot be read.
+    /// When the file of the password or of the certificates cannot be read.
     pub fn options(&self) -> Result<DatabaseOptions> {
         let by_environment = || std::env::var("LASTDROP_DB_PASSWORD").ok();
         let password = match &self.db_password_file {

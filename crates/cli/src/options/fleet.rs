@@ -1,5 +1,5 @@
-//! Which fleet, and the token for it. A token is a secret: it comes by the environment or a file, and on a command line only with a
-//! warning, because everybody on a machine can read everybody's command line.
+//! Options that name a fleet and its token. A token is a secret: it comes by the environment or a file. On a command line
+//! lastdrop accepts it with a warning, because every user of a machine can read all command lines.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::exit::UsageError;
 use crate::options::secret::first_line;
 use crate::stdio::note;
 
-/// Where `fleet up` leaves the address of its broker, for commands on the same machine.
+/// The file in which `fleet up` leaves the address of its broker, for commands on the same machine.
 pub const URL_FILE: &str = "url";
 
 #[derive(Debug, Clone, Args)]
@@ -26,7 +26,7 @@ pub struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// What was given, if anything was.
+    /// The token from the options or the environment, if there is one.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -44,7 +44,7 @@ impl TokenArgs {
         }
     }
 
-    /// The token with which an agent joins.
+    /// The token for an agent to join with.
     ///
     /// # Errors
     /// When there is none.
@@ -56,7 +56,7 @@ impl TokenArgs {
     }
 }
 
-/// A byte at a time: what follows the line is for somebody else.
+/// Reads a byte at a time: what follows the line is for another reader.
 fn first_line_of_stdin() -> Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -85,7 +85,7 @@ pub struct FleetArgs {
 }
 
 impl FleetArgs {
-    /// The broker's address and the token that starts runs. Where neither is given, those of the broker of this machine.
+    /// The broker's address and the token that starts runs; by default those of the broker of this machine.
     ///
     /// # Errors
     /// When one is missing, or the token only lets agents join.
@@ -109,13 +109,15 @@ impl FleetArgs {
         Ok((url, Token::parse(&token).map_err(|e| UsageError(e.to_string()))?))
     }
 
+    /// Connects to the fleet.
+    ///
     /// # Errors
-    /// As [`FleetArgs::whose`], and when the broker does not let us in.
+    /// As [`FleetArgs::whose`], and when the broker refuses the connection.
     pub fn connect(&self) -> Result<Fleet> {
         Ok(self.connect_to()?.1)
     }
 
-    /// The same, with the broker's address.
+    /// Connects to the fleet; also returns the broker's address.
     ///
     /// # Errors
     /// As [`FleetArgs::connect`].
@@ -126,10 +128,10 @@ impl FleetArgs {
     }
 }
 
-/// The folder of a broker that is given none.
+/// The default folder of a broker.
 ///
 /// # Errors
-/// When there is no place for state.
+/// When there is no folder for state.
 pub fn default_folder() -> Result<PathBuf> {
     Ok(lastdrop_server::state_folder()?.join("fleet"))
 }

@@ -1,11 +1,11 @@
-//! How HTTP is spoken: the options of the table in `model::http_options`.
+//! Options about HTTP, from the table in `model::http_options`.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use lastdrop_model::http_options::{HTTP_OPTIONS, HttpOption, HttpOptionValues, OptionKind, OptionValue};
 
 use super::values::within;
 
-/// Those of the options that were given.
+/// The HTTP options that the user gave.
 #[derive(Debug, Clone, Default)]
 pub struct HttpArgs(pub HttpOptionValues);
 

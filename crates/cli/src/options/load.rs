@@ -1,4 +1,4 @@
-//! How much load there is to be, and what it does to a plan.
+//! Options about the amount of load, and their effect on a plan.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// Does it say how much load there is to be?
+    /// True if the options say how much load there is.
     #[must_use]
     pub fn says_load(&self) -> bool {
         self.users.is_some() || self.rate.is_some() || self.ramp_to.is_some() || self.warm_up.is_some()
@@ -76,7 +76,7 @@ impl LoadArgs {
     /// The load that these options ask for, in phases. `duration` is the default without -n and -d.
     ///
     /// # Errors
-    /// For a ramp to a number of users that is none.
+    /// For a ramp to an invalid number of users.
     pub fn phases(&self, duration: Duration) -> Result<Vec<Phase>, UsageError> {
         let load = match self.rate {
             Some(rate_rps) => Load::Open {
@@ -120,7 +120,7 @@ impl LoadArgs {
         Ok(phases)
     }
 
-    /// Seed for everything random: the one that was asked for, or any.
+    /// Seed for all random choices: the given one, or a random one.
     #[must_use]
     pub fn seed(&self) -> u64 {
         u64::from(self.seed.unwrap_or_else(lastdrop_lab::lab::random_u32))
@@ -141,12 +141,12 @@ impl LoadArgs {
         Ok(plan)
     }
 
-    /// Puts those options into a plan that may also be said beside a plan file.
+    /// Sets those options in a plan that are also allowed with a plan file.
     ///
     /// # Errors
-    /// For options that would do nothing.
+    /// For options that would have no effect.
     pub fn adjust(&self, plan: &mut Plan) -> Result<(), UsageError> {
-        // clap would not ask for --rate where --users excludes it.
+        // Not clap's `requires`: it does not ask for --rate where --users excludes it.
         for (is_said, option) in [(self.arrivals.is_some(), "--arrivals"), (self.burst.is_some(), "--burst")] {
             if is_said && self.rate.is_none() {
                 return Err(UsageError(format!("{option} is about an open loop: say its --rate")));

@@ -1,5 +1,5 @@
-//! What several commands have among their options, a file for each group. The options of one command alone stand beside what
-//! it does, in `commands`.
+//! Options that several commands share, a file for each group. The options of a single command are in its file in
+//! `commands`.
 
 mod database;
 mod fleet;

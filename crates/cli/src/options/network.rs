@@ -1,4 +1,4 @@
-//! How connections are made: addresses, proxy, bandwidth, TLS.
+//! Options about connections: addresses, proxy, bandwidth, TLS.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use lastdrop_model::plan_file::Bandwidth;
 
 use super::values::within;
 
-/// How connections are made, for `run`, `compare --live` and `capacity`.
+/// Options about connections, for `run`, `compare --live` and `capacity`.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 #[command(next_help_heading = "Connections")]
 pub struct NetworkArgs {
@@ -69,7 +69,7 @@ pub struct NetworkArgs {
 }
 
 impl NetworkArgs {
-    /// Puts those options into a plan that comes from the command line alone.
+    /// Sets these options in a plan that comes from the command line alone.
     pub fn fill(&self, plan: &mut Plan) {
         plan.network = Network {
             unix_socket: self.unix_socket.clone(),

@@ -1,11 +1,11 @@
-//! Others who use a server that is to be changed.
+//! Options about other users of a server that is to be changed.
 
 use std::net::IpAddr;
 
 use clap::Args;
 use lastdrop_server::OtherTrafficPolicy;
 
-/// Others who use a server that is to be changed.
+/// Options about other users of a server that is to be changed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct OthersArgs {
     /// Change the server although other people use it, by a graceful reload if that is enough

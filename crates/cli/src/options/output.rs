@@ -1,4 +1,4 @@
-//! What is kept and shown.
+//! Options about what lastdrop stores and shows.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::export::{self, ExportTo, export_to};
 use crate::options::values::format;
 use crate::view::{Progress, View};
 
-/// Options about what is kept and shown.
+/// Options about what lastdrop stores and shows.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
@@ -37,13 +37,13 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// How progress is to be shown.
+    /// How to show progress.
     pub fn progress(&self) -> Progress {
         Progress { view: self.view, quiet: self.quiet, document: self.json.as_deref() == Some("-") }
     }
 }
 
-/// The form of what is printed.
+/// The format of what a command prints.
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub struct FormatArgs {

@@ -1,4 +1,4 @@
-//! What is sent: requests, bodies, what an answer has to be, and the manner of HTTP.
+//! Options about requests: bodies, expected responses, and details of HTTP.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use lastdrop_model::request::{Auth, Body, Data, Expectation, FormPart, Page, Par
 use super::http::HttpArgs;
 use super::values::pair;
 
-/// What is sent, for `run`.
+/// Options about requests, for `run`.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Requests")]
 pub struct RequestArgs {
@@ -65,7 +65,7 @@ pub struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// Do they say what is sent, where a plan file does?
+    /// True if the options describe requests, which a plan file does itself.
     #[must_use]
     pub fn says_requests(&self) -> bool {
         self.method.is_some()
@@ -81,7 +81,7 @@ impl RequestArgs {
             || self.http.0.options().any(|option| !option.beside_a_file)
     }
 
-    /// Puts those options into a plan that comes from the command line alone: what requests are.
+    /// Sets the requests of a plan that comes from the command line alone.
     pub fn fill(&self, plan: &mut Plan) {
         let body = self.body();
         for request in &mut plan.requests {
@@ -102,7 +102,7 @@ impl RequestArgs {
         self.http.0.set(&mut plan.http, |option| !option.beside_a_file);
     }
 
-    /// How requests are sent, whatever they are: options that also act beside a plan file, and win over it.
+    /// Sets how requests are sent. These options are also allowed with a plan file and override it.
     pub fn adjust(&self, plan: &mut Plan) {
         if self.think.is_some() {
             plan.think = self.think;

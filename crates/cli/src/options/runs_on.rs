@@ -1,4 +1,4 @@
-//! Which machines put the load on.
+//! Options that choose the machines that generate the load.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -12,9 +12,9 @@ use lastdrop_store::Store;
 
 use super::FleetArgs;
 use crate::exit::UsageError;
-use crate::fleet::{OverNats, catch_up};
+use crate::fleet::{NatsLink, catch_up};
 
-/// Options about the machines that put the load on.
+/// Options that choose the machines that generate the load.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Fleet")]
 pub struct RunsOnArgs {
@@ -48,33 +48,33 @@ impl From<DeliveriesArg> for DeliveryMode {
 }
 
 impl RunsOnArgs {
-    /// Who puts the load of plans on, one after the other; None: this machine. Plans that are made later are checked when they are carried out.
+    /// The fleet that carries out plans, one after the other; None for this machine. Plans that are made later are checked
+    /// when they are carried out. First adds to the runs in `store` what agents reported late.
     ///
     /// # Errors
-    /// When there is no such fleet, nobody to be chosen, or the plan cannot go through one. What agents told late of runs in `store` is added
-    /// to those first.
+    /// When there is no such fleet, `--fleet` chooses no agent, or a fleet cannot carry out the plan.
     pub fn carrier(&self, plans: &[&Plan], store: Option<&Store>) -> Result<Option<Box<dyn Carrier>>> {
         let Some(who) = &self.who else { return Ok(None) };
-        // What can be said without anybody.
+        // Checks that need no agent come first.
         plans.iter().try_for_each(|plan| fleet::check(plan, &[1])).map_err(UsageError)?;
         let (url, fleet) = self.of.connect_to()?;
         if let Some(store) = store {
             catch_up(&fleet, store)?;
         }
         let chosen = choose(&fleet.agents()?, who).map_err(|e| UsageError(format!("--fleet: {e}")))?;
-        let link = OverNats::new(fleet, chosen, address_of(&url)).with_deliveries(self.deliveries.into());
+        let link = NatsLink::new(fleet, chosen, address_of(&url)).with_deliveries(self.deliveries.into());
         let weights: Vec<u32> = link.members().iter().map(|m| m.weight).collect();
         plans.iter().try_for_each(|plan| fleet::check(plan, &weights)).map_err(UsageError)?;
         Ok(Some(Box::new(fleet::Fleet::new(link))))
     }
 
-    /// Is it a fleet?
+    /// True if a fleet generates the load.
     pub fn is_fleet(&self) -> bool {
         self.who.is_some()
     }
 }
 
-/// Where the broker is of which this is the address: `tls://HOST:PORT`.
+/// The IP address of a broker at `tls://HOST:PORT`.
 pub fn address_of(url: &str) -> Option<IpAddr> {
     url.strip_prefix("tls://")?.to_socket_addrs().ok()?.map(|a| a.ip()).next()
 }

@@ -1,5 +1,5 @@
-//! Secrets in files: a token, a password. The file is its owner's and nobody else may write it, for whoever writes a token decides
-//! whose orders are obeyed.
+//! Secrets in files: a token, a password. No other user may be able to write the file: whoever sets an agent's token
+//! decides whose orders it obeys.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use lastdrop_files::{TrustedFile, input};
 
-/// A secret is not longer, and a file that is named by mistake is not read.
+/// Limit of a secret's length, so that a large file named by mistake is not read.
 const MOST_BYTES: u64 = 4096;
 
-/// The first line of a file, or of what a shell makes of `<(command)`.
+/// The first line of a file, or of the pipe that a shell makes of `<(command)`.
 ///
 /// # Errors
 /// When the file is another user's, is larger than a secret, or cannot be read.

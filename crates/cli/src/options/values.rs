@@ -1,4 +1,4 @@
-//! How the values of options are read, where more than one of them has the same.
+//! Parsers for values that several options share.
 
 use lastdrop_model::Objective;
 use lastdrop_model::bounds::{Bound, BoundError, Bounded};
@@ -12,7 +12,7 @@ pub fn within<T: Bounded>(
     move |text| bound.read(text)
 }
 
-/// The same for what is handed on as it was written.
+/// Like [`within`], for a value that is passed on as the user wrote it.
 pub fn written<T: Bounded>(
     bound: &'static Bound,
 ) -> impl Fn(&str) -> Result<String, BoundError> + Clone + Send + Sync + 'static {
@@ -26,7 +26,7 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A list of objectives; clap would take a `Vec` for an option that is given several times.
+/// A list of objectives. Not a bare `Vec`, which clap takes for an option that may be given several times.
 #[derive(Debug, Clone)]
 pub struct Objectives(pub Vec<Objective>);
 
@@ -34,10 +34,10 @@ pub fn objectives(text: &str) -> Result<Objectives, String> {
     Objective::list(text).map(Objectives)
 }
 
-/// The form of a report.
+/// The format of a report.
 ///
 /// # Errors
-/// Which there are.
+/// Lists the formats for an unknown name.
 pub fn format(text: &str) -> Result<Format, String> {
     Format::named(text).ok_or_else(|| format!("there are {}", FORMATS.map(|(name, _)| name).join(", ")))
 }

@@ -1,14 +1,14 @@
-//! Times of day as the originals print them.
+//! Dates and times as the original programs print them.
 
 const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// The local time of a second since 1970, taken apart.
+/// The local time, in its fields, of a second since 1970.
 pub fn local_time(unix_s: u64) -> libc::tm {
     let seconds = unix_s as libc::time_t;
     // SAFETY: a structure of numbers and a pointer, for which zeros are valid.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both live for the call; it writes into the second.
+    // SAFETY: both are valid during the call, which writes into the second.
     unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };
     tm
 }

@@ -1,50 +1,51 @@
-//! Command lines as the C library and APR take them apart, with their words for what is wrong.
+//! Parses command lines as the C library and APR do, with their error messages.
 
-/// How options look and what ends them.
+/// The form of options, and what ends them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// APR's: short options up to the first other word.
+    /// APR: short options up to the first other word.
     Apr,
     /// getopt_long: options may stand after other words.
     Long,
-    /// getopt_long_only: long options with one dash too.
+    /// getopt_long_only: long options may have one dash.
     LongOnly,
 }
 
+/// Whether an option has an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
-    Nothing,
-    Value,
-    /// Only one that hangs on it: `--name=value`, `-nvalue`.
-    Perhaps,
+pub enum Argument {
+    None,
+    Required,
+    /// Only in the same word: `--name=value`, `-nvalue`.
+    Optional,
 }
 
-/// One option: its names and whether it takes a value. A short name of `\0` is none.
+/// An option. A short name of `\0` means that it has none.
 #[derive(Debug, Clone, Copy)]
 pub struct Opt {
     pub short: char,
     pub long: &'static str,
-    pub takes: Takes,
+    pub takes: Argument,
 }
 
-pub const fn opt(short: char, long: &'static str, takes: Takes) -> Opt {
+pub const fn opt(short: char, long: &'static str, takes: Argument) -> Opt {
     Opt { short, long, takes }
 }
 
-/// What came of a command line: options by their place in the table, in order, and the other words.
+/// A parsed command line: options by their index in the table, in order, and the other words.
 #[derive(Debug, Default)]
-pub struct Parsed {
+pub struct ParsedOptions {
     pub options: Vec<(usize, Option<String>)>,
     pub words: Vec<String>,
-    /// In the order in which they were found. With APR the first one ends the options.
+    /// In the order of the command line. With APR the first error ends the options.
     pub errors: Vec<String>,
-    /// How many options had been found before each of them.
+    /// For each error, the number of options before it.
     pub errors_at: Vec<usize>,
 }
 
-/// Takes a command line apart.
-pub fn parse(program: &str, style: Style, table: &[Opt], args: &[String]) -> Parsed {
-    let mut parsed = Parsed::default();
+/// Parses a command line.
+pub fn parse(program: &str, style: Style, table: &[Opt], args: &[String]) -> ParsedOptions {
+    let mut parsed = ParsedOptions::default();
     let mut rest = args.iter().cloned();
     while let Some(word) = rest.next() {
         if word == "--" {
@@ -96,9 +97,15 @@ pub fn parse(program: &str, style: Style, table: &[Opt], args: &[String]) -> Par
     parsed
 }
 
-type Found = Result<Option<(usize, Option<String>)>, String>;
+type FoundOption = Result<Option<(usize, Option<String>)>, String>;
 
-fn long_option(program: &str, table: &[Opt], text: &str, word: &str, rest: &mut impl Iterator<Item = String>) -> Found {
+fn long_option(
+    program: &str,
+    table: &[Opt],
+    text: &str,
+    word: &str,
+    rest: &mut impl Iterator<Item = String>,
+) -> FoundOption {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.to_string())),
         None => (text, None),
@@ -117,8 +124,8 @@ fn long_option(program: &str, table: &[Opt], text: &str, word: &str, rest: &mut 
     };
     let long = table[at].long;
     match (table[at].takes, value) {
-        (Takes::Nothing, Some(_)) => Err(format!("{program}: option '{dashes}{long}' doesn't allow an argument")),
-        (Takes::Value, None) => match rest.next() {
+        (Argument::None, Some(_)) => Err(format!("{program}: option '{dashes}{long}' doesn't allow an argument")),
+        (Argument::Required, None) => match rest.next() {
             Some(value) => Ok(Some((at, Some(value)))),
             None => Err(format!("{program}: option '{dashes}{long}' requires an argument")),
         },
@@ -134,7 +141,7 @@ fn short_options(
     word: &str,
     rest: &mut impl Iterator<Item = String>,
     options: &mut Vec<(usize, Option<String>)>,
-) -> Found {
+) -> FoundOption {
     let letters = &word[1..];
     for (i, letter) in letters.char_indices() {
         let Some(at) = table.iter().position(|o| o.short == letter) else {
@@ -145,10 +152,10 @@ fn short_options(
         };
         let hanging = &letters[i + letter.len_utf8()..];
         match table[at].takes {
-            Takes::Nothing => options.push((at, None)),
-            Takes::Perhaps => return Ok(Some((at, (!hanging.is_empty()).then(|| hanging.to_string())))),
-            Takes::Value if !hanging.is_empty() => return Ok(Some((at, Some(hanging.to_string())))),
-            Takes::Value => {
+            Argument::None => options.push((at, None)),
+            Argument::Optional => return Ok(Some((at, (!hanging.is_empty()).then(|| hanging.to_string())))),
+            Argument::Required if !hanging.is_empty() => return Ok(Some((at, Some(hanging.to_string())))),
+            Argument::Required => {
                 return match rest.next() {
                     Some(value) => Ok(Some((at, Some(value)))),
                     None => Err(match style {
@@ -162,7 +169,7 @@ fn short_options(
     Ok(None)
 }
 
-/// A number as atoi(3) reads it: leading digits, 0 where there are none.
+/// A number as atoi(3) reads it: leading digits, or 0 without any.
 pub fn atoi(text: &str) -> i64 {
     let text = text.trim_start();
     let (sign, digits) = match text.strip_prefix('-') {
@@ -178,10 +185,10 @@ mod tests {
     use super::*;
 
     const TABLE: &[Opt] = &[
-        opt('n', "number", Takes::Value),
-        opt('k', "keep", Takes::Nothing),
-        opt('l', "log", Takes::Perhaps),
-        opt('\0', "num-calls", Takes::Value),
+        opt('n', "number", Argument::Required),
+        opt('k', "keep", Argument::None),
+        opt('l', "log", Argument::Optional),
+        opt('\0', "num-calls", Argument::Required),
     ];
 
     fn words(text: &str) -> Vec<String> {

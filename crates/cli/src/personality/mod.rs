@@ -1,12 +1,11 @@
-//! Other programs, spoken by the same engine: `ab`, `siege`, `httperf`, `http_load`, `lwp-bench`, `wrk` and `wrk2`.
+//! Personalities: the flags and reports of `ab`, `siege`, `httperf`, `http_load`, `lwp-bench`, `wrk` and `wrk2` on our engine.
 //!
-//! A personality is a folder: `flags` (its table, and what a command line asks for), `plan` (what is sent), `tally` (what is
-//! counted of each request), `report` (what is printed) and `mod`, which ties them together. What is measured, and how, is
-//! the engine's. Where the original's number is wrong, ours is right unless `--like-the-original` asks for theirs;
-//! one line on stderr, where that is a terminal, says what the old report hides (`--remark`, `--no-remark`). A flag that cannot be honoured is
-//! refused by its name.
+//! A personality is a folder of five files: `flags` (its options), `plan` (the requests), `counts` (what it counts of each
+//! request), `report` (its output) and `mod`, which ties them together. The engine measures. If a number of the original is
+//! wrong, ours is right, unless the user gives `--like-the-original`. If stderr is a terminal, one line says what the old
+//! report hides (`--remark`, `--no-remark`). A personality refuses a flag that it cannot honour, by its name.
 //!
-//! Here is what they have in common; `programs` is the table of them.
+//! This file has what they share; `programs` is the table of them.
 
 mod ab;
 mod calendar;
@@ -36,37 +35,37 @@ use crate::resident;
 use crate::signals::Stop;
 use crate::stdio::note;
 
-/// How a personality was called.
+/// The options of lastdrop itself in a personality's command line.
 #[derive(Debug, Clone, Copy)]
-pub struct Manner {
-    /// Numbers that the original gets wrong are wrong here too.
+pub struct Compatibility {
+    /// Compute numbers as the original does, even where it is wrong.
     pub like_the_original: bool,
-    /// Say on stderr what the report hides.
+    /// Print on stderr what the report hides.
     pub remark: bool,
 }
 
-/// A run that is over.
+/// A run that has ended.
 #[derive(Debug)]
-pub struct Carried {
+pub struct FinishedRun {
     pub run: Run,
     pub first_answer: Option<FirstAnswer>,
-    /// It was ended by this signal.
+    /// The signal that ended it.
     pub signal: Option<i32>,
 }
 
-/// Carries a plan out, without a store and without looking at the server, and shows each request that is over.
+/// Carries out a plan without a store and without watching the server. Passes finished requests to `show`.
 pub fn carry_out(
     plan: &Plan,
     wish: CaptureLevel,
     stop: &Stop,
     show: &mut dyn FnMut(&[Exchange]),
-) -> Result<Carried, LabError> {
+) -> Result<FinishedRun, LabError> {
     let mut lab = Lab::new(&stop.flag, vec![Box::new(ExchangeObserver { wish, show })]);
     lab.observe = false;
     resident::release_code();
     let run = lab.run(plan, "")?;
     let first_answer = lab.first_answer.take();
-    Ok(Carried { run, first_answer, signal: stop.signal() })
+    Ok(FinishedRun { run, first_answer, signal: stop.signal() })
 }
 
 /// A seed that differs from run to run.
@@ -74,26 +73,26 @@ pub fn seed() -> u64 {
     u64::from(lastdrop_lab::lab::random_u32())
 }
 
-/// Signals that ask for the report.
+/// Catches the signals that end a run with its report.
 pub fn catch_signals() -> Result<Stop, Refusal> {
     Stop::on_signals(true).map_err(|e| failed("lastdrop: cannot catch signals", e))
 }
 
-/// What the old report hides, in one line.
-pub fn remark(manner: Manner, run: &Run, what: &str) {
-    if !manner.remark {
+/// Prints one line of what the old report hides.
+pub fn remark(compatibility: Compatibility, run: &Run, what: &str) {
+    if !compatibility.remark {
         return;
     }
     let Some(phase) = run.phases.iter().find(|p| p.measured) else { return };
     let p = |name: &str| phase.latency(Kind::Response, name).map_or_else(|| "-".into(), show_us);
     let times = format!("p50 {}, p99 {}, p99.9 {}, max {}; ", p("p50"), p("p99"), p("p99_9"), p("max"));
-    // The first two say the most: they come in the order of their weight.
+    // The reasons are in the order of their weight.
     let doubts: Vec<&str> = run.validity.reasons.iter().take(2).map(|r| r.what.as_str()).collect();
     let doubts = if doubts.is_empty() { String::new() } else { format!("; {}", doubts.join("; ")) };
     note!("lastdrop: {times}{what}{doubts} (--no-remark leaves this line out)");
 }
 
-/// The file that an argument names.
+/// The path in an argument.
 pub fn path_of(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(raw::bytes(text).into_owned()))
 }
@@ -109,12 +108,12 @@ pub fn first_wire(plan: &Plan) -> Vec<u8> {
     lastdrop_load::preview(plan).ok().and_then(|p| p.requests.into_iter().next()).unwrap_or_default()
 }
 
-/// Why the first kind of failed connection failed, as the system says it.
+/// The system's message for one kind of failed connection.
 pub fn first_error(run: &Run) -> Option<String> {
     run.generator.connect_errors.keys().next().cloned()
 }
 
-/// The number of an error of the system, for exit codes; 1 for others.
+/// The errno of an error message of the system, for exit codes; 1 if unknown.
 pub fn errno_of(text: &str) -> u8 {
     let known = [
         libc::EMFILE,

@@ -1,11 +1,11 @@
-//! How a personality says that it cannot do what it was asked for, and the values that it refuses.
+//! Errors of personalities, and checks of their values.
 
 use lastdrop_model::Printable;
 use lastdrop_model::bounds::{Bound, BoundError};
 
 use super::getopt;
 
-/// The end of a personality that could not do its work: its words, and the original's exit code.
+/// The error that ends a personality: its message, and the exit code of the original.
 #[derive(Debug)]
 pub struct Refusal {
     pub message: Printable,
@@ -16,8 +16,8 @@ pub fn refuse<T>(code: u8, message: impl Into<Printable>) -> Result<T, Refusal> 
     Err(Refusal { message: message.into(), code })
 }
 
-/// Refuses a number that no run can carry out: `inf`, `nan`, and what is above the bound. What is no number at all, or too
-/// small, is for the program's own rules.
+/// Refuses a number that no run can carry out: `inf`, `nan`, and numbers above the bound. The personality's own rules
+/// decide about numbers that are too small and text that is not a number.
 pub fn beyond(program: &str, flag: &str, text: &str, bound: &'static Bound) -> Result<(), Refusal> {
     match text.trim().parse::<f64>() {
         Ok(n) if n.is_nan() || n > bound.most => out_of_bounds(program, flag, bound.error(text)),
@@ -25,7 +25,7 @@ pub fn beyond(program: &str, flag: &str, text: &str, bound: &'static Bound) -> R
     }
 }
 
-/// A whole number as atoi(3) reads it, unless it is beyond what a run can do.
+/// A whole number as atoi(3) reads it; refuses one above the bound.
 pub fn whole(program: &str, flag: &str, text: &str, bound: &'static Bound) -> Result<i64, Refusal> {
     beyond(program, flag, text, bound)?;
     match getopt::atoi(text) {
@@ -34,7 +34,7 @@ pub fn whole(program: &str, flag: &str, text: &str, bound: &'static Bound) -> Re
     }
 }
 
-/// A port of `host:port`, 80 where there is none.
+/// Host and port of `host:port`; the default port is 80.
 pub fn host_and_port(program: &str, flag: &str, text: &str) -> Result<(String, u16), Refusal> {
     let (host, port) = text.split_once(':').unwrap_or((text, "80"));
     match u16::try_from(getopt::atoi(port)) {
@@ -49,7 +49,7 @@ pub fn out_of_bounds<T>(program: &str, flag: &str, error: BoundError) -> Result<
     refuse(2, format!("{program}: {flag} {}: {error}", error.value))
 }
 
-/// Something that could not be done, in the words of the engine.
+/// An error of the engine, in its own words.
 pub fn failed(program: &str, e: impl std::fmt::Display) -> Refusal {
     Refusal { message: format!("{program}: {e}").into(), code: 1 }
 }

@@ -1,4 +1,4 @@
-//! Reads a log for its classes, and then for its requests, which it hands to the load a few hundred at a time.
+//! Reads a log twice: for its classes, and then for its requests, which it passes to the load a few hundred at a time.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,31 +15,31 @@ use lastdrop_model::plan;
 use lastdrop_traffic::{Entries, Entry, Key, LogError, LogOptions};
 
 use super::spread::Spread;
-use super::target::{Left, Targets};
+use super::target::{SkipReason, Targets};
 use super::usual::AnswerCounts;
 
-/// Requests at the beginning of a log that say which classes there are.
+/// Number of requests at the beginning of a log that decide on the classes.
 const SAMPLED: u64 = 200_000;
-/// Patterns that are counted at a time.
+/// Limit of the patterns that are counted at a time.
 const MOST_PATTERNS: usize = 10_000;
-/// Requests that are handed over together, and how many of these wait at most: some megabytes.
+/// Requests in a batch, and the limit of waiting batches: some megabytes.
 const TOGETHER: usize = 256;
 const WAITING: usize = 32;
 
 /// A class of a log's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct LogClass {
     pub name: String,
     pub method: String,
     pub count: u64,
     pub answers: AnswerCounts,
 }
 
-/// What the beginning of a log has.
+/// The classes and requests at the beginning of a log.
 #[derive(Debug, Default)]
-pub struct Sample {
+pub struct LogSample {
     /// The most frequent first.
-    pub classes: Vec<Found>,
+    pub classes: Vec<LogClass>,
     pub requests: u64,
     /// From the first request to the last, µs.
     pub lasted_us: u64,
@@ -49,11 +49,11 @@ pub struct Sample {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn sample(logs: &[PathBuf], options: &LogOptions, targets: &Targets) -> Result<Sample, LogError> {
-    // In what order they are is nothing to a sample, and costs memory.
+pub fn sample(logs: &[PathBuf], options: &LogOptions, targets: &Targets) -> Result<LogSample, LogError> {
+    // Sorting costs memory, and a sample does not need it.
     let mut entries = Entries::open(logs, &LogOptions { window: Duration::ZERO, ..options.clone() })?;
-    let mut counts: HashMap<String, Found> = HashMap::new();
-    let (mut sample, mut first, mut last) = (Sample::default(), None, 0);
+    let mut counts: HashMap<String, LogClass> = HashMap::new();
+    let (mut sample, mut first, mut last) = (LogSample::default(), None, 0);
     while sample.requests < SAMPLED
         && let Some(entry) = entries.next()
     {
@@ -63,7 +63,7 @@ pub fn sample(logs: &[PathBuf], options: &LogOptions, targets: &Targets) -> Resu
         first.get_or_insert(last);
         let name = pattern(&sent.method, &sent.target);
         let is_new = !counts.contains_key(&name);
-        let found = counts.entry(name).or_insert_with_key(|name| Found {
+        let found = counts.entry(name).or_insert_with_key(|name| LogClass {
             name: name.clone(),
             method: sent.method,
             count: 0,
@@ -82,8 +82,8 @@ pub fn sample(logs: &[PathBuf], options: &LogOptions, targets: &Targets) -> Resu
     Ok(sample)
 }
 
-/// A log may have any number of patterns: of too many the rarest go.
-fn forget_rare(counts: &mut HashMap<String, Found>) {
+/// Drops the rarest patterns if there are too many; a log may have any number.
+fn forget_rare(counts: &mut HashMap<String, LogClass>) {
     let mut rare = 1;
     while counts.len() > MOST_PATTERNS {
         counts.retain(|_, found| found.count > rare);
@@ -100,36 +100,37 @@ pub enum Pacing {
     Sessions(Key),
 }
 
-/// Where to begin.
+/// Where to begin in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
-    /// After so many requests of the log.
+pub enum StartAt {
+    /// After this many requests of the log.
     Number(u64),
     /// At this time, µs since 1970.
     Time(i64),
 }
 
-/// A log that is played.
+/// A log and how to replay it.
 #[derive(Debug)]
 pub struct Feed {
     pub entries: Entries,
     pub targets: Targets,
-    /// Which request of the plan a pattern is; the last one is of all others.
+    /// The index of each pattern's request in the plan.
     pub classes: HashMap<String, u32>,
+    /// The index of the request for all other patterns.
     pub others: u32,
-    pub from: From,
+    pub from: StartAt,
     pub pacing: Pacing,
 }
 
-/// A feed that is running.
+/// A feed whose thread is reading.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningFeed {
     tally: Arc<Mutex<plan::ReplaySummary>>,
     thread: JoinHandle<()>,
 }
 
-impl Running {
-    /// What came of the log, once nobody takes any more of it.
+impl RunningFeed {
+    /// Waits for the thread and returns its counts. Call it after the receiver is dropped or empty.
     ///
     /// # Errors
     /// When its thread has panicked.
@@ -140,11 +141,11 @@ impl Running {
 }
 
 impl Feed {
-    /// Begins to read, in a thread of its own.
+    /// Starts to read in a thread of its own.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(self) -> io::Result<(Receiver<Vec<Played>>, Running)> {
+    pub fn start(self) -> io::Result<(Receiver<Vec<Played>>, RunningFeed)> {
         let (out, played) = sync_channel(WAITING);
         let tally = Arc::new(Mutex::new(plan::ReplaySummary::default()));
         let shared = Arc::clone(&tally);
@@ -152,7 +153,7 @@ impl Feed {
             let result = self.run(&out);
             *shared.lock().unwrap_or_else(PoisonError::into_inner) = result;
         })?;
-        Ok((played, Running { tally, thread }))
+        Ok((played, RunningFeed { tally, thread }))
     }
 
     fn run(mut self, out: &SyncSender<Vec<Played>>) -> plan::ReplaySummary {
@@ -165,8 +166,8 @@ impl Feed {
                 continue;
             }
             match self.targets.read(entry) {
-                Err(Left::Unsafe) => tally.unsafe_left_out += 1,
-                Err(Left::Unusable) => tally.unusable += 1,
+                Err(SkipReason::Unsafe) => tally.unsafe_left_out += 1,
+                Err(SkipReason::Unusable) => tally.unusable += 1,
                 Ok(sent) => {
                     tally.late += u64::from(entry.late);
                     let location = entry.location().and_then(|location| self.targets.redirect(entry, location));
@@ -189,21 +190,21 @@ impl Feed {
             }
         }
         self.pacing.finish(&mut batch);
-        // Nobody may be there any more.
+        // The run may have ended.
         let _ = out.send(batch);
         let lines = self.entries.tally();
         (tally.lines, tally.unparsed) = (lines.lines, lines.unparsed);
-        // Where they are and not what they say: a line may have anything in it, and a run is kept.
+        // Only their places, not their text: a line may contain secrets, and the run is stored.
         let rejected = lines.rejected.iter().map(|r| format!("{}:{}: {}", r.file, r.line, r.why));
         tally.rejected = rejected.chain(lines.damaged.iter().cloned()).chain(lines.notes()).collect();
         tally
     }
 }
 
-fn before(from: From, number: u64, time_us: i64) -> bool {
+fn before(from: StartAt, number: u64, time_us: i64) -> bool {
     match from {
-        From::Number(n) => number <= n,
-        From::Time(t) => time_us < t,
+        StartAt::Number(n) => number <= n,
+        StartAt::Time(t) => time_us < t,
     }
 }
 
@@ -217,7 +218,7 @@ impl Pacing {
                 out.push(played);
             }
             Pacing::Sessions(key) => {
-                // One hash for all runs: whoever has no such field is one user.
+                // The same hash in every run. All requests without the field count as one user.
                 let mut hasher = DefaultHasher::new();
                 entry.key(key).hash(&mut hasher);
                 played.who = hasher.finish();

@@ -1,8 +1,8 @@
-//! From a log to requests that are sent again: which of them, where to, and when.
+//! Turns a log into requests: which are sent again, where to, and when.
 //!
-//! A log is read twice: its beginning for the classes of its requests, which are those of the run, and all of it while it is
-//! played, by a thread of its own that is never far ahead. Nothing of a log decides who is asked: a request is sent to the one
-//! server that the user names, whatever the log has.
+//! lastdrop reads a log twice: its beginning for the classes of its requests, which become the run's classes, and all of it
+//! while it replays. A thread of its own reads, never far ahead. The log does not choose the server: all requests go to the
+//! one that the user names.
 
 pub mod feed;
 pub mod recording;

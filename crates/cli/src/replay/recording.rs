@@ -1,4 +1,4 @@
-//! A log that goes to other machines before it is played: its requests, as they will be sent, in a file.
+//! Writes the requests of a log, as they will be sent, into a file that agents get before the run.
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
@@ -16,17 +16,17 @@ use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Micros, Plan, Run};
 use tempfile::NamedTempFile;
 
-/// Where they will be. Dropped, the file is gone.
+/// The file for the requests; deleted on drop.
 #[derive(Debug)]
 pub struct Recording {
     file: NamedTempFile,
     dealt: Dealt,
 }
 
-/// Requests that are written down.
+/// Requests that are written to a file.
 #[derive(Debug)]
-pub struct Recorded {
-    /// It is there for as long as the run.
+pub struct RecordedRequests {
+    /// Keeps the file until the end of the run.
     _file: NamedTempFile,
     tape: TapeFile,
     /// The number of the last one.
@@ -34,10 +34,10 @@ pub struct Recorded {
 }
 
 impl Recording {
-    /// Makes the file, and the plan one that plays it.
+    /// Creates the file and changes the plan to replay it.
     ///
     /// # Errors
-    /// When there is no place for it.
+    /// When the file cannot be created.
     pub fn new(plan: &mut Plan) -> Result<Recording> {
         let file = NamedTempFile::new().context("cannot make a file for the requests of the log")?;
         let mut dealt = Dealt::ByPlace;
@@ -45,7 +45,7 @@ impl Recording {
             replay.tape = Some(file.path().into());
             if let Pace::Sessions { .. } = replay.pace {
                 dealt = Dealt::BySession;
-                // They are not dealt out by users: the end of what is recorded is theirs.
+                // Sessions are not dealt out by number of requests: they end with the recording.
                 let endless = |d| if d { None } else { Some(REQUESTS.most as u64) };
                 plan.phases.iter_mut().for_each(|p| p.requests = endless(p.duration.is_some()));
             }
@@ -53,18 +53,18 @@ impl Recording {
         Ok(Recording { file, dealt })
     }
 
-    /// Writes down what the plan plays: so many requests, where that is said, and those that are due before its end. None where it was
-    /// told to stop.
+    /// Writes the requests of the plan: at most `requests` of them, and only those due before its end. Returns None if `stop`
+    /// was set.
     ///
     /// # Errors
-    /// When they cannot be written, or are more than agents read.
+    /// When they cannot be written, or exceed the size that agents read.
     pub fn record(
         mut self,
         played: Receiver<Vec<Played>>,
         plan: &Plan,
         requests: Option<u64>,
         stop: &AtomicBool,
-    ) -> Result<Option<Recorded>> {
+    ) -> Result<Option<RecordedRequests>> {
         let end: Option<Micros> = plan.phases.iter().map(|p| p.duration.map(|d| d.as_micros() as Micros)).sum();
         let mut sessions: HashMap<u64, u64> = HashMap::new();
         let mut out = BufWriter::new(&mut self.file);
@@ -99,26 +99,27 @@ impl Recording {
         drop(out);
         let bytes = files::read(self.file.path()).context("cannot read the requests of the log again")?;
         let tape = TapeFile::new(bytes, plan.requests.len(), self.dealt).map_err(anyhow::Error::msg)?;
-        Ok(Some(Recorded { _file: self.file, tape, last }))
+        Ok(Some(RecordedRequests { _file: self.file, tape, last }))
     }
 }
 
-impl Recorded {
-    /// How many requests of the log are behind, after the run: all up to the first that was not sent by anybody, as far as is known.
+impl RecordedRequests {
+    /// The number of requests of the log that are certainly done after the run: all before the first that no agent is known to
+    /// have sent.
     pub fn next(&self, run: &Run) -> u64 {
         let weights: Vec<u32> = run.agents.iter().map(|a| a.weight).collect();
         let shares = Share::by_weight(&weights).unwrap_or_default();
         let each = run.agents.iter().zip(&shares).map(|(agent, share)| match agent.played_up_to {
-            // It may have sent more than it has told.
+            // It may have sent more than it has reported.
             None if !agent.complete => self.first_untold(share, agent.requests.sent),
             behind => behind.unwrap_or(self.last),
         });
         each.min().unwrap_or(0)
     }
 
-    /// How many requests of the log are in front of the first that an agent has not told, which has told so many.
+    /// The number of requests of the log before the first that an agent has not reported, if it reported `told` of them.
     fn first_untold(&self, share: &Share, told: u64) -> u64 {
-        // Of sessions nobody knows which.
+        // With sessions, the count does not say which requests are done.
         let first = if self.tape.is_dealt() == Dealt::ByPlace { told } else { 0 };
         self.tape.of(share).nth(first as usize).map_or(self.last, |p| p.number.saturating_sub(1))
     }

@@ -1,34 +1,35 @@
-//! When requests of a log are sent again: as far apart as they came, or faster.
+//! Decides when the requests of a log are sent again: at their original intervals, or faster.
 //!
-//! Most logs have whole seconds. Requests of one second did not come all at its beginning: they are spread evenly over it, in
-//! the order of the log.
+//! Most logs have times in whole seconds. The requests of a second did not all come at its beginning, so they are spread
+//! evenly over it, in the order of the log.
 
 use lastdrop_load::Played;
 
-/// Requests with the same time that are spread together; the rest of a second with more goes at its end.
+/// Limit of requests with the same time that are spread together. The rest of a fuller second goes at its end.
 const MOST_HELD: usize = 200_000;
 
 /// Gives requests their times.
 #[derive(Debug)]
 pub struct Spread {
     speed: f64,
-    /// When the first came, µs since 1970.
+    /// Time of the first request, µs since 1970.
     start_us: Option<i64>,
-    /// Those of the present second (or what the log's time is a multiple of): when it began, how long it is.
+    /// Start and length, µs, of the current second, or of whatever unit the log's times have.
     slot: Option<(i64, u32)>,
+    /// Requests of the current second.
     held: Vec<Played>,
-    /// When the last one is due.
+    /// Due time of the last request.
     last: u64,
 }
 
 impl Spread {
-    /// `speed`: so many times faster than it was.
+    /// `speed` is a factor: 2 is twice as fast as the original.
     pub fn new(speed: f64) -> Spread {
         Spread { speed, start_us: None, slot: None, held: Vec::new(), last: 0 }
     }
 
-    /// Takes a request that came at `time_us`, a multiple of `resolution_us`; hands on those whose times are known.
-    /// One that is `late` goes at once.
+    /// Takes a request that came at `time_us`, a multiple of `resolution_us`, and adds to `out` those whose due times are known.
+    /// A `late` request (out of order in the log) is due at once.
     pub fn take(&mut self, mut played: Played, time_us: i64, resolution_us: u32, late: bool, out: &mut Vec<Played>) {
         if late {
             played.due = self.last;
@@ -43,7 +44,7 @@ impl Spread {
         self.held.push(played);
     }
 
-    /// Hands on what is held.
+    /// Adds all held requests to `out`.
     pub fn finish(&mut self, out: &mut Vec<Played>) {
         let Some((begins, length)) = self.slot.take() else { return };
         let n = self.held.len().max(1) as i64;
@@ -88,7 +89,7 @@ mod tests {
         let second = |n: i64| (n * 1_000_000, 1_000_000, false);
         let seen = dues(1.0, &[second(5), second(5), second(5), second(5), second(7), second(8), second(8)]);
         assert_eq!(seen, [0, 250_000, 500_000, 750_000, 2_000_000, 3_000_000, 3_500_000]);
-        // The time of the end less what it took: still of that second.
+        // Some logs compute the time as end less duration; it still counts as that second.
         assert_eq!(dues(1.0, &[(5_100_000, 1_000_000, false), (5_900_000, 1_000_000, false)]), [0, 500_000]);
     }
 

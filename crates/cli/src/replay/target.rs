@@ -1,4 +1,4 @@
-//! What of a log's request is sent: its method, its path and query, made so that they are one request and no more.
+//! Turns a log's entry into a request: its method, path and query, encoded so that they cannot smuggle a second request.
 
 use std::borrow::Cow;
 
@@ -9,35 +9,35 @@ use regex::Regex;
 
 /// Methods that change nothing (RFC 9110, section 9.2.1).
 const SAFE: [&str; 4] = ["GET", "HEAD", "OPTIONS", "TRACE"];
-/// Longer methods are none.
+/// A longer word is not a method.
 const LONGEST_METHOD: usize = 32;
 
-/// How requests are changed on the way.
+/// How requests are changed before they are sent.
 #[derive(Debug, Clone, Default)]
 pub struct Targets {
-    /// Stands before each path.
+    /// Prefix of each path.
     pub prefix: String,
-    /// What is found in path and query, and what stands there instead; one after the other.
+    /// Replacements in path and query, applied one after the other.
     pub rewrites: Vec<(Regex, String)>,
-    /// Methods that may change something are sent, too.
+    /// Also send methods that may change something.
     pub unsafe_methods: bool,
     pub host: Host,
 }
 
-/// What the Host field says.
+/// Source of the Host field.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Host {
-    /// The server that is asked.
+    /// The server that gets the request.
     #[default]
     Server,
-    /// What the log has, where it has one.
+    /// The host in the log, if it has one.
     Log,
     Named(String),
 }
 
-/// A request as it is sent.
+/// A request of the log in the form in which it is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct ReplayRequest {
     pub method: String,
     pub target: String,
     pub host: Option<String>,
@@ -45,24 +45,24 @@ pub struct Sent {
 
 /// Why a request is not sent.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum SkipReason {
     Unsafe,
     Unusable,
 }
 
 impl Targets {
-    /// The request of a log, as it is sent.
+    /// Returns the request of a log's entry.
     ///
     /// # Errors
-    /// When it is not.
-    pub fn read(&self, entry: &Entry) -> Result<Sent, Left> {
-        let target = entry.target().ok_or(Left::Unusable)?;
+    /// When it is not sent.
+    pub fn read(&self, entry: &Entry) -> Result<ReplayRequest, SkipReason> {
+        let target = entry.target().ok_or(SkipReason::Unusable)?;
         let host = match &self.host {
             Host::Server => None,
             Host::Named(name) => Some(name.clone()),
             Host::Log => entry.host().and_then(host),
         };
-        // HTTP/0.9 and logs without a method.
+        // HTTP/0.9 requests and some logs have no method.
         self.make(entry.method().unwrap_or(b"GET"), &target, host)
     }
 
@@ -74,18 +74,18 @@ impl Targets {
         redirect_target(&here, target.as_bytes())
     }
 
-    fn make(&self, method: &[u8], target: &[u8], host: Option<String>) -> Result<Sent, Left> {
-        let method = std::str::from_utf8(method).ok().filter(|m| is_method(m)).ok_or(Left::Unusable)?;
-        let mut target = cleaned(target).ok_or(Left::Unusable)?;
+    fn make(&self, method: &[u8], target: &[u8], host: Option<String>) -> Result<ReplayRequest, SkipReason> {
+        let method = std::str::from_utf8(method).ok().filter(|m| is_method(m)).ok_or(SkipReason::Unusable)?;
+        let mut target = cleaned(target).ok_or(SkipReason::Unusable)?;
         if !self.unsafe_methods && !SAFE.contains(&method) {
-            return Err(Left::Unsafe);
+            return Err(SkipReason::Unsafe);
         }
         for (from, to) in &self.rewrites {
             if let Cow::Owned(changed) = from.replace_all(&target, to.as_str()) {
-                target = cleaned(changed.as_bytes()).ok_or(Left::Unusable)?;
+                target = cleaned(changed.as_bytes()).ok_or(SkipReason::Unusable)?;
             }
         }
-        Ok(Sent { method: method.into(), target: format!("{}{target}", self.prefix), host })
+        Ok(ReplayRequest { method: method.into(), target: format!("{}{target}", self.prefix), host })
     }
 }
 
@@ -93,15 +93,15 @@ fn is_method(text: &str) -> bool {
     (1..=LONGEST_METHOD).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-' || b == b'_')
 }
 
-/// A host as a log has it, where it is one.
+/// The host in a log, if it is a valid host.
 fn host(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let fits = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b);
     (text.len() <= 255 && text.bytes().all(fits)).then(|| text.to_string())
 }
 
-/// Path and query of a target, whatever its form: of a whole URL what stands behind the server. None where there are none.
-/// Bytes that would end the line, or are none of a URL, are percent-encoded.
+/// Path and query of a target in any form; of a whole URL the part after the host. None if the target has no path.
+/// Bytes that would end the line, or that a URL cannot contain, are percent-encoded.
 fn cleaned(target: &[u8]) -> Option<String> {
     let starts = |scheme: &[u8]| target.len() >= scheme.len() && target[..scheme.len()].eq_ignore_ascii_case(scheme);
     let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| starts(scheme));
@@ -155,12 +155,12 @@ mod tests {
         let make = |targets: &Targets, method: &[u8]| targets.make(method, b"/", None).map(|s| s.method);
         assert_eq!(make(&targets, b"HEAD"), Ok("HEAD".into()));
         for method in [&b"POST"[..], b"DELETE", b"PROPFIND"] {
-            assert_eq!(make(&targets, method), Err(Left::Unsafe));
+            assert_eq!(make(&targets, method), Err(SkipReason::Unsafe));
         }
         targets.unsafe_methods = true;
         assert_eq!(make(&targets, b"POST"), Ok("POST".into()));
         for method in [&b""[..], b"GE T", b"G\r\nX", b"\x16\x03", &[b'A'; 100]] {
-            assert_eq!(make(&targets, method), Err(Left::Unusable));
+            assert_eq!(make(&targets, method), Err(SkipReason::Unusable));
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
         };
         assert_eq!(targets.make(b"GET", b"/old/a?id=7", None).map(|s| s.target), Ok("/app/new/a?key=7%20x".into()));
         let gone = Targets { rewrites: vec![rule("^.*$", "gone")], ..Targets::default() };
-        assert_eq!(gone.make(b"GET", b"/a", None), Err(Left::Unusable));
+        assert_eq!(gone.make(b"GET", b"/a", None), Err(SkipReason::Unusable));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What a log's answers to the requests of a class are usually like: their most frequent status and the sizes of good ones.
+//! The usual response to the requests of a class, from a log: the most frequent status, and the sizes of good responses.
 
 use std::collections::BTreeMap;
 
 use lastdrop_model::plan::UsualAnswer;
 
-/// Sizes are counted in buckets of 1/16 of a power of two: 4 % wide, beside a tolerance of 4 ×.
+/// Sizes are counted in buckets of 1/16 of a power of two: 4 % wide, small against the tolerance of factor 4.
 const BUCKETS_PER_OCTAVE: f64 = 16.0;
 
 /// Counts the answers of a class.

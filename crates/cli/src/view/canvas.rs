@@ -1,8 +1,8 @@
 //! The whole terminal to draw on, and its keys.
 //!
-//! ratatui computes what has changed between two pictures. Three things are done here because its own way does harm: its
-//! `Terminal` prints with `eprintln!` when it cannot show the cursor again, which panics where the terminal has gone; a picture
-//! takes memory for each cell that a terminal claims to have; and crossterm, asked for keys of a terminal that has gone, never returns.
+//! ratatui computes what has changed between two frames. This file works around three of its faults. Its `Terminal` prints
+//! with `eprintln!` when it cannot show the cursor again, which panics if the terminal is gone. A frame takes memory for each
+//! cell that a terminal claims to have. And crossterm never returns when it reads keys from a terminal that is gone.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,34 +18,34 @@ use ratatui::{Frame, Terminal};
 
 use super::tty::{self, KeySignals, Stream, Tty};
 
-/// A frame is one write.
+/// Size of the output buffer, so that a frame is one write.
 const FRAME_BYTES: usize = 64 << 10;
-/// More of a terminal is not drawn on. A cell takes 48 bytes, and there are two pictures: 48 MB at most.
+/// Limits of the area that is drawn. A cell takes 48 bytes, and there are two frames: 48 MB at most.
 const MOST_ROWS: u16 = 500;
 const MOST_COLUMNS: u16 = 1000;
 
-/// The whole terminal. Dropped, it gives the terminal back as it was.
+/// The whole terminal; restores it on drop.
 pub struct Canvas {
-    terminal: Terminal<Screenful>,
+    terminal: Terminal<ClippedBackend>,
     keys: Option<KeySource>,
 }
 
 impl Canvas {
-    /// Takes the terminal that a stream is.
+    /// Takes the terminal at a stream.
     ///
     /// # Errors
-    /// When it is none, or has gone.
+    /// When the stream is not a terminal, or the terminal is gone.
     pub fn take(stream: Stream, signals: KeySignals) -> io::Result<Canvas> {
         tty::take(stream, signals)?;
-        let backend = Screenful(CrosstermBackend::new(BufWriter::with_capacity(FRAME_BYTES, Tty)));
+        let backend = ClippedBackend(CrosstermBackend::new(BufWriter::with_capacity(FRAME_BYTES, Tty)));
         let terminal = Terminal::new(backend).inspect_err(|_| tty::give_back())?;
         Ok(Canvas { terminal, keys: KeySource::open() })
     }
 
-    /// Draws a picture.
+    /// Draws a frame.
     ///
     /// # Errors
-    /// When the terminal has gone.
+    /// When the terminal is gone.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         if tty::was_taken_again() {
             self.redraw()?;
@@ -53,10 +53,10 @@ impl Canvas {
         self.terminal.draw(paint).map(drop)
     }
 
-    /// Has the next picture drawn whole.
+    /// Makes the next frame draw all cells.
     ///
     /// # Errors
-    /// When the terminal has gone.
+    /// When the terminal is gone.
     pub fn redraw(&mut self) -> io::Result<()> {
         self.terminal.clear()
     }
@@ -64,25 +64,25 @@ impl Canvas {
 
 impl Drop for Canvas {
     fn drop(&mut self) {
-        // Before the terminal of ratatui is dropped: what that writes goes nowhere then.
+        // Before ratatui's terminal is dropped, so that its last output is discarded.
         tty::give_back();
     }
 }
 
-/// What comes from a keyboard.
+/// Input from the keyboard.
 #[derive(Debug)]
 pub enum Input {
     Key(KeyEvent),
-    /// Nothing within the time.
+    /// No key within the time.
     Nothing,
 }
 
-/// Where keys come from.
+/// The terminal that keys are read from; None is stdin.
 #[derive(Debug)]
 struct KeySource(Option<File>);
 
 impl KeySource {
-    /// As crossterm chooses it: stdin if that is a terminal, or else the terminal of the session.
+    /// Opens the source that crossterm chooses: stdin if that is a terminal, otherwise the terminal of the session.
     fn open() -> Option<KeySource> {
         if tty::is_terminal(libc::STDIN_FILENO) {
             return Some(KeySource(None));
@@ -95,39 +95,39 @@ impl KeySource {
     }
 }
 
-/// Keys of the terminal that is drawn on.
+/// The keyboard of the terminal that is drawn on.
 #[derive(Debug)]
 pub struct Keyboard {
     source: Option<KeySource>,
-    /// Keys that came together with others.
+    /// Keys that have been read and wait.
     pressed: VecDeque<KeyEvent>,
 }
 
 impl Canvas {
-    /// The keys, for whoever listens to them.
+    /// Returns the keyboard; the second call returns one without keys.
     pub fn keyboard(&mut self) -> Keyboard {
         Keyboard { source: self.keys.take(), pressed: VecDeque::new() }
     }
 }
 
 impl Keyboard {
-    /// Waits for a key, for so long at most.
+    /// Waits for a key, at most `wait`.
     ///
     /// # Errors
-    /// When the terminal has gone.
+    /// When the terminal is gone.
     pub fn next(&mut self, wait: Duration) -> io::Result<Input> {
         let wait = if self.pressed.is_empty() { wait } else { Duration::ZERO };
         let fd = self.source.as_ref().map(KeySource::fd);
-        // Only where there is something to read: of a terminal that has gone, or as a process in the background, crossterm
-        // would try again for ever.
+        // Read only if there is input: crossterm would retry forever if the terminal is gone or the process is in the
+        // background.
         if tty::wait_for_input(fd, wait)? && self.read().is_err() {
-            // Without keys, where there is nothing to read them from.
+            // Go on without keys if they cannot be read.
             self.source = None;
         }
         Ok(self.pressed.pop_front().map_or(Input::Nothing, Input::Key))
     }
 
-    /// Takes all keys that are there: what crossterm has read is no input of the terminal any more.
+    /// Reads all available keys: the terminal does not show input that crossterm has already read.
     fn read(&mut self) -> io::Result<()> {
         while event::poll(Duration::ZERO)? {
             if let Event::Key(key) = event::read()?
@@ -140,15 +140,15 @@ impl Keyboard {
     }
 }
 
-/// crossterm's way of drawing, on as much of the terminal as is drawn on.
-struct Screenful(CrosstermBackend<BufWriter<Tty>>);
+/// crossterm's backend, limited to the area that is drawn.
+struct ClippedBackend(CrosstermBackend<BufWriter<Tty>>);
 
-/// The part of a terminal that is drawn on.
+/// The area of a terminal that is drawn.
 fn clipped(size: Size) -> Size {
     Size { width: size.width.min(MOST_COLUMNS), height: size.height.min(MOST_ROWS) }
 }
 
-impl Backend for Screenful {
+impl Backend for ClippedBackend {
     type Error = io::Error;
 
     fn draw<'a, I: Iterator<Item = (u16, u16, &'a Cell)>>(&mut self, content: I) -> io::Result<()> {
@@ -163,7 +163,7 @@ impl Backend for Screenful {
         self.0.show_cursor()
     }
 
-    /// Where the cursor was is of no interest: it is hidden. The terminal would have to be asked for it.
+    /// Returns the origin. The cursor is hidden, and asking the terminal for its position would take a round trip.
     fn get_cursor_position(&mut self) -> io::Result<Position> {
         Ok(Position::ORIGIN)
     }

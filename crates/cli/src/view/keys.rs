@@ -1,39 +1,39 @@
-//! What keys do to a view.
+//! The keys of a view.
 
 use std::time::Instant;
 
 use lastdrop_report::live::{Pane, ScreenOptions};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What a key asks for beyond how the view looks.
+/// Commands of keys that do more than change the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum KeyCommand {
     Nothing,
-    /// The end, with a report.
+    /// End the run, with a report.
     Stop,
-    /// To hold the picture, or to go on with it.
+    /// Freeze the view, or unfreeze it.
     Hold,
     /// A mark at a moment.
     Mark(Instant, String),
-    /// All of the screen again.
+    /// Redraw the whole screen.
     Redraw,
 }
 
-/// A mark is no longer than this.
+/// Limit of a mark's text, in characters.
 const LONGEST_MARK: usize = 200;
 const PAGE: usize = 10;
 
-/// What the user is at.
+/// State of the keyboard input.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// When the mark was asked for that is being written: that is its moment.
+    /// When the user began to write the present mark; that is the mark's time.
     since: Option<Instant>,
-    /// Marks so far: one without words has a number.
+    /// Number of marks so far; a mark without text gets it as its name.
     marks: u32,
 }
 
 impl Keys {
-    pub fn press(&mut self, key: KeyEvent, manner: &mut ScreenOptions, panes: &[Pane], now: Instant) -> Asked {
+    pub fn press(&mut self, key: KeyEvent, manner: &mut ScreenOptions, panes: &[Pane], now: Instant) -> KeyCommand {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if let Some(text) = &mut manner.writing {
             match key.code {
@@ -42,7 +42,7 @@ impl Keys {
                     let text = text.trim();
                     let text = if text.is_empty() { format!("mark {}", self.marks) } else { text.to_string() };
                     manner.writing = None;
-                    return Asked::Mark(self.since.take().unwrap_or(now), text);
+                    return KeyCommand::Mark(self.since.take().unwrap_or(now), text);
                 }
                 KeyCode::Esc => manner.writing = None,
                 KeyCode::Backspace => {
@@ -51,23 +51,23 @@ impl Keys {
                 KeyCode::Char(c) if !control && !c.is_control() && text.chars().count() < LONGEST_MARK => text.push(c),
                 _ => {}
             }
-            return Asked::Nothing;
+            return KeyCommand::Nothing;
         }
         if manner.help {
             manner.help = false;
-            return Asked::Nothing;
+            return KeyCommand::Nothing;
         }
         let list = |manner: &mut ScreenOptions, back: isize| manner.skip = manner.skip.saturating_add_signed(back);
         let step = |manner: &mut ScreenOptions, steps: isize| {
             (manner.pane, manner.skip) = (manner.pane.step(panes, steps), 0);
         };
         match key.code {
-            KeyCode::Char('l') if control => return Asked::Redraw,
-            KeyCode::Char('c') if control => return Asked::Stop,
-            // Others are no letters: Ctrl-Space is what a terminal sends for a zero byte.
+            KeyCode::Char('l') if control => return KeyCommand::Redraw,
+            KeyCode::Char('c') if control => return KeyCommand::Stop,
+            // Ignore other control keys: a terminal sends a zero byte for Ctrl-Space.
             KeyCode::Char(_) if control => {}
-            KeyCode::Char('q') => return Asked::Stop,
-            KeyCode::Char('p' | ' ') => return Asked::Hold,
+            KeyCode::Char('q') => return KeyCommand::Stop,
+            KeyCode::Char('p' | ' ') => return KeyCommand::Hold,
             KeyCode::Char('m') => {
                 (self.since, manner.writing) = (Some(now), Some(String::new()));
             }
@@ -87,7 +87,7 @@ impl Keys {
             KeyCode::End => manner.skip = 0,
             _ => {}
         }
-        Asked::Nothing
+        KeyCommand::Nothing
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn typed(keys: &mut Keys, manner: &mut ScreenOptions, text: &str, now: Instant) -> Asked {
-        let mut last = Asked::Nothing;
+    fn typed(keys: &mut Keys, manner: &mut ScreenOptions, text: &str, now: Instant) -> KeyCommand {
+        let mut last = KeyCommand::Nothing;
         for c in text.chars() {
             let code = if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) };
             last = keys.press(code.into(), manner, &Pane::ALL, now);
@@ -108,15 +108,15 @@ mod tests {
     #[test]
     fn a_mark_has_the_moment_of_its_key_and_takes_keys_as_letters() {
         let (mut keys, mut manner, then) = (Keys::default(), ScreenOptions::default(), Instant::now());
-        assert_eq!(typed(&mut keys, &mut manner, "m", then), Asked::Nothing);
+        assert_eq!(typed(&mut keys, &mut manner, "m", then), KeyCommand::Nothing);
         let later = then + Duration::from_secs(5);
-        assert_eq!(typed(&mut keys, &mut manner, "quick ?\n", later), Asked::Mark(then, "quick ?".into()));
+        assert_eq!(typed(&mut keys, &mut manner, "quick ?\n", later), KeyCommand::Mark(then, "quick ?".into()));
         assert_eq!(manner.writing, None);
-        assert_eq!(typed(&mut keys, &mut manner, "m\n", later), Asked::Mark(later, "mark 2".into()));
+        assert_eq!(typed(&mut keys, &mut manner, "m\n", later), KeyCommand::Mark(later, "mark 2".into()));
         typed(&mut keys, &mut manner, "mx", then);
         keys.press(KeyCode::Esc.into(), &mut manner, &Pane::ALL, then);
         assert_eq!(manner.writing, None);
-        assert_eq!(typed(&mut keys, &mut manner, "q", then), Asked::Stop);
+        assert_eq!(typed(&mut keys, &mut manner, "q", then), KeyCommand::Stop);
     }
 
     #[test]
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn help_is_closed_by_any_key_and_nothing_else_happens() {
         let (mut keys, mut manner, now) = (Keys::default(), ScreenOptions::default(), Instant::now());
-        assert_eq!(typed(&mut keys, &mut manner, "?", now), Asked::Nothing);
+        assert_eq!(typed(&mut keys, &mut manner, "?", now), KeyCommand::Nothing);
         assert!(manner.help);
-        assert_eq!(typed(&mut keys, &mut manner, "q", now), Asked::Nothing);
+        assert_eq!(typed(&mut keys, &mut manner, "q", now), KeyCommand::Nothing);
         assert!(!manner.help);
     }
 }

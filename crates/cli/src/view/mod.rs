@@ -1,4 +1,4 @@
-//! An experiment on a terminal while it goes on: which view there is, and the one that takes the whole screen.
+//! Live views of an experiment on a terminal: the choice of view, and the full-screen view.
 
 pub mod canvas;
 mod keys;
@@ -16,10 +16,10 @@ use crate::narrator::Terminal;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
 
-/// How progress is shown.
+/// How to show progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum View {
-    /// The whole screen where a person sits before it, else lines.
+    /// The whole screen on an interactive terminal, otherwise lines.
     #[default]
     Auto,
     Lines,
@@ -39,7 +39,7 @@ impl FromStr for View {
     }
 }
 
-/// What a command says of its progress.
+/// The options about a command's progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     pub view: View,
@@ -49,7 +49,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Who shows a person what happens.
+    /// The observer that shows progress to the user.
     pub fn observer(self, stop: &Stop) -> Box<dyn Observer> {
         if !self.quiet && self.is_full() {
             match Screen::new(stop.clone(), has_colour(std::env::var_os("NO_COLOR").as_deref())) {
@@ -69,7 +69,7 @@ impl Progress {
                 false
             }
             View::Full => true,
-            // Machines that build have terminals, too, which nobody looks at before the end.
+            // Build servers have terminals, too, but nobody watches them.
             View::Auto => {
                 drawable
                     && stdio::out_is_terminal()
@@ -84,7 +84,7 @@ fn can_draw(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// By the convention of no-color.org.
+/// The convention of no-color.org.
 fn has_colour(no_color: Option<&OsStr>) -> bool {
     no_color.is_none_or(OsStr::is_empty)
 }

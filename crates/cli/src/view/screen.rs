@@ -1,8 +1,8 @@
-//! The whole screen, drawn by a thread of its own.
+//! The full-screen view, drawn by a thread of its own.
 //!
-//! The thread that tells of events only adds them up (some tens of microseconds a second of load); drawing goes on beside it, at
-//! most four times a second and only where something has changed. Between the two is a lock that is held while cells are
-//! painted in memory, never while the terminal is written: a slow line delays pictures, not measurements.
+//! The thread that reports events only adds them up, some tens of microseconds per second of load. The drawing thread draws
+//! at most four frames per second, and only after a change. It holds their common lock while it paints cells in memory, never
+//! while it writes to the terminal: a slow line delays frames, not measurements.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,36 +16,36 @@ use lastdrop_report::live::{LiveExperiment, ScreenOptions, draw};
 use ratatui::crossterm::event::KeyEvent;
 
 use super::canvas::{Canvas, Input, Keyboard};
-use super::keys::{Asked, Keys};
+use super::keys::{KeyCommand, Keys};
 use super::tty::{self, KeySignals, Stream};
 use crate::signals::Stop;
 use crate::stdio::{self, Occupant};
 
-/// Time between two pictures, at least.
+/// Minimum time between two frames.
 const FRAME: Duration = Duration::from_millis(250);
-/// How soon a key is heard.
+/// How long to wait for a key at a time.
 const HEARING: Duration = Duration::from_millis(50);
 
-/// What the observer and the thread that draws share.
+/// State that the observer and the drawing thread share.
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     live: Mutex<LiveExperiment>,
     remarks: Mutex<Vec<(Instant, String)>>,
-    /// Nothing is drawn any more.
+    /// The terminal has been given back.
     gone: AtomicBool,
 }
 
 /// The view as an observer.
 pub struct Screen {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
-type Drawn = Arc<Mutex<Option<Canvas>>>;
+type SharedCanvas = Arc<Mutex<Option<Canvas>>>;
 
-/// Who has the terminal.
-struct Taken {
-    shared: Arc<Shared>,
-    terminal: Drawn,
+/// Owns the terminal until stdout is written.
+struct TerminalOwner {
+    shared: Arc<SharedState>,
+    terminal: SharedCanvas,
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,14 +56,14 @@ impl Screen {
     /// Takes the terminal.
     ///
     /// # Errors
-    /// When it cannot be drawn on, or there can be no thread.
+    /// When it cannot be drawn on, or the system has no more threads.
     pub fn new(stop: Stop, colour: bool) -> io::Result<Screen> {
         let mut canvas = Canvas::take(Stream::Stderr, KeySignals::Signal)?;
         let keyboard = canvas.keyboard();
-        let shared = Arc::new(Shared::default());
-        let terminal: Drawn = Arc::new(Mutex::new(Some(canvas)));
-        stdio::occupy(Box::new(Taken { shared: Arc::clone(&shared), terminal: Arc::clone(&terminal) }));
-        let drawing = Drawing {
+        let shared = Arc::new(SharedState::default());
+        let terminal: SharedCanvas = Arc::new(Mutex::new(Some(canvas)));
+        stdio::occupy(Box::new(TerminalOwner { shared: Arc::clone(&shared), terminal: Arc::clone(&terminal) }));
+        let drawing = DrawingThread {
             shared: Arc::clone(&shared),
             terminal,
             stop,
@@ -98,30 +98,30 @@ impl Drop for Screen {
     }
 }
 
-impl Occupant for Taken {
+impl Occupant for TerminalOwner {
     fn leave(&self) {
         self.shared.gone.store(true, Ordering::Relaxed);
-        // Waits for a frame that is under way, and none comes after it.
+        // Waits for a frame in progress; none comes after it.
         drop(lock(&self.terminal).take());
     }
 }
 
-struct Drawing {
-    shared: Arc<Shared>,
-    terminal: Drawn,
+struct DrawingThread {
+    shared: Arc<SharedState>,
+    terminal: SharedCanvas,
     stop: Stop,
     manner: ScreenOptions,
     keyboard: Keyboard,
     keys: Keys,
-    /// The picture that is held.
+    /// The frozen view.
     held: Option<Box<LiveExperiment>>,
     began: Instant,
-    /// What was drawn last: the version of it, the second of the clock, and the size of the terminal.
+    /// The last frame: version of the data, second of the clock, size of the terminal.
     drawn: Option<(u64, u64, (u16, u16))>,
 }
 
-impl Drawing {
-    /// Until the terminal is given back. Where it cannot be drawn on any more there is nobody to tell.
+impl DrawingThread {
+    /// Draws until the terminal is given back, or cannot be drawn on any more.
     fn go_on(mut self) {
         let mut due = Instant::now();
         while !self.shared.gone.load(Ordering::Relaxed) {
@@ -132,7 +132,7 @@ impl Drawing {
                 }
             }
             match self.keyboard.next(HEARING) {
-                // A key is answered at once.
+                // Draw the effect of a key at once.
                 Ok(Input::Key(key)) => {
                     self.take(key);
                     (self.drawn, due) = (None, Instant::now());
@@ -164,21 +164,21 @@ impl Drawing {
         terminal.draw(paint)
     }
 
-    /// Takes a key.
+    /// Handles a key.
     fn take(&mut self, key: KeyEvent) {
         let panes = lock(&self.shared.live).panes();
         match self.keys.press(key, &mut self.manner, &panes, Instant::now()) {
-            Asked::Nothing => {}
-            Asked::Stop => self.stop.interrupt(),
-            Asked::Hold => {
+            KeyCommand::Nothing => {}
+            KeyCommand::Stop => self.stop.interrupt(),
+            KeyCommand::Hold => {
                 self.held = match self.held.take() {
                     Some(_) => None,
                     None => Some(Box::new(lock(&self.shared.live).clone())),
                 };
                 self.manner.paused = self.held.is_some();
             }
-            Asked::Mark(at, text) => lock(&self.shared.remarks).push((at, text)),
-            Asked::Redraw => {
+            KeyCommand::Mark(at, text) => lock(&self.shared.remarks).push((at, text)),
+            KeyCommand::Redraw => {
                 if let Some(terminal) = lock(&self.terminal).as_mut() {
                     let _ = terminal.redraw();
                 }

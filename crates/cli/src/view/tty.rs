@@ -1,7 +1,7 @@
-//! The terminal as a whole screen, and as it was before: also after a panic, and from within a signal's handler.
+//! Switches the terminal to a whole screen and restores it, also after a panic and from a signal handler.
 //!
-//! Of raw mode only what is needed is taken: keys come at once and are not shown. Ctrl-C stays a signal for all processes of
-//! the terminal, so that it does the same with a view as without one, also where the view itself hangs.
+//! A view needs only a part of raw mode: keys come at once and are not echoed. Ctrl-C stays a signal for all processes of
+//! the terminal, so it does the same with and without a view, even if the view hangs.
 
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
@@ -15,12 +15,12 @@ use signal_hook::low_level;
 
 use crate::stdio;
 
-/// Which of the two is drawn on.
+/// The stream that a view draws on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// For a view that is all that a command prints.
+    /// For a view that is the only output of a command.
     Stdout,
-    /// For a view beside a report.
+    /// For a view of a command that also prints a report.
     Stderr,
 }
 
@@ -33,7 +33,7 @@ impl Stream {
     }
 }
 
-/// What Ctrl-C is.
+/// The effect of Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySignals {
     /// A signal for all processes of the terminal.
@@ -44,13 +44,13 @@ pub enum KeySignals {
 
 /// Alternate screen, cursor off.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
-/// Colours off, cursor on, back to the normal screen: what leaving takes, for a place where nothing may allocate.
+/// Colours off, cursor on, back to the normal screen. A constant, because a signal handler may not allocate.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// It is ours, but given back while the process is stopped.
+/// The terminal is restored while the process is stopped; the view takes it again afterwards.
 static SUSPENDED: AtomicBool = AtomicBool::new(false);
-/// All of it has to be drawn again.
+/// The view has to draw all cells again.
 static TAKEN_AGAIN: AtomicBool = AtomicBool::new(false);
 static FD: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 static mut BEFORE: MaybeUninit<libc::termios> = MaybeUninit::uninit();
@@ -60,7 +60,7 @@ fn fd() -> RawFd {
     FD.load(Ordering::SeqCst)
 }
 
-/// May the terminal be taken? Not by a process in the background: the terminal would stop it.
+/// True if a view may take the terminal. A process in the background may not: the terminal would stop it.
 pub fn is_ours(stream: Stream) -> bool {
     is_terminal(stream.fd()) && is_in_foreground(stream.fd())
 }
@@ -78,32 +78,32 @@ fn is_in_foreground(fd: RawFd) -> bool {
 /// Columns and rows of the terminal that is taken.
 ///
 /// # Errors
-/// When it has gone.
+/// When it is gone.
 pub fn size() -> io::Result<(u16, u16)> {
-    // SAFETY: all zeros are a value of it, and the call writes nothing else.
+    // SAFETY: all zeros are a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
-    // SAFETY: it is as large as the call writes.
+    // SAFETY: the call writes one `winsize`.
     if unsafe { libc::ioctl(fd(), libc::TIOCGWINSZ, &raw mut size) } != 0 {
         return Err(gone(io::Error::last_os_error()));
     }
     Ok((size.ws_col, size.ws_row))
 }
 
-/// Notes that the terminal has gone.
+/// Records that the terminal is gone.
 fn gone(error: io::Error) -> io::Error {
     stdio::lose_terminal();
     error
 }
 
-/// Waits until there is input to read. Without a descriptor of keys there is none, and only the end of the terminal is seen.
+/// Waits for input. Without a descriptor for keys there is none, and the call only notices the end of the terminal.
 ///
 /// # Errors
-/// When the terminal has gone.
+/// When the terminal is gone.
 pub fn wait_for_input(keys: Option<RawFd>, wait: Duration) -> io::Result<bool> {
     let of_keys = libc::pollfd { fd: keys.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     let mut both = [of_keys, libc::pollfd { fd: fd(), events: 0, revents: 0 }];
     let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: two descriptors, as it is told.
+    // SAFETY: the array has two descriptors, as the call says.
     if unsafe { libc::poll(both.as_mut_ptr(), 2, wait_ms) } < 0 {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
@@ -114,17 +114,17 @@ pub fn wait_for_input(keys: Option<RawFd>, wait: Duration) -> io::Result<bool> {
     Ok(both[0].revents & libc::POLLIN != 0 && is_in_foreground(both[0].fd))
 }
 
-/// The terminal for the view.
+/// Writes to the terminal while a view has it.
 #[derive(Debug)]
 pub struct Tty;
 
 impl Write for Tty {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A frame that comes late does not go over what stands on the normal screen.
+        // Discard a late frame: it would overwrite the normal screen.
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(bytes.len());
         }
-        // SAFETY: the bytes are there for the time of the call.
+        // SAFETY: the bytes are valid during the call.
         let written = unsafe { libc::write(fd(), bytes.as_ptr().cast(), bytes.len()) };
         usize::try_from(written).map_err(|_| match io::Error::last_os_error() {
             error if stdio::is_hangup(&error) => gone(error),
@@ -140,12 +140,13 @@ impl Write for Tty {
 /// Takes the terminal.
 ///
 /// # Errors
-/// When it is none, or gone.
+/// When the stream is not a terminal, or the terminal is gone.
 pub fn take(stream: Stream, signals: KeySignals) -> io::Result<()> {
     static HOOKS: Once = Once::new();
     let fd = stream.fd();
     FD.store(fd, Ordering::SeqCst);
-    // SAFETY: `BEFORE` and `DURING` are written here, before `TAKEN` says that they may be read, and by one thread: there is one view.
+    // SAFETY: only this function writes `BEFORE` and `DURING`, in one thread because there is one view. They are read only after
+    // `TAKEN` is set.
     unsafe {
         let before = &raw mut BEFORE;
         if libc::tcgetattr(fd, (*before).as_mut_ptr()) != 0 {
@@ -156,7 +157,7 @@ pub fn take(stream: Stream, signals: KeySignals) -> io::Result<()> {
         if signals == KeySignals::Key {
             keys.c_lflag &= !libc::ISIG;
         }
-        // Ctrl-S would stop the view, Ctrl-Z and Ctrl-\ would leave the screen behind.
+        // Ctrl-S would stop the view; Ctrl-Z and Ctrl-\ would leave the terminal in whole-screen mode.
         keys.c_iflag &= !(libc::IXON | libc::ICRNL);
         (keys.c_cc[libc::VSUSP], keys.c_cc[libc::VQUIT]) = (0, 0);
         (keys.c_cc[libc::VMIN], keys.c_cc[libc::VTIME]) = (1, 0);
@@ -169,13 +170,13 @@ pub fn take(stream: Stream, signals: KeySignals) -> io::Result<()> {
             give_back();
             tell(what);
         }));
-        // Without them the view works as well; only whoever sends such a signal finds the screen left behind.
+        // The view also works without them, but such a signal would leave the terminal in whole-screen mode.
         let _ = give_back_on_signals();
     });
     enter()
 }
 
-/// The settings and the screen of the view.
+/// Switches to the settings and the screen of the view.
 fn enter() -> io::Result<()> {
     // SAFETY: `take` has written `DURING`; the calls are safe in handlers, and the bytes are constant.
     unsafe {
@@ -189,7 +190,7 @@ fn enter() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the terminal back as it was. Once, whoever calls it first; calls nothing that a handler of signals must not.
+/// Restores the terminal, at the first call only. Safe in a signal handler.
 pub fn give_back() {
     SUSPENDED.store(false, Ordering::SeqCst);
     leave();
@@ -200,7 +201,7 @@ fn leave() {
         return;
     }
     // SAFETY: write and tcsetattr are safe in handlers (POSIX.1-2017, 2.4.3), the bytes are constant, and `BEFORE` was
-    // written before `TAKEN` was set. Nothing is waited for: a terminal that takes no more would keep us from our end.
+    // written before `TAKEN` was set. TCSANOW does not wait: a terminal that blocks must not keep us from ending.
     unsafe {
         libc::write(fd(), LEAVE.as_ptr().cast(), LEAVE.len());
         let before = &raw const BEFORE;
@@ -208,17 +209,17 @@ fn leave() {
     }
 }
 
-/// Has the terminal been ours again since the last picture?
+/// True if the view got the terminal back since the last frame.
 pub fn is_to_be_drawn_again() -> bool {
     TAKEN_AGAIN.load(Ordering::SeqCst)
 }
 
-/// Has the terminal been ours again since the last time this was asked?
+/// True if the view got the terminal back since the last call.
 pub fn was_taken_again() -> bool {
     TAKEN_AGAIN.swap(false, Ordering::SeqCst)
 }
 
-/// Signals that end or stop the process do so after the terminal is as it was.
+/// Restores the terminal before a signal ends or stops the process.
 fn give_back_on_signals() -> io::Result<()> {
     // SAFETY: giving back and the default action are safe in handlers.
     unsafe {
@@ -236,7 +237,7 @@ fn give_back_on_signals() -> io::Result<()> {
             })?;
         }
         low_level::register(SIGCONT, || {
-            // In the background the terminal is another's; the next SIGCONT comes with the foreground.
+            // In the background the terminal belongs to others; coming to the foreground sends another SIGCONT.
             if is_in_foreground(fd()) && SUSPENDED.swap(false, Ordering::SeqCst) && enter().is_ok() {
                 TAKEN_AGAIN.store(true, Ordering::SeqCst);
             }
@@ -245,9 +246,9 @@ fn give_back_on_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Was a signal ignored when the process began? Then it stays so.
+/// True if this process ignores a signal, as it may from its start (nohup).
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: all zeros are a value of it; asking changes nothing.
+    // SAFETY: all zeros are a valid value, and a null pointer makes the call only read.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
@@ -264,24 +265,24 @@ mod tests {
 
     use super::*;
 
-    /// The process in which the panic happens has it.
+    /// Environment variable of the child process that panics.
     const PANICS: &str = "LASTDROP_TEST_PANICS";
 
-    /// A terminal: who reads it, and the end that a process has.
+    /// A pseudo-terminal: the end that reads it, and the end for a process.
     fn terminal() -> (File, File) {
         let (mut master, mut slave) = (-1, -1);
         let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: it writes two descriptors that nobody else has, and may be given nothing else.
+        // SAFETY: the call writes two new descriptors; its other arguments may be null.
         unsafe {
             assert_eq!(libc::openpty(&raw mut master, &raw mut slave, name, settings, size), 0);
             (File::from_raw_fd(master), File::from_raw_fd(slave))
         }
     }
 
-    /// What is set of a terminal: flags, then control characters.
+    /// The settings of a terminal: flags, then control characters.
     fn settings(of: &File) -> ([libc::tcflag_t; 4], [libc::cc_t; libc::NCCS]) {
         let mut is = MaybeUninit::<libc::termios>::uninit();
-        // SAFETY: read only where it was written.
+        // SAFETY: it is read only after the call has written it.
         let is = unsafe {
             assert_eq!(libc::tcgetattr(of.as_raw_fd(), is.as_mut_ptr()), 0);
             is.assume_init()

@@ -1,4 +1,4 @@
-//! The flags of ab, in the order of its own table, and what a command line of them asks for.
+//! The flags of ab, in the order of its own table.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use lastdrop_load::describe;
 use lastdrop_model::Url;
 use lastdrop_model::bounds::{BUFFER, DURATION, REQUESTS, TIMEOUT, USERS};
 
-use crate::personality::getopt::{Opt, Style, Takes, atoi, opt, parse};
+use crate::personality::getopt::{Argument, Opt, Style, atoi, opt, parse};
 use crate::personality::{Refusal, base64, host_and_port, path_of, refuse, whole};
 use crate::stdio::{note, out};
 
@@ -18,7 +18,7 @@ pub const BANNER: &str = "This is ApacheBench, Version 2.3 <$Revision$>\n\
 pub const HTML_BANNER: &str = "<p>\n This is ApacheBench, Version 2.3 <i>&lt;$Revision$&gt;</i><br>\n \
     Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/<br>\n \
     Licensed to The Apache Software Foundation, http://www.apache.org/<br>\n</p>\n<p>\n";
-/// What -t means for -n.
+/// The value that -t sets for -n.
 const REQUESTS_OF_A_TIME: i64 = 50_000;
 const MAX_CONCURRENCY: i64 = 200_000;
 
@@ -61,15 +61,15 @@ const TABLE: &[Opt] = &[
 ];
 
 const fn value(short: char) -> Opt {
-    opt(short, "", Takes::Value)
+    opt(short, "", Argument::Required)
 }
 
 const fn flag(short: char) -> Opt {
-    opt(short, "", Takes::Nothing)
+    opt(short, "", Argument::None)
 }
 
 #[derive(Debug, Default)]
-pub struct Order {
+pub struct AbOptions {
     pub requests: i64,
     pub concurrency: i64,
     pub limit_s: i64,
@@ -87,7 +87,7 @@ pub struct Order {
     /// The last one counts.
     pub cookie: Option<String>,
     pub headers: Vec<String>,
-    /// Logins for servers and proxies as they are sent, all of them.
+    /// Header lines with credentials for servers and proxies; all of them are sent.
     pub logins: Vec<String>,
     pub proxy: Option<(String, u16)>,
     pub no_percentiles: bool,
@@ -102,8 +102,8 @@ pub struct Order {
     pub url: String,
 }
 
-impl Order {
-    /// Is there progress on stderr, and after how many requests each?
+impl AbOptions {
+    /// The number of requests between two progress lines on stderr; None if there are no such lines.
     pub fn heartbeat(&self) -> Option<u64> {
         (!self.quiet && self.requests > 150).then(|| (self.requests as u64 / 10).max(100))
     }
@@ -114,9 +114,9 @@ pub fn usage<T>(why: &str) -> Result<T, Refusal> {
     refuse(22, format!("{why}{}", USAGE.trim_end()))
 }
 
-pub fn read(args: &[String]) -> Result<Order, Refusal> {
+pub fn read(args: &[String]) -> Result<AbOptions, Refusal> {
     let parsed = parse("ab", Style::Apr, TABLE, args);
-    let mut o = Order { requests: 1, concurrency: 1, timeout_s: 30, ..Order::default() };
+    let mut o = AbOptions { requests: 1, concurrency: 1, timeout_s: 30, ..AbOptions::default() };
     let wrong = |text: &str| refuse(1, format!("{text}\n"));
     let whole = |flag: &str, text: &str, bound| whole("ab", flag, text, bound);
     for (at, value) in parsed.options {
@@ -131,7 +131,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             'c' => o.concurrency = whole("-c", &value, USERS)?,
             't' => {
                 o.limit_s = whole("-t", &value, DURATION)?;
-                // So that -n after it counts, and before it does not.
+                // As in ab, a later -n overrides this, and an earlier one has no effect.
                 o.requests = REQUESTS_OF_A_TIME;
             }
             's' => o.timeout_s = whole("-s", &value, TIMEOUT)?,
@@ -200,7 +200,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             _ => {}
         }
     }
-    // An unknown option is told, and the words after it are taken for what they are.
+    // ab prints an error for an unknown option, and treats the words after it as arguments.
     for e in &parsed.errors {
         note!("{e}");
     }
@@ -215,7 +215,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
     Ok(o)
 }
 
-/// Host, port and path as ab reads them: a path is wanted.
+/// Host, port and path as ab reads them; None without a path.
 pub fn read_url(text: &str) -> Option<Url> {
     let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
         (Some(rest), _) => (true, rest),
@@ -223,7 +223,7 @@ pub fn read_url(text: &str) -> Option<Url> {
     };
     let (authority, path) = rest.split_at(rest.find('/')?);
     let url: Url = format!("{}://{authority}/", if tls { "https" } else { "http" }).parse().ok()?;
-    // What stands behind the host is sent as it is.
+    // ab sends the path unchanged.
     Some(url.with_path(path))
 }
 

@@ -1,22 +1,24 @@
 //! ApacheBench 2.3, as of Apache 2.4.
 
+mod counts;
 mod flags;
 mod plan;
 mod report;
-mod tally;
 
 use std::net::ToSocketAddrs;
 
 use lastdrop_model::{CaptureLevel, Exchange, Failure, Micros, RequestOutcome, printable};
 
+use self::counts::AbCounts;
 use self::flags::{read, read_url, usage};
 use self::plan::plan_of;
 use self::report::{Report, answer_log, start_line, unresolved};
-use self::tally::Tally;
-use super::{Manner, Refusal, carry_out, catch_signals, errno_of, failed, first_error, first_wire, refuse, remark};
+use super::{
+    Compatibility, Refusal, carry_out, catch_signals, errno_of, failed, first_error, first_wire, refuse, remark,
+};
 use crate::stdio::{note, out};
 
-/// 70007, APR's number of it, as an exit code.
+/// APR's error number 70007 as an exit code.
 const NO_ANSWER: u8 = 119;
 const EXPIRED: &str = "apr_pollset_poll: The timeout specified has expired (70007)";
 const RESET: &str = "Connection reset by peer";
@@ -25,10 +27,10 @@ fn recv_error(text: &str) -> String {
     format!("apr_socket_recv: {text} ({})", errno_of(text))
 }
 
-pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
+pub fn main(args: &[String], compatibility: Compatibility) -> Result<u8, Refusal> {
     let o = read(args)?;
     let Some(url) = read_url(&o.url) else {
-        // ab takes whatever stands before the path, or before a colon that it does not know, for a host.
+        // ab takes the text before the path, or before an unknown colon, for a host.
         let rest = o.url.strip_prefix("http://").or_else(|| o.url.strip_prefix("https://"));
         let host = match (rest, o.url.split_once("://")) {
             (Some(rest), _) if rest.contains('@') => {
@@ -61,7 +63,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         return refuse(NO_ANSWER, EXPIRED);
     }
     let stop = catch_signals()?;
-    let mut tally = Tally::default();
+    let mut counts = AbCounts::default();
     let mut gave_up = None;
     let half = plan.timeout.as_micros() as Micros / 2;
     let wish = if o.verbosity >= 2 { CaptureLevel::Answers } else { CaptureLevel::Exchanges };
@@ -73,44 +75,44 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             if let Some(raw) = e.raw.as_ref().filter(|raw| o.verbosity >= 2 && !raw.is_empty()) {
                 out(answer_log(raw, o.verbosity));
             }
-            // ab ends at the first of these, without a report.
+            // ab ends at the first such failure, without a report.
             match e.fate {
                 RequestOutcome::Failed(Failure::Connect | Failure::Reset) if !o.go_on => gave_up = Some(e.fate),
-                RequestOutcome::TimedOut if tally.last_end <= e.sent.unwrap_or(e.due) + half => gave_up = Some(e.fate),
+                RequestOutcome::TimedOut if counts.last_end <= e.sent.unwrap_or(e.due) + half => gave_up = Some(e.fate),
                 RequestOutcome::Failed(Failure::Reset) if o.verbosity >= 1 => note!("{}", recv_error(RESET)),
                 _ => {}
             }
             if gave_up.is_none() {
-                tally.take(e, &o);
+                counts.take(e, &o);
             }
         }
     };
-    let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("ab", e))?;
+    let finished = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("ab", e))?;
     if let Some(fate) = gave_up {
-        if tally.done > 0 {
-            out(format!("Total of {} requests completed\n", tally.done));
+        if counts.done > 0 {
+            out(format!("Total of {} requests completed\n", counts.done));
         }
         let text = match fate {
             RequestOutcome::TimedOut => return refuse(NO_ANSWER, EXPIRED),
             RequestOutcome::Failed(Failure::Reset) => RESET.to_string(),
-            _ => first_error(&carried.run).unwrap_or_else(|| "Connection refused".into()),
+            _ => first_error(&finished.run).unwrap_or_else(|| "Connection refused".into()),
         };
         return refuse(errno_of(&text), recv_error(&text));
     }
     if o.heartbeat().is_some() {
-        note!("Finished {} requests", tally.done);
-    } else if carried.signal.is_none() {
+        note!("Finished {} requests", counts.done);
+    } else if finished.signal.is_none() {
         out("..done\n");
     }
-    let report = Report { o: &o, url: &url, tally: &tally, carried: &carried, manner };
+    let report = Report { o: &o, url: &url, counts: &counts, finished: &finished, compatibility };
     out(if o.html { report.html() } else { report.text() });
     if !o.html {
         report.files()?;
     }
     remark(
-        manner,
-        &carried.run,
+        compatibility,
+        &finished.run,
         "a closed loop: while the server stalls nobody else asks, so these times leave out those who would have come",
     );
-    Ok(u8::from(carried.signal.is_some()))
+    Ok(u8::from(finished.signal.is_some()))
 }

@@ -1,4 +1,4 @@
-//! What ab sends, as a plan.
+//! The plan of ab's requests.
 
 use std::net::ToSocketAddrs;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use lastdrop_model::plan::{GiveUpRule, Proxy};
 use lastdrop_model::request::{Body, RequestSpec};
 use lastdrop_model::{Failure, KeepAlive, Load, Plan, Url};
 
-use super::flags::Order;
+use super::flags::AbOptions;
 use super::report::unresolved;
 use crate::personality::{Refusal, refuse};
 
-/// What is sent, in the order in which ab writes it.
-pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
+/// The plan, with header lines in the order in which ab writes them.
+pub fn plan_of(o: &AbOptions, url: &Url) -> Result<Plan, Refusal> {
     let mut spec = RequestSpec::get(url.clone());
     spec.literal = true;
     spec.method = o.method.clone().unwrap_or_else(|| "GET".into());
@@ -34,7 +34,7 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
         add(&format!("Content-type: {}", o.content_type.as_deref().unwrap_or("text/plain")));
         spec.body = Body::File(file.clone());
     }
-    // The user's, as they are written; one that begins like one of these stands for it.
+    // The user's headers, unchanged; one with the name of a default header replaces it.
     o.headers.iter().for_each(|line| add(line));
     let given =
         |name: &str| o.headers.iter().any(|l| l.get(..name.len()).is_some_and(|l| l.eq_ignore_ascii_case(name)));
@@ -50,7 +50,7 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
     plan.requests = vec![spec];
     plan.http.http10 = true;
     plan.keepalive = if o.keep_alive { KeepAlive::On } else { KeepAlive::Off };
-    // Below 0 poll(2) waits for good.
+    // poll(2) waits forever with a negative timeout.
     let timeout_s = if o.timeout_s < 0 { TIMEOUT.most } else { o.timeout_s.max(1) as f64 };
     plan.timeout = Duration::from_secs_f64(timeout_s);
     plan.abandon.run = Some(GiveUpRule {
@@ -59,7 +59,7 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
         silence: true,
         ..GiveUpRule::default()
     });
-    // What is in flight when the time is up is let go of, as ab does.
+    // ab abandons requests that are in flight at the end.
     plan.drain = Duration::ZERO;
     let phase = &mut plan.phases[0];
     phase.load = Load::closed(o.concurrency.max(1) as u32);

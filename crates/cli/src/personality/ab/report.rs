@@ -1,4 +1,4 @@
-//! What ab prints: its report as text or HTML, its files, and the lines around them.
+//! The output of ab: its report as text or HTML, its files, and the lines around them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,20 +8,20 @@ use lastdrop_load::{TlsFacts, describe};
 use lastdrop_model::{Micros, Url, printable, secrets};
 use lastdrop_wire::Certificate;
 
-use super::flags::{BANNER, HTML_BANNER, Order};
-use super::tally::Tally;
-use crate::personality::{Carried, Manner, Refusal, c_time, refuse};
+use super::counts::AbCounts;
+use super::flags::{AbOptions, BANNER, HTML_BANNER};
+use crate::personality::{Compatibility, FinishedRun, Refusal, c_time, refuse};
 use crate::stdio::out;
 
 const PERCENTILES: [u64; 9] = [50, 66, 75, 80, 90, 95, 98, 99, 100];
 
-pub fn unresolved<T>(o: &Order, shown: &str, host: &str) -> Result<T, Refusal> {
+pub fn unresolved<T>(o: &AbOptions, shown: &str, host: &str) -> Result<T, Refusal> {
     // APR's name for EAI_NONAME.
     out(start_line(o, shown, None));
     refuse(50, format!("apr_sockaddr_info_get() for {host}: Name or service not known (670002)"))
 }
 
-pub fn start_line(o: &Order, host: &str, proxy: Option<&(String, u16)>) -> String {
+pub fn start_line(o: &AbOptions, host: &str, proxy: Option<&(String, u16)>) -> String {
     if o.html {
         return HTML_BANNER.into();
     }
@@ -31,7 +31,7 @@ pub fn start_line(o: &Order, host: &str, proxy: Option<&(String, u16)>) -> Strin
 }
 
 pub fn answer_log(raw: &[u8], verbosity: i64) -> String {
-    // Also of an answer that was cut off; of what has none nothing is said.
+    // A response that was cut off may still have a status; without one ab says nothing about it.
     let status = std::str::from_utf8(raw.get(9..12).unwrap_or_default()).ok().and_then(|text| text.parse::<u16>().ok());
     let mut text = format!("LOG: header received:\n{}\n", printable::lossless(raw));
     let Some(status) = status else { return text };
@@ -53,7 +53,7 @@ fn line(out: &mut String, label: &str, value: String) {
     let _ = writeln!(out, "{label:<24}{value}");
 }
 
-/// A row of the table of -w; `tr` and `td` are what the user wants in those elements.
+/// A row of the table of -w; `tr` and `td` are the attributes that the user gave for those elements.
 fn row(out: &mut String, [tr, td]: &[&str; 2], label: &str, value: String) {
     let _ = writeln!(
         out,
@@ -63,11 +63,11 @@ fn row(out: &mut String, [tr, td]: &[&str; 2], label: &str, value: String) {
 }
 
 pub struct Report<'a> {
-    pub o: &'a Order,
+    pub o: &'a AbOptions,
     pub url: &'a Url,
-    pub tally: &'a Tally,
-    pub carried: &'a Carried,
-    pub manner: Manner,
+    pub counts: &'a AbCounts,
+    pub finished: &'a FinishedRun,
+    pub compatibility: Compatibility,
 }
 
 /// The four rows of the table of times.
@@ -80,32 +80,32 @@ const ROWS: [(&str, &str); 4] = [
 
 impl Report<'_> {
     fn seconds(&self) -> f64 {
-        self.carried.run.phases[0].duration_s
+        self.finished.run.phases[0].duration_s
     }
 
     fn software(&self) -> String {
-        let first = self.carried.first_answer.as_ref();
+        let first = self.finished.first_answer.as_ref();
         let server = first.and_then(|f| f.server.clone()).unwrap_or_default();
-        // ab takes the field up to the first control character or blank line.
+        // ab reads the field up to the first control character or blank line.
         server.split(|c: char| (c as u32) < 32).next().unwrap_or_default().to_string()
     }
 
     fn tls(&self) -> Option<&TlsFacts> {
-        self.carried.first_answer.as_ref()?.tls.as_ref()
+        self.finished.first_answer.as_ref()?.tls.as_ref()
     }
 
     fn length(&self) -> String {
-        if self.o.any_length { "Variable".into() } else { format!("{} bytes", self.tally.length.unwrap_or(0)) }
+        if self.o.any_length { "Variable".into() } else { format!("{} bytes", self.counts.length.unwrap_or(0)) }
     }
 
-    /// Rates: requests a second, and kilobytes received, sent, and both.
+    /// Rates per second: requests, and kilobytes received, sent, and both.
     fn rates(&self) -> (f64, [f64; 3]) {
-        let (t, s) = (self.tally, self.seconds().max(1e-9));
+        let (t, s) = (self.counts, self.seconds().max(1e-9));
         (t.done as f64 / s, [t.read, t.sent, t.read + t.sent].map(|b| b as f64 / 1024.0 / s))
     }
 
     pub fn text(&self) -> String {
-        let (o, t, s) = (self.o, self.tally, self.seconds());
+        let (o, t, s) = (self.o, self.counts, self.seconds());
         let mut out = String::from("\n\n");
         line(&mut out, "Server Software:", self.software());
         line(&mut out, "Server Hostname:", self.url.host.clone());
@@ -162,24 +162,24 @@ impl Report<'_> {
     }
 
     fn kinds(&self) -> [&Samples; 4] {
-        let t = self.tally;
+        let t = self.counts;
         [&t.connect, &t.processing, &t.waiting, &t.total]
     }
 
-    /// ab's median is half a rank too high where the number of requests is odd, and the upper of two where it is even.
+    /// The median. The original's is half a rank too high for an odd number of requests, and the upper of two for an even one.
     fn median(&self, s: &Samples) -> f64 {
         let n = s.count();
-        match self.manner.like_the_original {
+        match self.compatibility.like_the_original {
             false => s.median(),
             true if n > 1 && n % 2 == 1 => ((s.at_rank(n / 2) + s.at_rank(n / 2 + 1)) / 2) as f64,
             true => s.at_rank(n / 2) as f64,
         }
     }
 
-    /// The rank, from 0, of the sample that so many per cent of all do not exceed. ab takes the one above it where that is
-    /// exactly so many.
+    /// The rank, from 0, of a percentile. The original takes the next higher rank if the percentage is a whole number of
+    /// samples.
     fn rank(&self, n: u64, percent: u64) -> u64 {
-        if self.manner.like_the_original { n * percent / 100 } else { (n * percent).div_ceil(100).max(1) - 1 }
+        if self.compatibility.like_the_original { n * percent / 100 } else { (n * percent).div_ceil(100).max(1) - 1 }
     }
 
     fn times(&self) -> String {
@@ -203,8 +203,8 @@ impl Report<'_> {
                 );
             }
             for ((_, what), s) in ROWS.iter().zip(self.kinds()) {
-                // ab compares what it has rounded to whole milliseconds.
-                let apart = if self.manner.like_the_original {
+                // ab compares numbers that it has rounded to whole milliseconds.
+                let apart = if self.compatibility.like_the_original {
                     (ms(s.mean()) - ms(self.median(s))).abs() as f64 * 1000.0
                 } else {
                     (s.mean() - self.median(s)).abs()
@@ -224,11 +224,11 @@ impl Report<'_> {
                 }
             }
         }
-        let n = self.tally.done;
+        let n = self.counts.done;
         if !self.o.no_percentiles && n > 1 {
             out.push_str("\nPercentage of the requests served within a certain time (ms)\n");
             for p in PERCENTILES {
-                let total = &self.tally.total;
+                let total = &self.counts.total;
                 let _ = match p {
                     100 => writeln!(out, " 100%  {:5} (longest request)", ms(total.max() as f64)),
                     _ => writeln!(out, "  {p}%  {:5}", ms(total.at_rank(self.rank(n, p)) as f64)),
@@ -239,7 +239,7 @@ impl Report<'_> {
     }
 
     pub fn html(&self) -> String {
-        let (o, t, s) = (self.o, self.tally, self.seconds());
+        let (o, t, s) = (self.o, self.counts, self.seconds());
         let [table, tr, td] = &o.attributes;
         let td = if td.is_empty() { "bgcolor=white" } else { td };
         let mut out = format!("\n\n<table {table}>\n");
@@ -304,7 +304,7 @@ impl Report<'_> {
 
     /// -g and -e.
     pub fn files(&self) -> Result<(), Refusal> {
-        let t = self.tally;
+        let t = self.counts;
         let write = |file: &str, what: &str, text: String| {
             fs::write(file, text).or_else(|e| refuse(1, format!("Cannot open {what} output file: {}", describe(&e))))
         };
@@ -354,18 +354,18 @@ fn protocol(tls: &TlsFacts) -> String {
         Some(rest) => format!("TLS_{rest}"),
         None => tls.cipher.trim_start_matches("TLS_").replace("_WITH_", "_").replace("AES_", "AES").replace('_', "-"),
     };
-    // OpenSSL leaves the hash of this one away.
+    // OpenSSL omits the hash of this suite.
     let suite =
         if suite.starts_with("ECDHE") { suite.replace("CHACHA20-POLY1305-SHA256", "CHACHA20-POLY1305") } else { suite };
     format!("{},{suite},{},{bits}", tls.version.replace('_', "."), key_bits(&tls.certificate))
 }
 
-/// Bits of the public key of a certificate: an RSA modulus or the field of a curve.
+/// Bits of a certificate's public key: the RSA modulus, or the field of the curve.
 fn key_bits(der: &[u8]) -> usize {
     Certificate::read(der).map_or(0, |certificate| certificate.key.bits())
 }
 
-/// The key of the exchange as OpenSSL names it.
+/// OpenSSL's name for the ephemeral key.
 fn temp_key(group: &str) -> Option<String> {
     Some(match group {
         "X25519" | "X25519MLKEM768" => "X25519 253 bits".into(),

@@ -1,4 +1,4 @@
-//! The flags of http_load, which may be shortened, and what a command line of them asks for.
+//! The flags of http_load, which may be shortened.
 
 use lastdrop_model::bounds::{BANDWIDTH, DURATION, RATE, REQUESTS, TIMEOUT, USERS};
 
@@ -8,10 +8,10 @@ const USAGE: &str = "usage:  http_load [-checksum] [-throttle] [-proxy host:port
     [-cipher str]\n            ( -parallel N | -rate N [-jitter] )\n            ( -fetches N | -seconds N )\n            \
     url_file\nOne start specifier, either -parallel or -rate, is required.\n\
     One end specifier, either -fetches or -seconds, is required.";
-/// Bytes a second of a modem of 33.6 kbit/s.
+/// Bytes per second of a 33.6 kbit/s modem.
 const MODEM: u64 = 3360;
 
-/// Options in the order in which a beginning of them is recognised: `-p` is -parallel, `-s` -seconds, `-t` -throttle.
+/// Options in the order in which abbreviations are matched: `-p` is -parallel, `-s` -seconds, `-t` -throttle.
 const OPTIONS: &[(&str, bool)] = &[
     ("-checksum", false),
     ("-throttle", false),
@@ -29,7 +29,7 @@ const OPTIONS: &[(&str, bool)] = &[
 ];
 
 #[derive(Debug, Default)]
-pub struct Order {
+pub struct HttpLoadOptions {
     pub checksum: bool,
     pub throttle: Option<u64>,
     pub verbose: bool,
@@ -48,8 +48,8 @@ fn usage<T>() -> Result<T, Refusal> {
     refuse(1, USAGE)
 }
 
-pub fn read(args: &[String]) -> Result<Order, Refusal> {
-    let mut o = Order { timeout_s: 60, ..Order::default() };
+pub fn read(args: &[String]) -> Result<HttpLoadOptions, Refusal> {
+    let mut o = HttpLoadOptions { timeout_s: 60, ..HttpLoadOptions::default() };
     let mut rest = args.iter().peekable();
     while let Some(word) = rest.next_if(|w| w.starts_with('-') && w.len() > 1) {
         let Some((name, takes)) = OPTIONS.iter().find(|(name, _)| name.starts_with(word.as_str())) else {

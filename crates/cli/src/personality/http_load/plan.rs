@@ -1,4 +1,4 @@
-//! What http_load sends, as a plan.
+//! The plan of http_load's requests.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use lastdrop_model::plan::Proxy;
 use lastdrop_model::request::Pick;
 use lastdrop_model::{Arrival, KeepAlive, Load, Plan, url_file};
 
-use super::flags::Order;
+use super::flags::HttpLoadOptions;
 use crate::personality::{Refusal, refuse, seed};
 
 const MOST_CONNECTIONS: u32 = 10_000;
@@ -18,7 +18,7 @@ fn no_file<T>(file: &str, e: &std::io::Error) -> Result<T, Refusal> {
     refuse(1, format!("{file}: {}", describe(e)))
 }
 
-pub fn plan_of(o: &Order) -> Result<Plan, Refusal> {
+pub fn plan_of(o: &HttpLoadOptions) -> Result<Plan, Refusal> {
     let text = files::read_text(Path::new(&o.file)).or_else(|e| no_file(&o.file, &e))?;
     let mut specs = url_file::parse(&text, Path::new("."), |_| None)
         .or_else(|e| refuse(1, format!("http_load: {}: {e}", o.file)))?;
@@ -36,7 +36,7 @@ pub fn plan_of(o: &Order) -> Result<Plan, Refusal> {
     plan.pick = Pick::Weighted;
     plan.keepalive = KeepAlive::Off;
     plan.timeout = Duration::from_secs(o.timeout_s);
-    // What is in flight at the end is waited for; with -seconds it is let go of.
+    // http_load waits for requests in flight at the end; with -seconds it abandons them.
     plan.drain = if o.seconds.is_some() { Duration::ZERO } else { plan.timeout };
     plan.tls.insecure = true;
     plan.network.bandwidth_bytes = o.throttle;

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::flags::Order;
-use super::tally::Tally;
+use super::counts::HttpLoadCounts;
+use super::flags::HttpLoadOptions;
 use crate::personality::number::g;
 
-pub fn report(o: &Order, t: &Tally, seconds: f64, peak: u64) -> String {
+pub fn report(o: &HttpLoadOptions, t: &HttpLoadCounts, seconds: f64, peak: u64) -> String {
     let mut out =
         format!("{} fetches, {peak} max parallel, {} bytes, in {} seconds\n", t.fetches, g(t.bytes as f64), g(seconds));
     if t.fetches > 0 {

@@ -1,10 +1,10 @@
-//! The flags of httperf, and what a command line of them asks for.
+//! The flags of httperf.
 
 use lastdrop_model::Arrival;
 use lastdrop_model::bounds::{BUFFER, Bound, CONNECTIONS, PAUSE, RATE, REQUESTS};
 
 use super::parameters::Parameters;
-use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
+use crate::personality::getopt::{Argument, Opt, Style, opt, parse};
 use crate::personality::number::g;
 use crate::personality::{Refusal, beyond, refuse};
 use crate::stdio::out;
@@ -12,58 +12,58 @@ use crate::stdio::out;
 const USAGE: &str = include_str!("usage.txt");
 
 const TABLE: &[Opt] = &[
-    opt('h', "help", Takes::Nothing),
-    opt('V', "version", Takes::Nothing),
-    opt('v', "verbose", Takes::Nothing),
-    opt('d', "debug", Takes::Value),
-    opt('\0', "add-header", Takes::Value),
-    opt('\0', "burst-length", Takes::Value),
-    opt('\0', "client", Takes::Value),
-    opt('\0', "close-with-reset", Takes::Nothing),
-    opt('\0', "failure-status", Takes::Value),
-    opt('\0', "hog", Takes::Nothing),
-    opt('\0', "http-version", Takes::Value),
-    opt('\0', "max-connections", Takes::Value),
-    opt('\0', "max-piped-calls", Takes::Value),
-    opt('\0', "method", Takes::Value),
-    opt('\0', "no-host-hdr", Takes::Nothing),
-    opt('\0', "num-calls", Takes::Value),
-    opt('\0', "num-conns", Takes::Value),
-    opt('\0', "period", Takes::Value),
-    opt('\0', "port", Takes::Value),
-    opt('\0', "print-reply", Takes::Perhaps),
-    opt('\0', "print-request", Takes::Perhaps),
-    opt('\0', "rate", Takes::Value),
-    opt('\0', "recv-buffer", Takes::Value),
-    opt('\0', "retry-on-failure", Takes::Nothing),
-    opt('\0', "send-buffer", Takes::Value),
-    opt('\0', "server", Takes::Value),
-    opt('\0', "server-name", Takes::Value),
-    opt('\0', "session-cookies", Takes::Nothing),
-    opt('\0', "ssl", Takes::Nothing),
-    opt('\0', "ssl-ciphers", Takes::Value),
-    opt('\0', "ssl-no-reuse", Takes::Nothing),
-    opt('\0', "think-timeout", Takes::Value),
-    opt('\0', "timeout", Takes::Value),
-    opt('\0', "uri", Takes::Value),
-    opt('\0', "wlog", Takes::Value),
-    opt('\0', "wsess", Takes::Value),
-    opt('\0', "wsesslog", Takes::Value),
-    opt('\0', "wset", Takes::Value),
+    opt('h', "help", Argument::None),
+    opt('V', "version", Argument::None),
+    opt('v', "verbose", Argument::None),
+    opt('d', "debug", Argument::Required),
+    opt('\0', "add-header", Argument::Required),
+    opt('\0', "burst-length", Argument::Required),
+    opt('\0', "client", Argument::Required),
+    opt('\0', "close-with-reset", Argument::None),
+    opt('\0', "failure-status", Argument::Required),
+    opt('\0', "hog", Argument::None),
+    opt('\0', "http-version", Argument::Required),
+    opt('\0', "max-connections", Argument::Required),
+    opt('\0', "max-piped-calls", Argument::Required),
+    opt('\0', "method", Argument::Required),
+    opt('\0', "no-host-hdr", Argument::None),
+    opt('\0', "num-calls", Argument::Required),
+    opt('\0', "num-conns", Argument::Required),
+    opt('\0', "period", Argument::Required),
+    opt('\0', "port", Argument::Required),
+    opt('\0', "print-reply", Argument::Optional),
+    opt('\0', "print-request", Argument::Optional),
+    opt('\0', "rate", Argument::Required),
+    opt('\0', "recv-buffer", Argument::Required),
+    opt('\0', "retry-on-failure", Argument::None),
+    opt('\0', "send-buffer", Argument::Required),
+    opt('\0', "server", Argument::Required),
+    opt('\0', "server-name", Argument::Required),
+    opt('\0', "session-cookies", Argument::None),
+    opt('\0', "ssl", Argument::None),
+    opt('\0', "ssl-ciphers", Argument::Required),
+    opt('\0', "ssl-no-reuse", Argument::None),
+    opt('\0', "think-timeout", Argument::Required),
+    opt('\0', "timeout", Argument::Required),
+    opt('\0', "uri", Argument::Required),
+    opt('\0', "wlog", Argument::Required),
+    opt('\0', "wsess", Argument::Required),
+    opt('\0', "wsesslog", Argument::Required),
+    opt('\0', "wset", Argument::Required),
 ];
 
 /// When connections begin.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Begin {
+pub enum ConnectionSchedule {
     /// One after the other.
     InTurn,
-    /// So many a second, and how they are spread.
+    /// Connections per second, and their distribution.
     Rate(f64, Arrival),
 }
 
 #[derive(Debug, Clone)]
-pub enum Work {
-    /// Connections of so many calls each.
+pub enum Workload {
+    /// Connections with --num-calls calls each.
     Plain,
     /// Sessions, calls in each, seconds of thinking between bursts.
     Sessions(u64, u64, f64),
@@ -71,17 +71,17 @@ pub enum Work {
     SessionLog(u64, f64, String),
 }
 
-/// Where the paths of calls come from, but for --wsesslog.
+/// Source of the calls' paths, except with --wsesslog.
 #[derive(Debug, Clone)]
-pub enum Uris {
-    /// Start again at the end of the file?
+pub enum UriSource {
+    /// Whether to start again at the end of the file, and the file.
     List(bool, String),
-    /// Files, rate of moving on.
+    /// Number of files, and the miss rate.
     Set(u64, f64),
 }
 
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct HttperfOptions {
     pub verbose: u32,
     pub hog: bool,
     pub headers: String,
@@ -94,9 +94,9 @@ pub struct Order {
     pub num_calls: u64,
     pub num_conns: u64,
     pub max_connections: Option<u32>,
-    pub begin: Begin,
+    pub begin: ConnectionSchedule,
     pub rate: f64,
-    /// A period that is no fixed one, as it is shown.
+    /// A random period, as it is shown.
     pub period: Option<String>,
     pub port: Option<u16>,
     pub print_reply: Option<String>,
@@ -111,9 +111,9 @@ pub struct Order {
     pub think_timeout: f64,
     pub timeout: f64,
     pub uri: String,
-    pub work: Work,
-    pub uris: Option<Uris>,
-    /// What --wset said, which is shown even where another flag goes before it.
+    pub work: Workload,
+    pub uris: Option<UriSource>,
+    /// The value of --wset, which is shown even if another flag overrides it.
     pub set: Option<(u64, f64)>,
     pub failure_status: Option<u64>,
 }
@@ -126,21 +126,21 @@ fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Refusal> {
     text.trim().parse().or_else(|_| usage(&format!("illegal {what} {text}")))
 }
 
-/// The same, unless it is beyond what a run can do.
+/// Like [`number`], but refuses a number above the bound.
 fn bounded<T: std::str::FromStr>(flag: &str, text: &str, what: &str, bound: &'static Bound) -> Result<T, Refusal> {
     beyond("httperf", flag, text, bound)?;
     number(text, what)
 }
 
-/// Seconds; none where it is less than 0, as the original has it.
+/// Seconds; 0 for a negative number, as in the original.
 pub fn seconds(flag: &str, text: &str, what: &str) -> Result<f64, Refusal> {
     bounded::<f64>(flag, text, what, PAUSE).map(|s| s.max(0.0))
 }
 
-/// A rate; of a mean time of 0 there is none.
-fn begin(text: &str, rate: f64, arrival: Arrival) -> Result<Begin, Refusal> {
+/// A schedule with a valid rate.
+fn begin(text: &str, rate: f64, arrival: Arrival) -> Result<ConnectionSchedule, Refusal> {
     match RATE.check(rate) {
-        Ok(()) => Ok(Begin::Rate(rate, arrival)),
+        Ok(()) => Ok(ConnectionSchedule::Rate(rate, arrival)),
         Err(e) => refuse(2, format!("httperf: {text}: {e}")),
     }
 }
@@ -157,7 +157,7 @@ fn version(text: &str) -> Result<(u32, u32), Refusal> {
     parts.map_or_else(|| usage(&format!("illegal version number {text}")), Ok)
 }
 
-/// Which of how many clients.
+/// The id of a client, and the number of clients: `ID/N`.
 fn client(text: &str) -> Result<(u64, u64), Refusal> {
     let end = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (id, rest) = text.split_at(end(text));
@@ -177,7 +177,7 @@ fn above_0(n: u64, text: &str, what: &str) -> Result<u64, Refusal> {
 }
 
 /// `d1`, `e0.5`, `u1,2`, or a number: seconds between connections.
-fn period(text: &str) -> Result<(Begin, f64, Option<String>), Refusal> {
+fn period(text: &str) -> Result<(ConnectionSchedule, f64, Option<String>), Refusal> {
     let (kind, rest) = match text.chars().next() {
         Some(c) if c.is_ascii_alphabetic() => (c, &text[1..]),
         _ => ('d', text),
@@ -190,7 +190,7 @@ fn period(text: &str) -> Result<(Begin, f64, Option<String>), Refusal> {
             let shown = (kind == 'e').then(|| format!("e{}", g(seconds)));
             match seconds > 0.0 {
                 true => Ok((begin(&format!("--period {text}"), 1.0 / seconds, arrival)?, 1.0 / seconds, shown)),
-                false => Ok((Begin::InTurn, 0.0, None)),
+                false => Ok((ConnectionSchedule::InTurn, 0.0, None)),
             }
         }
         'u' => {
@@ -215,18 +215,18 @@ fn period(text: &str) -> Result<(Begin, f64, Option<String>), Refusal> {
                 let shown = format!("u{},{}", g(low), g(high));
                 Ok((begin(&format!("--period {text}"), 1.0 / mean, jitter)?, 1.0 / mean, Some(shown)))
             } else {
-                Ok((Begin::InTurn, 0.0, None))
+                Ok((ConnectionSchedule::InTurn, 0.0, None))
             }
         }
         other => usage(&format!("illegal interarrival distribution '{other}' in {text}")),
     }
 }
 
-pub fn read(args: &[String]) -> Result<Order, Refusal> {
+pub fn read(args: &[String]) -> Result<HttperfOptions, Refusal> {
     let parsed = parse("httperf", Style::LongOnly, TABLE, args);
-    // It stops at the first mistake, of whichever kind.
+    // httperf stops at the first mistake of either kind.
     let mistake = parsed.errors.into_iter().zip(parsed.errors_at).next();
-    let mut o = Order {
+    let mut o = HttperfOptions {
         verbose: 0,
         hog: false,
         headers: String::new(),
@@ -238,7 +238,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         num_calls: 1,
         num_conns: 1,
         max_connections: None,
-        begin: Begin::InTurn,
+        begin: ConnectionSchedule::InTurn,
         rate: 0.0,
         period: None,
         port: None,
@@ -254,7 +254,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         think_timeout: 0.0,
         timeout: 0.0,
         uri: "/".into(),
-        work: Work::Plain,
+        work: Workload::Plain,
         uris: None,
         set: None,
         failure_status: None,
@@ -297,7 +297,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             "print-request" => o.print_request = Some(printed(&value)),
             "rate" => {
                 o.rate = number(&value, "request rate")?;
-                (o.begin, o.period) = (Begin::InTurn, None);
+                (o.begin, o.period) = (ConnectionSchedule::InTurn, None);
                 if o.rate > 0.0 || o.rate.is_nan() {
                     o.begin = begin(&format!("--rate {value}"), o.rate, Arrival::Uniform)?;
                 }
@@ -313,9 +313,9 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             "timeout" => o.timeout = seconds("--timeout", &value, "connect timeout")?,
             "uri" => o.uri = value,
             "wlog" => {
-                // The original takes what is behind the second character.
+                // The original skips the first two characters.
                 let file = value.char_indices().nth(2).map_or("", |(at, _)| &value[at..]);
-                o.uris = Some(Uris::List(value.starts_with(['y', 'Y']), file.to_string()));
+                o.uris = Some(UriSource::List(value.starts_with(['y', 'Y']), file.to_string()));
             }
             "wsess" => {
                 let mut p = Parameters::new("--wsess", &value);
@@ -325,7 +325,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 p.comma("user think time (3rd param)")?;
                 let think = p.real("user think time (3rd param)", PAUSE, None)?;
                 p.end()?;
-                o.work = Work::Sessions(sessions, calls, think);
+                o.work = Workload::Sessions(sessions, calls, think);
             }
             "wsesslog" => {
                 let mut p = Parameters::new("--wsesslog", &value);
@@ -333,7 +333,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 p.comma("user think time (2nd param)")?;
                 let think = p.real("user think time (2nd param)", PAUSE, None)?;
                 p.comma("session filename (3rd param)")?;
-                o.work = Work::SessionLog(sessions, think, p.word());
+                o.work = Workload::SessionLog(sessions, think, p.word());
                 p.end()?;
             }
             "wset" => {
@@ -342,7 +342,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 p.comma("target miss rate (2nd parameter)")?;
                 let miss = p.real("target miss rate (2nd parameter)", REQUESTS, Some(1.0))?;
                 p.end()?;
-                o.uris = Some(Uris::Set(files, miss));
+                o.uris = Some(UriSource::Set(files, miss));
                 o.set = Some((files, miss));
             }
             "debug" => {
@@ -361,7 +361,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
     Ok(o)
 }
 
-/// What of a request or an answer is printed.
+/// The part of a request or a response to print.
 fn printed(what: &str) -> String {
     match what.chars().next().map(|c| c.to_ascii_lowercase()) {
         Some('h') => "header",
@@ -371,6 +371,6 @@ fn printed(what: &str) -> String {
     .into()
 }
 
-pub fn port(o: &Order) -> u16 {
+pub fn port(o: &HttperfOptions) -> u16 {
     o.port.unwrap_or(if o.ssl { 443 } else { 80 })
 }

@@ -1,26 +1,26 @@
 //! httperf 0.9.0.
 
+mod counts;
 mod flags;
 mod parameters;
 mod plan;
 mod report;
-mod tally;
 
 use std::net::ToSocketAddrs;
 
 use lastdrop_model::{CaptureLevel, Exchange, RequestOutcome, Url};
 
-use self::flags::{Begin, Work, port, read};
+use self::counts::HttperfCounts;
+use self::flags::{ConnectionSchedule, Workload, port, read};
 use self::plan::plan_of;
 use self::report::{begun_head, echo, marked, report};
-use self::tally::Tally;
-use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
+use super::{Compatibility, Refusal, carry_out, catch_signals, failed, refuse, remark};
 use crate::stdio::{note, out};
 
-/// Connections that a session may have at once.
+/// Limit of a session's simultaneous connections.
 const MOST_OF_A_SESSION: u32 = 4;
 
-pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
+pub fn main(args: &[String], compatibility: Compatibility) -> Result<u8, Refusal> {
     let o = read(args)?;
     out(echo(&o));
     let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
@@ -37,15 +37,15 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         let (major, minor) = o.http_version;
         return refuse(1, format!("httperf: unexpected version code {:x}", major << 16 | minor & 0xffff));
     }
-    let sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
+    let sessions = matches!(o.work, Workload::Sessions(..) | Workload::SessionLog(..));
     if sessions && o.max_connections.is_some_and(|n| n > MOST_OF_A_SESSION) {
         return refuse(1, format!("httperf.session_init: --max-conns must be <= {MOST_OF_A_SESSION}"));
     }
-    // Its URI is sent as it is written.
+    // httperf sends its URI unchanged.
     let url = Url { tls: o.ssl, host: o.server.clone(), port: port(&o), path: o.uri.clone() };
     let plan = plan_of(&o, &url)?;
     let stop = catch_signals()?;
-    let mut tally = Tally::default();
+    let mut counts = HttperfCounts::default();
     let mut serial = 0u64;
     let wires = if o.print_request.is_some() {
         lastdrop_load::preview(&plan).map(|p| p.requests).unwrap_or_default()
@@ -54,9 +54,9 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     };
     let mut show = |some: &[Exchange]| {
         for e in some {
-            tally.take(e, &o, &plan);
-            // The second is the call that finds its connection closed.
-            for index in (e.request as usize..).take(1 + usize::from(Tally::is_cut_short(e, &o, &plan))) {
+            counts.take(e, &o, &plan);
+            // The second one is the call that finds its connection closed.
+            for index in (e.request as usize..).take(1 + usize::from(HttperfCounts::is_cut_short(e, &o, &plan))) {
                 if o.verbose > 0 && o.uris.is_some() {
                     out(format!("httperf: accessing URI `{}'\n", plan.requests[index].url.path));
                 }
@@ -66,27 +66,29 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
                 if let Some(raw) = e.raw.as_ref().filter(|_| index == e.request as usize) {
                     match e.fate {
                         RequestOutcome::Answered => out(marked('R', serial, raw, o.print_reply.as_deref())),
-                        // As far as it came.
+                        // The part that has arrived.
                         _ => out(begun_head(serial, raw, o.print_reply.as_deref())),
                     }
                 }
-                // A call of a session that goes again is the same one.
-                let goes_again = sessions && index != e.request as usize || Tally::is_sent_again(e, &o);
+                // A repeated call of a session keeps its number.
+                let goes_again = sessions && index != e.request as usize || HttperfCounts::is_sent_again(e, &o);
                 serial += u64::from(!goes_again);
             }
         }
     };
     let wish = if o.print_reply.is_some() { CaptureLevel::Answers } else { CaptureLevel::Exchanges };
-    let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("httperf", e))?;
-    tally.finish();
+    let finished = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("httperf", e))?;
+    counts.finish();
     let after_setup = usage_s();
-    out(report(&o, &tally, &carried, after_setup, manner));
+    out(report(&o, &counts, &finished, after_setup, compatibility));
     let bursts = if o.burst > 1 { "the calls of a burst follow each other here, they are not pipelined; " } else { "" };
     let what = match o.begin {
-        Begin::InTurn => "one connection after the other: while the server stalls nobody else asks",
-        Begin::Rate(..) => "httperf's response times count from when a request was sent, these from when it was due",
+        ConnectionSchedule::InTurn => "one connection after the other: while the server stalls nobody else asks",
+        ConnectionSchedule::Rate(..) => {
+            "httperf's response times count from when a request was sent, these from when it was due"
+        }
     };
-    remark(manner, &carried.run, &format!("{bursts}{what}"));
+    remark(compatibility, &finished.run, &format!("{bursts}{what}"));
     Ok(0)
 }
 
@@ -103,22 +105,22 @@ mod tests {
 
     use lastdrop_model::Arrival;
 
-    use super::flags::Order;
+    use super::flags::HttperfOptions;
     use super::*;
 
-    fn order(text: &str) -> Result<Order, Refusal> {
+    fn order(text: &str) -> Result<HttperfOptions, Refusal> {
         read(&text.split_whitespace().map(str::to_string).collect::<Vec<_>>())
     }
 
     #[test]
     fn options_may_be_short_for_what_they_begin() {
         let o = order("--rat 5 --num-conn 3 -v -v").expect("valid");
-        assert_eq!((o.begin, o.num_conns, o.verbose), (Begin::Rate(5.0, Arrival::Uniform), 3, 2));
+        assert_eq!((o.begin, o.num_conns, o.verbose), (ConnectionSchedule::Rate(5.0, Arrival::Uniform), 3, 2));
         assert_eq!(
             order("--num-conns x").expect_err("wrong").message.as_str(),
             "httperf: illegal number of connections x"
         );
-        assert_eq!(order("--period e0.1").expect("valid").begin, Begin::Rate(10.0, Arrival::Poisson));
+        assert_eq!(order("--period e0.1").expect("valid").begin, ConnectionSchedule::Rate(10.0, Arrival::Poisson));
         let url: Url = "http://h/".parse().expect("valid");
         assert!(plan_of(&order("--num-calls 100001").expect("valid"), &url).is_err());
         assert!(order("--close-with-reset").expect_err("refused").message.as_str().contains("--close-with-reset"));
@@ -150,7 +152,7 @@ mod tests {
                 "{refusal:?}"
             );
         }
-        // The original takes a pause below 0 for none.
+        // The original treats a negative pause as none.
         let o = order("--timeout 1 --think-timeout=-5").expect("valid");
         let url: Url = "http://h/".parse().expect("valid");
         assert_eq!(plan_of(&o, &url).expect("a plan").timeout, Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! Values that have several parts, `3,5,0.1`: taken apart from the left as strtoul(3) and strtod(3) do, with the original's
-//! words for the part that is wrong.
+//! Parses values with several parts, `3,5,0.1`, from the left as strtoul(3) and strtod(3) do, with the original's error
+//! messages.
 
 use lastdrop_model::bounds::Bound;
 
@@ -8,7 +8,7 @@ use crate::personality::{Refusal, out_of_bounds};
 
 pub struct Parameters<'a> {
     flag: &'static str,
-    /// From the part that is being read, and from where reading stopped.
+    /// The text from the current part on, and the text that is not read yet.
     part: &'a str,
     rest: &'a str,
 }
@@ -19,7 +19,7 @@ impl<'a> Parameters<'a> {
     }
 
     fn wrong<T>(&self, what: &str) -> Result<T, Refusal> {
-        // Of --wset the original shows the part, of the others what is behind it.
+        // The original shows the wrong part for --wset, and the rest after it for other flags.
         let rest = if self.flag == "--wset" { self.part } else { self.rest };
         usage(&format!("bad {what} in {} arg (rest: `{rest}')", self.flag).replace("bad extraneous", "extraneous"))
     }
@@ -31,7 +31,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// Reads as much as makes a number.
+    /// Reads the longest text that is a number.
     fn number<T: std::str::FromStr>(&mut self, what: &str) -> Result<T, Refusal> {
         let text = self.rest.trim_start();
         let end = text.find(',').unwrap_or(text.len());
@@ -46,7 +46,7 @@ impl<'a> Parameters<'a> {
     }
 
     pub fn whole(&mut self, what: &str, bound: &'static Bound) -> Result<u64, Refusal> {
-        // What no run can do need not fit anywhere.
+        // A number above the bound may not even fit into a u64.
         let text = self.rest.split(',').next().unwrap_or_default();
         if let Ok(number) = text.trim().parse::<f64>() {
             self.within(bound, number)?;
@@ -54,7 +54,7 @@ impl<'a> Parameters<'a> {
         self.number(what)
     }
 
-    /// A number, not below 0, and up to `most` where that is given.
+    /// A number from 0 to `most`, if that is given.
     pub fn real(&mut self, what: &str, bound: &'static Bound, most: Option<f64>) -> Result<f64, Refusal> {
         let number: f64 = self.number(what)?;
         if !number.is_finite() {
@@ -67,7 +67,7 @@ impl<'a> Parameters<'a> {
         Ok(number)
     }
 
-    /// The comma before the part that is called `what`.
+    /// Reads the comma before the part that errors call `what`.
     pub fn comma(&mut self, what: &str) -> Result<(), Refusal> {
         match self.rest.strip_prefix(',') {
             Some(rest) => {
@@ -78,7 +78,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// What stands up to the next comma.
+    /// Reads the text up to the next comma.
     pub fn word(&mut self) -> String {
         let (word, rest) = self.rest.split_once(',').unwrap_or((self.rest, ""));
         self.rest = rest;

@@ -1,4 +1,4 @@
-//! What httperf sends, as a plan: connections of some calls each, or the sessions of its workloads.
+//! The plan of httperf's requests: connections with several calls, or the sessions of its workloads.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use lastdrop_load::files;
 use lastdrop_model::request::{Body, Pick, RequestSpec, ThinkTime};
 use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url, raw, session_file};
 
-use super::flags::{Begin, Order, Uris, Work, seconds, usage};
+use super::flags::{ConnectionSchedule, HttperfOptions, UriSource, Workload, seconds, usage};
 use crate::personality::{Refusal, seed};
 
-/// Most connections at once, as select(2) has it in the original.
+/// Limit of simultaneous connections, as in the original, which uses select(2).
 const MOST_CONNECTIONS: u32 = 1024 - 3;
-/// Sessions that are written out beyond what a file of them names.
+/// Limit of the generated calls in a plan.
 const MOST_STEPS: usize = 100_000;
 
 /// Escapes of --add-header: `\n` ends a line of HTTP, `\r`, `\a` (which is a line feed), `\\`, and a byte by its octal digits.
@@ -44,7 +44,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// A request as httperf sends it.
-fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&str>) -> RequestSpec {
+fn spec(o: &HttperfOptions, url: &Url, path: &str, method: Option<&str>, body: Option<&str>) -> RequestSpec {
     let mut spec = RequestSpec::get(url.with_path(path));
     spec.literal = true;
     spec.method = method.or(o.method.as_deref()).unwrap_or("GET").to_string();
@@ -53,7 +53,7 @@ fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&st
         lines.push_str("Connection: keep-alive\r\n");
     }
     if !o.no_host {
-        // The original leaves the port away.
+        // The original omits the port.
         lines.push_str(&format!("Host: {}\r\n", o.server_name.as_ref().unwrap_or(&o.server)));
     }
     lines.push_str(&unescape(&o.headers));
@@ -65,8 +65,8 @@ fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&st
     spec
 }
 
-/// Sessions out of a --wsesslog file: each a list of bursts, each a list of requests and the pause after it.
-fn session_log(o: &Order, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec<RequestSpec>>, Refusal> {
+/// The sessions of a --wsesslog file. The last request of a burst has the pause after it.
+fn session_log(o: &HttperfOptions, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec<RequestSpec>>, Refusal> {
     let text = files::read_text(Path::new(file)).or_else(|_| usage(&format!("can't open {file}")))?;
     let read = session_file::parse(&text).or_else(|e| usage(&format!("{file}: {e}")))?;
     let mut sessions: Vec<Vec<RequestSpec>> = Vec::new();
@@ -89,7 +89,7 @@ fn session_log(o: &Order, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec
             } else if call.indented
                 && let Some(before) = session.last_mut()
             {
-                // Inside of a burst nobody thinks; what its first line says comes after its last.
+                // There is no pause within a burst; the pause of its first line comes after its last request.
                 request.think = before.think.take();
             }
             session.push(request);
@@ -99,18 +99,18 @@ fn session_log(o: &Order, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec
     if sessions.is_empty() { usage(&format!("no sessions in {file}")) } else { Ok(sessions) }
 }
 
-/// The paths of calls one after the other, and whether they begin anew at their end.
-fn paths(o: &Order, calls: usize, sessions: u64) -> Result<(Vec<String>, bool), Refusal> {
+/// The paths of successive calls, and whether they start again at the end.
+fn paths(o: &HttperfOptions, calls: usize, sessions: u64) -> Result<(Vec<String>, bool), Refusal> {
     match &o.uris {
         None => Ok((vec![o.uri.clone()], true)),
-        Some(Uris::List(wrap, file)) => {
+        Some(UriSource::List(wrap, file)) => {
             let bytes = files::read(Path::new(file)).or_else(|_| usage(&format!("can't open {file}")))?;
             let paths: Vec<String> =
                 bytes.split(|b| *b == 0).map(<[u8]>::trim_ascii).filter(|p| !p.is_empty()).map(raw::text).collect();
             if paths.is_empty() { usage(&format!("no URIs in {file}")) } else { Ok((paths, *wrap)) }
         }
-        Some(Uris::Set(files, miss)) => {
-            // A file's digits are its folders; a call moves on to the next with the given probability.
+        Some(UriSource::Set(files, miss)) => {
+            // The digits of a file's number are its folders. The miss rate is the share of calls that move on to the next file.
             let prefix = if o.uri == "/" { "" } else { o.uri.as_str() };
             let name = |i: u64| {
                 let folders: String = i.to_string().chars().map(|d| format!("/{d}")).collect();
@@ -132,38 +132,38 @@ fn paths(o: &Order, calls: usize, sessions: u64) -> Result<(Vec<String>, bool), 
     }
 }
 
-/// Sessions as lists of requests, and how many are begun.
-fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusal> {
+/// Sessions as lists of requests, and the number of sessions to start.
+fn sessions(o: &HttperfOptions, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusal> {
     let (count, calls, think) = match &o.work {
-        Work::SessionLog(n, think, file) => return Ok((session_log(o, url, *think, file)?, *n)),
-        Work::Plain => (o.num_conns, o.num_calls, None),
-        Work::Sessions(n, calls, think) => (*n, *calls, Some(*think)),
+        Workload::SessionLog(n, think, file) => return Ok((session_log(o, url, *think, file)?, *n)),
+        Workload::Plain => (o.num_conns, o.num_calls, None),
+        Workload::Sessions(n, calls, think) => (*n, *calls, Some(*think)),
     };
     let calls = calls.clamp(1, MOST_STEPS as u64) as usize;
     let (paths, wrap) = paths(o, calls, count)?;
     let call = |path: &str, index: usize| {
         let mut spec = spec(o, url, path, None, None);
-        // Thinking comes after each burst.
+        // The pause comes after each burst.
         let ends = (index as u64 + 1).is_multiple_of(o.burst.max(1));
         spec.think = think.filter(|_| ends).map(|s| ThinkTime::Fixed(Duration::from_secs_f64(s.max(0.0))));
         spec
     };
     if !wrap {
-        // What there is, and no more.
+        // Each path of the list once.
         let all = paths.chunks(calls).take(MOST_STEPS / calls + 1);
         let sessions: Vec<Vec<RequestSpec>> =
             all.map(|c| c.iter().enumerate().map(|(i, p)| call(p, i)).collect()).collect();
         let begun = count.min(sessions.len() as u64);
         return Ok((sessions, begun));
     }
-    // Each session takes the next of the list: once around, every path has been at every place.
+    // Each session goes on in the list where the one before stopped; enough sessions for the pattern to repeat.
     let around = if paths.len() == 1 { 1 } else { paths.len().min(MOST_STEPS / calls + 1) };
     let session = |s: usize| (0..calls).map(|c| call(&paths[(s * calls + c) % paths.len()], c)).collect();
     Ok(((0..around).map(session).collect(), count))
 }
 
-pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
-    let calls = if let Work::Sessions(_, calls, _) = o.work { calls } else { o.num_calls };
+pub fn plan_of(o: &HttperfOptions, url: &Url) -> Result<Plan, Refusal> {
+    let calls = if let Workload::Sessions(_, calls, _) = o.work { calls } else { o.num_calls };
     if calls > MOST_STEPS as u64 {
         return usage(&format!("{calls} calls on a connection are more than the {MOST_STEPS} that can be sent here"));
     }
@@ -178,13 +178,13 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
     }
     plan.pick = Pick::Sessions;
     plan.keepalive = KeepAlive::On;
-    let has_sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
+    let has_sessions = matches!(o.work, Workload::Sessions(..) | Workload::SessionLog(..));
     plan.abandon.session_with_connection = !has_sessions;
     plan.abandon.lost_is_sent_again = has_sessions;
     plan.abandon.session_with_status = o.failure_status.filter(|_| has_sessions).and_then(|s| s.try_into().ok());
     plan.http.http10 = o.http_version == (1, 0);
     plan.http.cookies = o.cookies;
-    // Without a timeout httperf waits for good; nobody does.
+    // Without a timeout httperf waits forever; we wait ten minutes.
     let patience = if o.timeout > 0.0 { o.timeout + o.think_timeout } else { 600.0 };
     plan.timeout = Duration::from_secs_f64(patience.min(86_400.0)).max(Duration::from_micros(1));
     plan.drain = plan.timeout;
@@ -197,8 +197,8 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
         name: "main".into(),
         measured: true,
         load: match o.begin {
-            Begin::InTurn => Load::closed(1),
-            Begin::Rate(rate, arrivals) => Load::open(rate, arrivals, most),
+            ConnectionSchedule::InTurn => Load::closed(1),
+            ConnectionSchedule::Rate(rate, arrivals) => Load::open(rate, arrivals, most),
         },
         requests: Some(count),
         duration: None,

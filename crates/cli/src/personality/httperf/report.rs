@@ -1,4 +1,4 @@
-//! What httperf prints: the options in force, requests and answers as they pass, and the report.
+//! The output of httperf: its options, requests and responses on request, and the report.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use lastdrop_load::{AnswerParts, answer_parts};
 use lastdrop_model::printable;
 use lastdrop_model::secrets::{self, MARK};
 
-use super::flags::{Order, Work, port};
-use super::tally::{RATE_INTERVAL_US, Tally};
+use super::counts::{HttperfCounts, RATE_INTERVAL_US};
+use super::flags::{HttperfOptions, Workload, port};
 use crate::personality::number::g;
-use crate::personality::{Carried, Manner};
+use crate::personality::{Compatibility, FinishedRun};
 
 /// The line of effective options that the report begins with.
-pub fn echo(o: &Order) -> String {
+pub fn echo(o: &HttperfOptions) -> String {
     let mut out = String::from("httperf");
     let mut add = |text: String| {
         out.push(' ');
@@ -71,7 +71,7 @@ pub fn echo(o: &Order) -> String {
         add("--ssl-no-reuse".into());
     }
     if !o.headers.is_empty() {
-        // Each ends with the two characters \n.
+        // Each header ends with the two characters \n.
         let shown = o.headers.split("\\n").map(|line| match line.split_once(':') {
             Some((name, value)) if secrets::is_secret(name) && !value.is_empty() => format!("{name}: {MARK}"),
             _ => line.to_string(),
@@ -82,8 +82,8 @@ pub fn echo(o: &Order) -> String {
         add(format!("--method={method}"));
     }
     match &o.work {
-        Work::Sessions(n, calls, think) => add(format!("--wsess={n},{calls},{think:.3}")),
-        Work::SessionLog(n, think, file) => add(format!("--wsesslog={n},{think:.3},{file}")),
+        Workload::Sessions(n, calls, think) => add(format!("--wsess={n},{calls},{think:.3}")),
+        Workload::SessionLog(n, think, file) => add(format!("--wsesslog={n},{think:.3},{file}")),
         _ => {
             add(format!("--num-conns={}", o.num_conns));
             add(format!("--num-calls={}", o.num_calls));
@@ -99,7 +99,7 @@ pub fn echo(o: &Order) -> String {
     out
 }
 
-/// A request or an answer as --print-request and --print-reply show them.
+/// A request or a response as --print-request and --print-reply show it.
 pub fn marked(side: char, serial: u64, bytes: &[u8], what: Option<&str>) -> String {
     let parts = if side == 'R' { answer_parts(bytes) } else { request_parts(bytes) };
     let head = printable::lossless(&parts.head);
@@ -123,7 +123,7 @@ pub fn marked(side: char, serial: u64, bytes: &[u8], what: Option<&str>) -> Stri
     out
 }
 
-/// The lines of a head that are there, of an answer that was cut off.
+/// The complete lines of the head of a response that was cut off.
 pub fn begun_head(serial: u64, raw: &[u8], what: Option<&str>) -> String {
     let text = printable::lossless(raw);
     let head = text.find("\r\n\r\n").map_or(text.as_str(), |end| &text[..end + 4]);
@@ -140,7 +140,13 @@ fn request_parts(bytes: &[u8]) -> AnswerParts {
     AnswerParts { head: bytes[..end].to_vec(), pieces, footer_bytes: 0 }
 }
 
-pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: Manner) -> String {
+pub fn report(
+    o: &HttperfOptions,
+    t: &HttperfCounts,
+    finished: &FinishedRun,
+    cpu: (f64, f64),
+    compatibility: Compatibility,
+) -> String {
     let ms = |us: f64| us / 1000.0;
     let span_s = t.start.map_or(0.0, |start| t.end.saturating_sub(start) as f64 / 1e6);
     let rate = |n: u64| if span_s > 0.0 { n as f64 / span_s } else { 0.0 };
@@ -148,22 +154,22 @@ pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: 
     // httperf divides whole numbers of bytes and drops the rest.
     let mean = |sum: u64, n: u64| match n {
         0 => 0.0,
-        n if manner.like_the_original => (sum / n) as f64,
+        n if compatibility.like_the_original => (sum / n) as f64,
         n => sum as f64 / n as f64,
     };
     let per_second: Vec<f64> = {
-        // Whole intervals only.
+        // Complete intervals only.
         let whole = (span_s * 1e6) as u64 / RATE_INTERVAL_US;
         (0..whole).map(|i| t.samples.get(&i).copied().unwrap_or(0) as f64 / (RATE_INTERVAL_US as f64 / 1e6)).collect()
     };
     let burst = i64::from(t.connections > 1);
     // httperf bins connection times by the millisecond and takes the middle of a bin.
-    let median = if manner.like_the_original && t.lives_counted > 0 {
+    let median = if compatibility.like_the_original && t.lives_counted > 0 {
         (t.lifetime.median() / 1000.0).floor() + 0.5
     } else {
         ms(t.lifetime.median())
     };
-    let errors = &carried.run.generator.connect_errors;
+    let errors = &finished.run.generator.connect_errors;
     let of = |words: &str| errors.iter().filter(|(k, _)| k.contains(words)).map(|(_, n)| n).sum::<u64>();
     let (refused, kernel_timeouts) = (of("refused"), of("timed out"));
     let (no_files, no_ports, table_full) =
@@ -200,7 +206,7 @@ pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: 
         t.replies,
         rate(t.connections),
         each(t.connections),
-        carried.run.phases[0].connections.peak,
+        finished.run.phases[0].connections.peak,
         ms(t.lifetime.min() as f64),
         ms(t.lifetime.mean()),
         ms(t.lifetime.max() as f64),
@@ -232,13 +238,13 @@ pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: 
         no_files.saturating_sub(table_full),
         other,
     );
-    if matches!(o.work, Work::Sessions(..) | Work::SessionLog(..)) {
+    if matches!(o.work, Workload::Sessions(..) | Workload::SessionLog(..)) {
         out.push_str(&session_block(t, span_s));
     }
     out
 }
 
-/// What a second -v adds: connections by the middle of their millisecond.
+/// The histogram that a second -v adds: connections by the middle of their millisecond.
 fn lifetime_histogram(lifetimes: &Samples) -> String {
     let mut out = String::from("\nConnection lifetime histogram (time in ms):\n");
     let mut next = 0;
@@ -252,8 +258,8 @@ fn lifetime_histogram(lifetimes: &Samples) -> String {
     out
 }
 
-/// What sessions add.
-fn session_block(t: &Tally, span_s: f64) -> String {
+/// The part of the report about sessions.
+fn session_block(t: &HttperfCounts, span_s: f64) -> String {
     let s = &t.sessions;
     let whole = (span_s * 1e6) as u64 / RATE_INTERVAL_US;
     let rates: Vec<f64> = (0..whole).map(|i| s.rates.get(&i).copied().unwrap_or(0) as f64 / 5.0).collect();
@@ -274,7 +280,7 @@ fn session_block(t: &Tally, span_s: f64) -> String {
     )
 }
 
-/// Least, mean, most and standard deviation.
+/// Minimum, mean, maximum and standard deviation.
 fn spread_of(values: &[f64]) -> (f64, f64, f64, f64) {
     let n = values.len() as f64;
     let mean = if n > 0.0 { values.iter().sum::<f64>() / n } else { 0.0 };

@@ -1,14 +1,14 @@
-//! What lwp-bench sends, as a plan.
+//! The plan of lwp-bench's requests.
 
 use std::time::Duration;
 
 use lastdrop_model::request::{Pick, RequestSpec};
 use lastdrop_model::{KeepAlive, Load, Plan, Url};
 
-use super::flags::Order;
+use super::flags::LwpBenchOptions;
 use crate::personality::{Refusal, failed, seed};
 
-pub fn plan_of(o: &Order) -> Result<Plan, Refusal> {
+pub fn plan_of(o: &LwpBenchOptions) -> Result<Plan, Refusal> {
     let mut specs = Vec::new();
     for url in &o.urls {
         let url: Url = url.parse().map_err(|e| failed("lwp-bench", e))?;

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use lastdrop_model::secrets;
 
-use super::flags::Order;
-use super::tally::Tally;
+use super::counts::LwpBenchCounts;
+use super::flags::LwpBenchOptions;
 
-pub fn report(o: &Order, t: &Tally, seconds: f64) -> String {
+pub fn report(o: &LwpBenchOptions, t: &LwpBenchCounts, seconds: f64) -> String {
     let done = t.good + t.errors.values().sum::<u64>();
     let errors: Vec<String> = t.errors.iter().map(|(what, n)| format!("{what}: {n}")).collect();
     let mut out = String::new();

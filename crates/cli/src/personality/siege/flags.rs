@@ -1,12 +1,12 @@
-//! The flags of siege, and what a command line of them asks for.
+//! The flags of siege.
 
 use std::path::{Path, PathBuf};
 
 use lastdrop_model::bounds::USERS;
 
 use super::report::{YELLOW, config, tagged};
-use super::settings::{Order, Reps, count, delay, header, reps, time};
-use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
+use super::settings::{Repetitions, SiegeOptions, count, delay, header, reps, time};
+use crate::personality::getopt::{Argument, Opt, Style, opt, parse};
 use crate::personality::{Refusal, path_of, refuse};
 use crate::stdio::{err, note, out};
 
@@ -16,30 +16,30 @@ const COPYRIGHT: &str = "Copyright (C) 2018 by Jeffrey Fulmer, et al.\n\
     There is NO warranty; not even for MERCHANTABILITY or FITNESS\nFOR A PARTICULAR PURPOSE.\n";
 
 const TABLE: &[Opt] = &[
-    opt('V', "version", Takes::Nothing),
-    opt('h', "help", Takes::Nothing),
-    opt('v', "verbose", Takes::Nothing),
-    opt('q', "quiet", Takes::Nothing),
-    opt('C', "config", Takes::Nothing),
-    opt('D', "debug", Takes::Nothing),
-    opt('N', "no-parser", Takes::Nothing),
-    opt('F', "no-follow", Takes::Nothing),
-    opt('p', "print", Takes::Nothing),
-    opt('g', "get", Takes::Nothing),
-    opt('l', "log", Takes::Perhaps),
-    opt('i', "internet", Takes::Nothing),
-    opt('b', "benchmark", Takes::Nothing),
-    opt('r', "reps", Takes::Value),
-    opt('t', "time", Takes::Value),
-    opt('f', "file", Takes::Value),
-    opt('d', "delay", Takes::Value),
-    opt('c', "concurrent", Takes::Value),
-    opt('m', "mark", Takes::Value),
-    opt('H', "header", Takes::Value),
-    opt('R', "rc", Takes::Value),
-    opt('A', "user-agent", Takes::Value),
-    opt('T', "content-type", Takes::Value),
-    opt('j', "json-output", Takes::Nothing),
+    opt('V', "version", Argument::None),
+    opt('h', "help", Argument::None),
+    opt('v', "verbose", Argument::None),
+    opt('q', "quiet", Argument::None),
+    opt('C', "config", Argument::None),
+    opt('D', "debug", Argument::None),
+    opt('N', "no-parser", Argument::None),
+    opt('F', "no-follow", Argument::None),
+    opt('p', "print", Argument::None),
+    opt('g', "get", Argument::None),
+    opt('l', "log", Argument::Optional),
+    opt('i', "internet", Argument::None),
+    opt('b', "benchmark", Argument::None),
+    opt('r', "reps", Argument::Required),
+    opt('t', "time", Argument::Required),
+    opt('f', "file", Argument::Required),
+    opt('d', "delay", Argument::Required),
+    opt('c', "concurrent", Argument::Required),
+    opt('m', "mark", Argument::Required),
+    opt('H', "header", Argument::Required),
+    opt('R', "rc", Argument::Required),
+    opt('A', "user-agent", Argument::Required),
+    opt('T', "content-type", Argument::Required),
+    opt('j', "json-output", Argument::None),
 ];
 
 pub fn usage<T>() -> Result<T, Refusal> {
@@ -47,7 +47,7 @@ pub fn usage<T>() -> Result<T, Refusal> {
     refuse(0, "SIEGE 4.0.7")
 }
 
-/// The settings file: the one named, SIEGERC, the user's, or the system's.
+/// The settings file, and whether -R names it: the file of -R, SIEGERC, the user's, or the system's.
 fn rc_of(options: &[(usize, Option<String>)]) -> (PathBuf, bool) {
     if let Some((_, Some(file))) = options.iter().find(|(at, _)| TABLE[*at].short == 'R') {
         return (PathBuf::from(file), true);
@@ -62,9 +62,9 @@ fn rc_of(options: &[(usize, Option<String>)]) -> (PathBuf, bool) {
     }
 }
 
-pub fn read(args: &[String]) -> Result<Order, Refusal> {
+pub fn read(args: &[String]) -> Result<SiegeOptions, Refusal> {
     let parsed = parse("siege", Style::Long, TABLE, args);
-    // siege goes through its command line twice, complains twice, and carries on: first up to the file of its settings.
+    // siege parses its command line twice, the first time up to -R, and prints its errors both times.
     let to_rc = parsed.options.iter().position(|(at, _)| TABLE[*at].short == 'R').unwrap_or(usize::MAX);
     for (e, _) in parsed.errors.iter().zip(&parsed.errors_at).filter(|(_, before)| **before <= to_rc) {
         note!("{e}");
@@ -74,7 +74,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
     }
     let mut show = false;
     let (rc, given) = rc_of(&parsed.options);
-    let mut o = Order::defaults(rc);
+    let mut o = SiegeOptions::defaults(rc);
     o.read_rc(given)?;
     let mut errors = parsed.errors.iter().zip(parsed.errors_at).peekable();
     for (index, (at, value)) in parsed.options.into_iter().enumerate() {
@@ -90,7 +90,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             'D' => o.debug = true,
             'N' => o.parser = false,
             'F' => o.follow = false,
-            'p' => (o.print, o.concurrent, o.reps, o.time) = (true, 1, Some(Reps::Times(1)), None),
+            'p' => (o.print, o.concurrent, o.reps, o.time) = (true, 1, Some(Repetitions::Times(1)), None),
             'g' => o.get = true,
             'l' => {
                 o.logging = true;
@@ -129,7 +129,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
     if o.url.is_none() && o.file.is_none() {
         return usage();
     }
-    if let (Some(time), Some(Reps::Times(1..))) = (o.time, o.reps) {
+    if let (Some(time), Some(Repetitions::Times(1..))) = (o.time, o.reps) {
         let seconds = time.as_secs();
         err(tagged(
             YELLOW,
@@ -142,7 +142,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         o.reps = None;
     }
     if o.get {
-        (o.concurrent, o.reps, o.time, o.logging) = (1, Some(Reps::Times(1)), None, false);
+        (o.concurrent, o.reps, o.time, o.logging) = (1, Some(Repetitions::Times(1)), None, false);
     }
     if o.shows_one() {
         o.parser = false;

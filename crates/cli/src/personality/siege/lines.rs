@@ -1,13 +1,13 @@
-//! Lines of URLs as siege reads them, made such as everybody reads.
+//! Converts lines of URLs as siege reads them into standard URLs.
 //!
-//! A line is `URL`, or `URL POST body` and its like. siege takes what stands between as the URL, blanks and all; without a
-//! method it percent-encodes what may not stand in one, and it leaves a user's name and the fragment out.
+//! A line is `URL`, or `URL POST body` and the like. siege takes all text before the method as the URL, blanks included.
+//! Without a method it percent-encodes invalid characters. It drops a user's name and the fragment.
 
 use lastdrop_model::raw;
 
 const METHODS: [&str; 7] = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "GET"];
 
-/// The text with its URLs made such that they can be read as URLs.
+/// The text with its URLs in standard form.
 pub fn readable(text: &str) -> String {
     text.lines().map(|line| readable_line(line) + "\n").collect()
 }
@@ -45,7 +45,7 @@ fn readable_url(url: &str, encoded: bool) -> String {
     let rest = rest.split('#').next().unwrap_or_default();
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    // Behind a question mark without a path siege asks for nothing of it.
+    // siege drops a query that follows the host without a path.
     let host = host.split('?').next().unwrap_or_default();
     let mut out = format!("{scheme}{host}");
     let bytes = raw::bytes(path);

@@ -1,27 +1,27 @@
 //! siege 4.0.7.
 
+mod counts;
 mod flags;
 mod lines;
 mod plan;
 mod report;
 mod settings;
-mod tally;
 
 use lastdrop_lab::LabError;
 use lastdrop_load::LoadError;
 use lastdrop_model::{CaptureLevel, Exchange, Failure, RequestOutcome, printable};
 
+use self::counts::SiegeCounts;
 use self::flags::read;
 use self::plan::{WITH_BODY, plan_of};
-use self::report::{Block, YELLOW, hit_line, show_block, tagged, transaction, write_log};
-use self::settings::{Order, Reps};
-use self::tally::Tally;
-use super::{Manner, Refusal, carry_out, catch_signals, failed, remark};
+use self::report::{ReportBlock, YELLOW, hit_line, show_block, tagged, transaction, write_log};
+use self::settings::{Repetitions, SiegeOptions};
+use super::{Compatibility, Refusal, carry_out, catch_signals, failed, remark};
 use crate::stdio::{err, note, out};
 
 const READ_ERROR: &str = "socket: read error Connection reset by peer sock.c:635: Connection reset by peer\n";
 
-pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
+pub fn main(args: &[String], compatibility: Compatibility) -> Result<u8, Refusal> {
     let o = read(args)?;
     let mut users = o.concurrent;
     if users > o.limit {
@@ -33,10 +33,10 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             o.limit
         ));
     }
-    let nothing = o.reps == Some(Reps::Times(0));
-    // A plan has at least one request, whether it is sent or not.
+    let nothing = o.reps == Some(Repetitions::Times(0));
+    // A plan has at least one request, even if siege sends none.
     let plan = match nothing {
-        true => plan_of(&Order { reps: Some(Reps::Times(1)), time: None, ..o.clone() }, users)?,
+        true => plan_of(&SiegeOptions { reps: Some(Repetitions::Times(1)), time: None, ..o.clone() }, users)?,
         false => plan_of(&o, users)?,
     };
     let loud = !o.json && !o.quiet;
@@ -45,12 +45,12 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             "** SIEGE 4.0.7\n** Preparing {users} concurrent users for battle.\nThe server is now under siege..."
         ));
     }
-    // The line on which the siege was announced is ended by the first thing that follows.
+    // The first output after the announcement ends its line.
     let mut line_open = loud && !o.get && (o.verbose || o.print);
     if nothing {
         err(if line_open { "\n" } else { "" });
-        let none = Tally::default();
-        let block = Block::of(&none, 0.0, manner);
+        let none = SiegeCounts::default();
+        let block = ReportBlock::of(&none, 0.0, compatibility);
         show_block(&o, &block, &none, false);
         write_log(&o, &block, false)?;
         return Ok(0);
@@ -58,14 +58,14 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let wires =
         if o.shows_one() { lastdrop_load::preview(&plan).map(|p| p.requests).unwrap_or_default() } else { Vec::new() };
     let stop = catch_signals()?;
-    let mut tally = Tally::default();
+    let mut counts = SiegeCounts::default();
     let mut show = |some: &[Exchange]| {
         for e in some {
-            tally.take(e);
+            counts.take(e);
             let is_line = matches!(e.fate, RequestOutcome::Answered | RequestOutcome::Failed(Failure::Protocol));
             if let Some(wire) = wires.get(e.request as usize) {
                 let wire = printable::lossless(wire);
-                // siege shows what has a body even where it is told to be quiet.
+                // siege shows requests that have a body even with -q.
                 if WITH_BODY.contains(&plan.requests[e.request as usize].method.as_str()) {
                     out(format!("{wire}\n\n"));
                 } else if loud {
@@ -90,14 +90,14 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         }
     };
     let wish = if o.shows_one() { CaptureLevel::Answers } else { CaptureLevel::Exchanges };
-    let carried = match carry_out(&plan, wish, &stop, &mut show) {
+    let finished = match carry_out(&plan, wish, &stop, &mut show) {
         Err(LabError::Load(LoadError::Resolve { .. })) => {
-            // siege asks for the address again for each request; one failure says as much.
+            // siege resolves the address for each request; one error message is enough.
             err(if line_open { "\n" } else { "" });
             err(tagged(YELLOW, "error", "Address resolution failed at sock.c:158 with the following error:\n"));
             err(tagged(YELLOW, "error", "Name or service not known\n"));
-            let lost = Tally { failed: plan.phases[0].requests.unwrap_or(1), ..Tally::default() };
-            show_block(&o, &Block::of(&lost, 0.0, manner), &lost, false);
+            let lost = SiegeCounts { failed: plan.phases[0].requests.unwrap_or(1), ..SiegeCounts::default() };
+            show_block(&o, &ReportBlock::of(&lost, 0.0, compatibility), &lost, false);
             return Ok(0);
         }
         other => other.map_err(|e| failed("siege", e))?,
@@ -105,16 +105,16 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     if line_open {
         err("\n");
     }
-    let aborted = o.failures > 0 && tally.failed >= o.failures;
+    let aborted = o.failures > 0 && counts.failed >= o.failures;
     if aborted && loud {
         note!("siege aborted due to excessive socket failure; you\ncan change the failure threshold in $HOME/.siegerc");
     }
-    let block = Block::of(&tally, carried.run.phases[0].duration_s, manner);
-    show_block(&o, &block, &tally, o.time.is_some() || carried.signal.is_some());
+    let block = ReportBlock::of(&counts, finished.run.phases[0].duration_s, compatibility);
+    show_block(&o, &block, &counts, o.time.is_some() || finished.signal.is_some());
     write_log(&o, &block, aborted)?;
     remark(
-        manner,
-        &carried.run,
+        compatibility,
+        &finished.run,
         "siege has no percentiles and a clock of 10 ms; a closed loop: while the server stalls nobody else asks",
     );
     Ok(0)

@@ -1,4 +1,4 @@
-//! What siege sends, as a plan.
+//! The plan of siege's requests.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use lastdrop_model::plan::{GiveUpRule, Proxy};
 use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, ThinkTime};
 use lastdrop_model::{Failure, KeepAlive, Load, Plan, raw, url_file};
 
+use super::counts::FAILURES;
 use super::flags::usage;
 use super::lines::readable;
 use super::report::tagged;
-use super::settings::{Order, Reps};
-use super::tally::FAILURES;
+use super::settings::{Repetitions, SiegeOptions};
 use crate::personality::{Refusal, refuse, seed};
 use crate::stdio::err;
 
-/// Methods whose requests have a body, an empty one where none is written.
+/// Methods whose requests always have a body, even if it is empty.
 pub const WITH_BODY: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-/// Redirects that siege follows, one after the other.
+/// Limit of consecutive redirects.
 const REDIRECTS: u32 = 10;
 
-/// The requests: of the URL named, or of the file.
-fn requests(o: &Order) -> Result<Vec<RequestSpec>, Refusal> {
+/// The requests: the named URL, or those of the file.
+fn requests(o: &SiegeOptions) -> Result<Vec<RequestSpec>, Refusal> {
     if let Some(url) = &o.url {
         let line = url_file::parse(&readable(url), Path::new("."), |_| None);
         return line.or_else(|e| refuse(1, format!("siege: {}", e.what)));
@@ -36,12 +36,12 @@ fn requests(o: &Order) -> Result<Vec<RequestSpec>, Refusal> {
             return usage();
         }
     };
-    // siege looks for files to send where it was started.
+    // siege resolves names of body files in its working directory.
     url_file::parse(&text, Path::new("."), |name| o.variables.get(name).cloned().or_else(|| std::env::var(name).ok()))
         .or_else(|e| refuse(1, format!("siege: {}: {e}", file.display())))
 }
 
-pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
+pub fn plan_of(o: &SiegeOptions, users: u64) -> Result<Plan, Refusal> {
     let mut specs = requests(o)?;
     let url = specs[0].url.clone();
     for spec in &mut specs {
@@ -52,7 +52,7 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
             ("Accept-Encoding".into(), o.encoding.clone()),
             ("User-Agent".into(), o.agent.clone()),
         ];
-        // The user's beside siege's own; for two of them they stand.
+        // The user's headers come after siege's own; a Host, and an Accept in the first place, replace siege's.
         let given = |name: &str| o.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
         headers.retain(|(name, _)| name != "Host" || !given("Host"));
         let first = o.headers.first().is_some_and(|(n, _)| n.eq_ignore_ascii_case("accept"));
@@ -60,14 +60,14 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
         headers.extend(o.headers.clone());
         headers.push(("Connection".into(), if o.keep_alive { "keep-alive" } else { "close" }.into()));
         if WITH_BODY.contains(&spec.method.as_str()) && spec.body == Body::None {
-            // Nothing, of a length that is told.
+            // An empty body, with a Content-Length.
             spec.body = Body::Text(String::new());
         }
         if o.get && spec.method == "GET" && o.get_method.as_deref().is_some_and(|m| m.eq_ignore_ascii_case("HEAD")) {
             spec.method = "HEAD".into();
         }
         if let Body::File(path) = &spec.body {
-            // What a file has around its text is left out; other bytes than text are all sent.
+            // siege trims white space around text; it sends a binary file unchanged.
             if let Ok(bytes) = files::read(path).map(|b| if b.contains(&0) { b } else { b.trim_ascii().to_vec() }) {
                 spec.body = Body::Text(raw::text(&bytes));
             }
@@ -114,12 +114,12 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
     });
     let phase = &mut plan.phases[0];
     phase.load = Load::closed(users as u32);
-    // Where nobody said when to stop, Ctrl-C will.
+    // Without -t and -r, siege runs until Ctrl-C.
     phase.duration = o.time.or(o.reps.is_none().then(|| Duration::from_secs_f64(DURATION.most)));
     phase.requests = match (o.time, o.reps) {
         (Some(_), _) | (None, None) => None,
-        (None, Some(Reps::Times(n))) => Some(n.saturating_mul(users)),
-        (None, Some(Reps::Once)) => Some(hits.saturating_mul(users)),
+        (None, Some(Repetitions::Times(n))) => Some(n.saturating_mul(users)),
+        (None, Some(Repetitions::Once)) => Some(hits.saturating_mul(users)),
     };
     if let Some(n) = phase.requests.filter(|n| !REQUESTS.holds(*n as f64)) {
         return refuse(2, format!("siege: -r times -c {users}: {}", REQUESTS.error(&n.to_string())));

@@ -1,4 +1,4 @@
-//! What siege prints: its settings, a line for each hit, the block at the end, and its log file.
+//! The output of siege: its settings, a line for each hit, the report at the end, and its log file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,18 +8,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lastdrop_load::describe;
 use lastdrop_model::{Exchange, Plan, Printable, RequestOutcome, printable, secrets};
 
-use super::settings::{Order, Reps};
-use super::tally::Tally;
-use crate::personality::{Manner, Refusal, day, local_time};
+use super::counts::SiegeCounts;
+use super::settings::{Repetitions, SiegeOptions};
+use crate::personality::{Compatibility, Refusal, day, local_time};
 use crate::stdio::{err, out};
 
-/// siege's clock ticks so often.
+/// Resolution of siege's clock.
 const TICK_S: f64 = 0.01;
 pub const YELLOW: &str = "\x1b[1;33m";
 const PLAIN: &str = "\x1b[0m";
 
-/// What -C shows.
-pub fn config(o: &Order) -> String {
+/// The settings, as -C shows them.
+pub fn config(o: &SiegeOptions) -> String {
     let mut out = format!(
         "CURRENT  SIEGE  CONFIGURATION\n{}\nEdit the resource file to change the settings.\n{}\n",
         o.agent,
@@ -42,7 +42,7 @@ pub fn config(o: &Order) -> String {
         (
             "repetitions:",
             match o.reps {
-                Some(Reps::Times(n)) => n.to_string(),
+                Some(Repetitions::Times(n)) => n.to_string(),
                 _ => no_time(),
             },
         ),
@@ -82,9 +82,9 @@ pub fn config(o: &Order) -> String {
     out
 }
 
-/// One line for a hit.
-pub fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> Printable {
-    // What is not HTTP is a teapot for siege, without a body.
+/// The line of a hit.
+pub fn hit_line(e: &Exchange, o: &SiegeOptions, plan: &Plan) -> Printable {
+    // siege reports 418 and no body for a response that is not HTTP.
     let (status, bytes) = if e.fate == RequestOutcome::Answered { (e.status, e.body_bytes) } else { (418, 0) };
     let spec = &plan.requests[e.request as usize];
     let (method, path) = e
@@ -98,7 +98,7 @@ pub fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> Printable {
     let now = e.done.unwrap_or(e.due) / 1_000_000;
     let stamp = if o.stamp { format!("[{}, {}] ", day(now), date(now)) } else { String::new() };
     let shown = if o.full_url || method != "GET" { url.as_str() } else { &path };
-    // Users are numbered from 0; those who have nothing of their own by their connection.
+    // Users are numbered from 0. Without a number of the user, the connection's is shown.
     let user = if e.unit > 0 { (e.unit >> 40) - 1 } else { e.connection & u64::from(u32::MAX) };
     let line = if o.csv {
         let mark = o.mark.as_ref().map_or_else(String::new, |mark| format!("{mark},"));
@@ -138,8 +138,8 @@ fn date(unix_s: u64) -> String {
     )
 }
 
-/// The report, as JSON on stdout or as text on stderr. `lifted`: the siege had to be ended.
-pub fn show_block(o: &Order, block: &Block, t: &Tally, lifted: bool) {
+/// Prints the report, as JSON to stdout or as text to stderr. `lifted`: the run was ended by time or by a signal.
+pub fn show_block(o: &SiegeOptions, block: &ReportBlock, t: &SiegeCounts, lifted: bool) {
     if o.json {
         err("\n");
         out(block.json(o.debug.then_some(t.ok200)));
@@ -149,8 +149,8 @@ pub fn show_block(o: &Order, block: &Block, t: &Tally, lifted: bool) {
     }
 }
 
-/// What -g and -p show of an answer.
-pub fn transaction(raw: &[u8], o: &Order) -> String {
+/// A response as -g and -p show it.
+pub fn transaction(raw: &[u8], o: &SiegeOptions) -> String {
     let text = printable::lossless(raw);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     if o.print {
@@ -163,7 +163,7 @@ pub fn transaction(raw: &[u8], o: &Order) -> String {
 }
 
 /// The numbers of the report.
-pub struct Block {
+pub struct ReportBlock {
     hits: u64,
     availability: f64,
     elapsed_s: f64,
@@ -178,24 +178,24 @@ pub struct Block {
     shortest_s: f64,
 }
 
-impl Block {
-    pub fn of(t: &Tally, elapsed_s: f64, manner: Manner) -> Block {
-        // siege's clock counts hundredths of a second, and what took none has no rate.
-        let tick = |s: f64| if manner.like_the_original { (s / TICK_S).round() * TICK_S } else { s };
+impl ReportBlock {
+    pub fn of(t: &SiegeCounts, elapsed_s: f64, compatibility: Compatibility) -> ReportBlock {
+        // siege's clock counts hundredths of a second; a run shorter than that has no rate.
+        let tick = |s: f64| if compatibility.like_the_original { (s / TICK_S).round() * TICK_S } else { s };
         let elapsed_s = tick(elapsed_s);
         let per_second = |x: f64| if elapsed_s > 0.0 { x / elapsed_s } else { 0.0 };
-        let like = manner.like_the_original;
+        let like = compatibility.like_the_original;
         let hits = if like { t.hits + t.garbage } else { t.hits };
         let all = hits + t.failed;
         let available = if like { hits } else { t.ok };
         let busy_s = tick(t.times.sum() / 1e6);
-        Block {
+        ReportBlock {
             hits,
-            // For siege a 403 is as good as a page.
+            // siege counts a 403 as available.
             availability: if all == 0 { 0.0 } else { available as f64 / all as f64 * 100.0 },
             elapsed_s,
             megabytes: t.bytes as f64 / 1_048_576.0,
-            // siege divides the time of all by what did not fail: a mean above the longest.
+            // siege divides the sum of all times by the number of hits, so its mean may exceed the longest time.
             response_s: match if like { hits } else { t.times.count() } {
                 0 => 0.0,
                 n => busy_s / n as f64,
@@ -259,12 +259,12 @@ impl Block {
     }
 }
 
-/// A line for the run in the log file, and the mark before it.
-pub fn write_log(o: &Order, b: &Block, aborted: bool) -> Result<(), Refusal> {
+/// Appends the line of the run to the log file, after the mark.
+pub fn write_log(o: &SiegeOptions, b: &ReportBlock, aborted: bool) -> Result<(), Refusal> {
     if !o.logging {
         return Ok(());
     }
-    // Each is written by itself, and complained about.
+    // siege writes each part by itself and prints an error for each.
     let mut parts = Vec::new();
     if let Some(mark) = &o.mark {
         parts.push(format!("**** {mark} ****\n"));
@@ -317,10 +317,10 @@ mod tests {
 
     #[test]
     fn a_clock_of_hundredths_has_no_rate_for_what_took_less() {
-        let mut t = Tally { hits: 2, ..Tally::default() };
+        let mut t = SiegeCounts { hits: 2, ..SiegeCounts::default() };
         t.times.record(1000);
-        let like = |like_the_original| Manner { like_the_original, remark: false };
-        assert!((Block::of(&t, 0.004, like(false)).rate - 500.0).abs() < 1e-9);
-        assert!(Block::of(&t, 0.004, like(true)).rate.abs() < 1e-9);
+        let like = |like_the_original| Compatibility { like_the_original, remark: false };
+        assert!((ReportBlock::of(&t, 0.004, like(false)).rate - 500.0).abs() < 1e-9);
+        assert!(ReportBlock::of(&t, 0.004, like(true)).rate.abs() < 1e-9);
     }
 }

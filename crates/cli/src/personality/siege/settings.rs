@@ -1,4 +1,4 @@
-//! The settings of siege: its file's, over which those of the command line go.
+//! The settings of siege, from its file. The command line overrides them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use super::report::tagged;
 use crate::personality::{Refusal, beyond, host_and_port, out_of_bounds, refuse, whole};
 
 const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
-/// More than this no setting of the file may become by its variables.
+/// Limit of a setting's length after its variables are expanded.
 const LONGEST_VALUE: usize = 64 << 10;
 
-/// How often each user goes through.
+/// How often each user goes through the URLs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Reps {
+pub enum Repetitions {
     Times(u64),
     Once,
 }
 
-/// Settings: of the file, then of the command line.
+/// The settings of the file, overridden by the command line.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct SiegeOptions {
     pub rc: PathBuf,
     pub verbose: bool,
     pub quiet: bool,
@@ -33,7 +33,7 @@ pub struct Order {
     pub show_log: bool,
     pub logging: bool,
     pub log_file: PathBuf,
-    /// None: not set, and GET then, whatever -C shows.
+    /// None is GET, whatever -C shows.
     pub get_method: Option<String>,
     pub parser: bool,
     pub follow: bool,
@@ -45,11 +45,11 @@ pub struct Order {
     pub http10: bool,
     pub cache: bool,
     pub keep_alive: bool,
-    /// Only shown: what comes in chunks is read.
+    /// Only shown; the engine always reads chunked responses.
     pub chunked: bool,
     pub concurrent: u64,
     pub time: Option<Duration>,
-    pub reps: Option<Reps>,
+    pub reps: Option<Repetitions>,
     pub file: Option<PathBuf>,
     pub url: Option<String>,
     pub delay_s: f64,
@@ -68,7 +68,7 @@ pub struct Order {
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
     pub cookies: bool,
-    /// Hosts whose parts of pages are not fetched; others than those of the plan never are.
+    /// Hosts from which page resources are not fetched. The engine only fetches from hosts of the plan anyway.
     pub no_follow: Vec<String>,
     pub mark: Option<String>,
     pub get: bool,
@@ -77,7 +77,7 @@ pub struct Order {
     pub variables: HashMap<String, String>,
 }
 
-/// `yes`, `true`, `on`, `1` and nothing else.
+/// True for `yes`, `true`, `on` and `1` only.
 fn truth(text: &str) -> bool {
     ["true", "yes", "on", "1"].contains(&text.to_ascii_lowercase().as_str())
 }
@@ -97,13 +97,13 @@ pub fn time(flag: &str, text: &str) -> Result<Option<Duration>, Refusal> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
-/// Seconds, with a point or without; 0 where it is none.
+/// Seconds; 0 if the text is not a number.
 pub fn delay(flag: &str, text: &str) -> Result<f64, Refusal> {
     beyond("siege", flag, text, PAUSE)?;
     Ok(text.trim().parse::<f64>().unwrap_or(0.0).max(0.0))
 }
 
-/// A field of requests, `Name: value`, as siege has it in its file and after -H.
+/// A request header `Name: value`, from the file or from -H.
 pub fn header(setting: &str, text: &str) -> Result<(String, String), Refusal> {
     match header_line(text) {
         Ok(header) => Ok(header),
@@ -117,10 +117,10 @@ pub fn count(flag: &str, text: &str, bound: &'static Bound) -> Result<u64, Refus
     whole("siege", flag, text, bound).map(|n| n.max(1) as u64)
 }
 
-impl Order {
-    /// Where no file says otherwise.
-    pub fn defaults(rc: PathBuf) -> Order {
-        Order {
+impl SiegeOptions {
+    /// The defaults without a file.
+    pub fn defaults(rc: PathBuf) -> SiegeOptions {
+        SiegeOptions {
             rc,
             verbose: false,
             quiet: false,
@@ -171,14 +171,14 @@ impl Order {
         }
     }
 
-    /// What the file says that siege writes where a user has none.
+    /// Sets what siege's template says; siege writes it for a user without a settings file.
     fn as_in_the_template(&mut self) {
         (self.verbose, self.json, self.show_log, self.parser, self.chunked) = (true, true, true, true, true);
         (self.http10, self.concurrent) = (false, 25);
         (self.encoding, self.get_method) = ("gzip, deflate".into(), Some("HEAD".into()));
     }
 
-    /// Is one transaction shown, and nothing else done?
+    /// True if siege only shows one transaction.
     pub fn shows_one(&self) -> bool {
         self.get || self.print
     }
@@ -245,7 +245,7 @@ impl Order {
     pub fn read_rc(&mut self, given: bool) -> Result<(), Refusal> {
         let Ok(text) = files::read_text(&self.rc) else {
             if !given {
-                // siege would write its template.
+                // siege would write its template and read that.
                 self.as_in_the_template();
                 return Ok(());
             }
@@ -262,7 +262,7 @@ impl Order {
             if let Some((name, value)) = line.split_once('=') {
                 let mut value = value.trim().to_string();
                 for (from, to) in &self.variables {
-                    // Each line could double what the one before it made.
+                    // Each line could double the length of the one before.
                     if value.matches(from.as_str()).count() * to.len() > LONGEST_VALUE {
                         return refuse(2, format!("siege: {}: {name}: '{from}' makes it too long", self.rc.display()));
                     }
@@ -278,14 +278,14 @@ impl Order {
     }
 }
 
-pub fn reps(flag: &str, text: &str) -> Result<Option<Reps>, Refusal> {
+pub fn reps(flag: &str, text: &str) -> Result<Option<Repetitions>, Refusal> {
     match text {
-        "once" => Ok(Some(Reps::Once)),
+        "once" => Ok(Some(Repetitions::Once)),
         n => Ok(Some(match whole("siege", flag, n, REQUESTS)? {
             // siege's own number for `once`.
-            -1 => Reps::Once,
-            // What is no number is 0: it ends at once.
-            n => Reps::Times(n.max(0) as u64),
+            -1 => Repetitions::Once,
+            // Text that is not a number is 0: siege ends at once.
+            n => Repetitions::Times(n.max(0) as u64),
         })),
     }
 }
@@ -299,10 +299,13 @@ mod tests {
         let time = |text: &str| time("-t", text).expect("within bounds").map(|t| t.as_secs());
         assert_eq!((time("10S"), time("2"), time("1h"), time("x")), (Some(10), Some(120), Some(3600), None));
         let reps = |text: &str| reps("-r", text).expect("within bounds");
-        assert_eq!((reps(""), reps("x"), reps("-1")), (Some(Reps::Times(0)), Some(Reps::Times(0)), Some(Reps::Once)));
+        assert_eq!(
+            (reps(""), reps("x"), reps("-1")),
+            (Some(Repetitions::Times(0)), Some(Repetitions::Times(0)), Some(Repetitions::Once))
+        );
         assert_eq!(
             (reps("once"), reps("3"), reps("0")),
-            (Some(Reps::Once), Some(Reps::Times(3)), Some(Reps::Times(0)))
+            (Some(Repetitions::Once), Some(Repetitions::Times(3)), Some(Repetitions::Times(0)))
         );
     }
 }

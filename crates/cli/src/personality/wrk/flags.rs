@@ -1,13 +1,13 @@
-//! The flags of wrk and wrk2, and what a command line of them asks for.
+//! The flags of wrk and wrk2.
 
 use lastdrop_model::bounds::{Bound, DURATION, RATE, THREADS, TIMEOUT, USERS};
 use lastdrop_model::request::header_line;
 
-use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
+use crate::personality::getopt::{Argument, Opt, Style, opt, parse};
 use crate::personality::{Refusal, beyond, out_of_bounds, refuse};
 use crate::stdio::{note, out};
 
-/// Which of the two is spoken: wrk, or wrk2, whose binary has the same name.
+/// wrk, or wrk2, whose binary has the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     Wrk,
@@ -31,35 +31,35 @@ impl Program {
 }
 
 const TABLE: &[Opt] = &[
-    opt('c', "connections", Takes::Value),
-    opt('d', "duration", Takes::Value),
-    opt('t', "threads", Takes::Value),
-    opt('s', "script", Takes::Value),
-    opt('H', "header", Takes::Value),
-    opt('L', "latency", Takes::Nothing),
-    opt('T', "timeout", Takes::Value),
-    opt('r', "help", Takes::Nothing),
-    opt('v', "version", Takes::Nothing),
-    opt('R', "rate", Takes::Value),
-    opt('U', "u_latency", Takes::Nothing),
-    opt('B', "batch_latency", Takes::Nothing),
+    opt('c', "connections", Argument::Required),
+    opt('d', "duration", Argument::Required),
+    opt('t', "threads", Argument::Required),
+    opt('s', "script", Argument::Required),
+    opt('H', "header", Argument::Required),
+    opt('L', "latency", Argument::None),
+    opt('T', "timeout", Argument::Required),
+    opt('r', "help", Argument::None),
+    opt('v', "version", Argument::None),
+    opt('R', "rate", Argument::Required),
+    opt('U', "u_latency", Argument::None),
+    opt('B', "batch_latency", Argument::None),
 ];
 
 #[derive(Debug)]
-pub struct Order {
+pub struct WrkOptions {
     pub connections: u64,
     pub duration_s: u64,
     pub threads: u64,
     pub timeout_s: u64,
     pub headers: Vec<(String, String)>,
     pub latency: bool,
-    /// Also the times from when a request was sent.
+    /// Also report times from when a request was sent.
     pub uncorrected: bool,
     pub rate: Option<u64>,
     pub url: String,
 }
 
-/// wrk writes its usage on stdout.
+/// Prints wrk's usage, which goes to stdout.
 pub fn usage<T>(program: Program, why: &str) -> Result<T, Refusal> {
     if !why.is_empty() {
         note!("{why}");
@@ -94,9 +94,9 @@ fn seconds(text: &str) -> Option<u64> {
     with_unit(text, &[('s', 1), ('m', 60), ('h', 3600)])
 }
 
-pub fn read(program: Program, args: &[String]) -> Result<Order, Refusal> {
+pub fn read(program: Program, args: &[String]) -> Result<WrkOptions, Refusal> {
     let parsed = parse("wrk", Style::Long, TABLE, args);
-    let mut o = Order {
+    let mut o = WrkOptions {
         connections: 10,
         duration_s: 10,
         threads: 2,
@@ -138,7 +138,7 @@ pub fn read(program: Program, args: &[String]) -> Result<Order, Refusal> {
             },
             "latency" => o.latency = true,
             "u_latency" => (o.latency, o.uncorrected) = (true, true),
-            // Of requests that are not pipelined each is a batch.
+            // Without pipelining each request is a batch.
             "batch_latency" => {}
             "version" => out(program.version()),
             "script" => {

@@ -1,10 +1,10 @@
 //! wrk 4.1, and wrk2's constant rate.
 
+mod counts;
 mod flags;
 mod plan;
 mod report;
 mod spectrum;
-mod tally;
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -12,23 +12,23 @@ use std::time::Duration;
 use lastdrop_load::describe;
 use lastdrop_model::{CaptureLevel, Exchange, Url, secrets};
 
+use self::counts::WrkCounts;
 use self::flags::{Program, read, usage};
 use self::plan::plan_of;
 use self::report::{report, scaled};
-use self::tally::Tally;
-use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
+use super::{Compatibility, Refusal, carry_out, catch_signals, failed, refuse, remark};
 use crate::stdio::out;
 
-pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
-    run(Program::Wrk, args, manner)
+pub fn main(args: &[String], compatibility: Compatibility) -> Result<u8, Refusal> {
+    run(Program::Wrk, args, compatibility)
 }
 
-/// By the name of wrk2.
-pub fn main2(args: &[String], manner: Manner) -> Result<u8, Refusal> {
-    run(Program::Wrk2, args, manner)
+/// Runs wrk2.
+pub fn main2(args: &[String], compatibility: Compatibility) -> Result<u8, Refusal> {
+    run(Program::Wrk2, args, compatibility)
 }
 
-/// A URL as wrk takes it apart: a user's name is left out, and what stands behind the host is sent as it is.
+/// A URL as wrk parses it: it drops a user's name and sends the path unchanged.
 fn read_url(text: &str) -> Option<Url> {
     let (scheme, rest) = text.split_once("://")?;
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -37,7 +37,7 @@ fn read_url(text: &str) -> Option<Url> {
     Some(url.with_path(if path.starts_with('/') { path } else { "/" }))
 }
 
-fn run(program: Program, args: &[String], manner: Manner) -> Result<u8, Refusal> {
+fn run(program: Program, args: &[String], compatibility: Compatibility) -> Result<u8, Refusal> {
     let o = read(program, args)?;
     let can_be_sent = o.url.bytes().all(|b| b.is_ascii_graphic());
     if !o.url.contains("://") || o.url.ends_with("://") || !can_be_sent {
@@ -57,7 +57,7 @@ fn run(program: Program, args: &[String], manner: Manner) -> Result<u8, Refusal>
     if addresses.is_empty() {
         return refuse(1, format!("unable to resolve {}:{service} Name or service not known", url.host));
     }
-    // wrk tries one connection before it starts; so do we, and say what it says.
+    // wrk tries one connection before it starts; so do we, with the same message.
     let tried: Vec<_> = addresses.iter().map(|a| TcpStream::connect_timeout(a, Duration::from_secs(10))).collect();
     if let (true, Some(Err(e))) = (tried.iter().all(Result::is_err), tried.last()) {
         return refuse(1, format!("unable to connect to {}:{service} {}", url.host, describe(e)));
@@ -72,17 +72,17 @@ fn run(program: Program, args: &[String], manner: Manner) -> Result<u8, Refusal>
         o.connections
     ));
     let stop = catch_signals()?;
-    let mut tally = Tally::default();
+    let mut counts = WrkCounts::default();
     let open = o.rate.is_some();
-    let mut show = |some: &[Exchange]| some.iter().for_each(|e| tally.take(e, open));
-    let carried = carry_out(&plan, CaptureLevel::Exchanges, &stop, &mut show).map_err(|e| failed("wrk", e))?;
-    let run_s = carried.run.phases[0].duration_s.max(1e-6);
-    out(report(&o, &tally, run_s, manner));
+    let mut show = |some: &[Exchange]| some.iter().for_each(|e| counts.take(e, open));
+    let finished = carry_out(&plan, CaptureLevel::Exchanges, &stop, &mut show).map_err(|e| failed("wrk", e))?;
+    let run_s = finished.run.phases[0].duration_s.max(1e-6);
+    out(report(&o, &counts, run_s, compatibility));
     let what = if open {
         "an open loop: times count from when a request was due"
     } else {
         "a closed loop: while the server stalls nobody else asks, so these times leave out those who would have come; -R RATE shows them"
     };
-    remark(manner, &carried.run, what);
+    remark(compatibility, &finished.run, what);
     Ok(0)
 }

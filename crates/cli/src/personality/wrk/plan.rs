@@ -1,17 +1,17 @@
-//! What wrk sends, as a plan.
+//! The plan of wrk's requests.
 
 use std::time::Duration;
 
 use lastdrop_model::request::RequestSpec;
 use lastdrop_model::{Arrival, KeepAlive, Load, Plan, Url};
 
-use super::flags::Order;
+use super::flags::WrkOptions;
 
-pub fn plan_of(o: &Order, url: &Url) -> Plan {
+pub fn plan_of(o: &WrkOptions, url: &Url) -> Plan {
     let mut spec = RequestSpec::get(url.clone());
     spec.literal = true;
     spec.headers = o.headers.clone();
-    // wrk sends a Host and what it is told to.
+    // wrk sends only Host and the user's headers.
     for name in ["User-Agent", "Accept"] {
         if !o.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
             spec.headers.push((name.into(), String::new()));
@@ -21,7 +21,7 @@ pub fn plan_of(o: &Order, url: &Url) -> Plan {
     plan.requests = vec![spec];
     plan.keepalive = KeepAlive::On;
     plan.threads = o.threads as u32;
-    // wrk waits on beyond its timeout and only counts; a request that never ends would hold its connection for good.
+    // wrk only counts a timeout and goes on waiting, so a hung request blocks its connection forever. We give it up.
     plan.timeout = Duration::from_secs(o.timeout_s.max(1));
     plan.drain = Duration::ZERO;
     plan.tls.insecure = true;

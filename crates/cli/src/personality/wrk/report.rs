@@ -1,15 +1,15 @@
-//! The report of wrk, and the units in which it has numbers.
+//! The report of wrk, and the units of its numbers.
 
 use std::fmt::Write as _;
 
 use lastdrop_analyze::samples::Samples;
 
-use super::flags::Order;
+use super::counts::WrkCounts;
+use super::flags::WrkOptions;
 use super::spectrum::spectrum;
-use super::tally::Tally;
-use crate::personality::Manner;
+use crate::personality::Compatibility;
 
-pub fn report(o: &Order, t: &Tally, run_s: f64, manner: Manner) -> String {
+pub fn report(o: &WrkOptions, t: &WrkCounts, run_s: f64, compatibility: Compatibility) -> String {
     let mut out = format!("  Thread Stats{:>6}{:>11}{:>8}{:>12}\n", "Avg", "Stdev", "Max", "+/- Stdev");
     let rates = t.rates();
     for (name, samples, format) in
@@ -17,8 +17,8 @@ pub fn report(o: &Order, t: &Tally, run_s: f64, manner: Manner) -> String {
     {
         let within = match samples.share_within(1.0) {
             Some(share) => format!("{:8.2}%", share * 100.0),
-            // 0 divided by 0, as C prints it.
-            None if manner.like_the_original => "    -nan%".into(),
+            // C prints 0 divided by 0 like this.
+            None if compatibility.like_the_original => "    -nan%".into(),
             None => format!("{:8.2}%", 0.0),
         };
         let _ = writeln!(
@@ -73,7 +73,7 @@ fn distribution(out: &mut String, samples: &Samples, what: &str) {
     let _ = write!(out, "\n  Detailed Percentile spectrum:\n{}{line}\n", spectrum(samples));
 }
 
-/// A number with the unit that wrk chooses: the next one from 85 % of it on.
+/// A number with the unit that wrk chooses: the next larger unit from 85 % of it on.
 pub fn scaled(mut n: f64, scale: f64, units: &[&str], digits: usize) -> String {
     let mut unit = units[0];
     for next in &units[1..] {
@@ -98,7 +98,7 @@ fn binary(n: f64) -> String {
     scaled(n, 1024.0, &["", "K", "M", "G", "T"], 2)
 }
 
-/// Right-aligned so that the digits of different units stand below each other.
+/// Right-aligned, so that the digits line up for different units.
 fn padded(text: &str, width: usize) -> String {
     let letters = text.chars().rev().take(2).filter(char::is_ascii_alphabetic).count();
     let pad = 2 - letters;

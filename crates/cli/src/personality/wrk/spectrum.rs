@@ -1,4 +1,4 @@
-//! The spectrum of percentiles that HdrHistogram's tools draw: five lines for each halving of what is left above.
+//! The percentile spectrum of HdrHistogram's tools: five lines for each halving of the distance to 100 %.
 
 use std::fmt::Write as _;
 
@@ -6,11 +6,11 @@ use lastdrop_analyze::samples::Samples;
 
 /// Lines for each halving of the distance to 100 %.
 const TICKS: f64 = 5.0;
-/// What wrk2's histogram has: values up to a day, of three digits.
+/// Size of wrk2's histogram: values up to a day, with three digits.
 const BUCKETS: u32 = 27;
 const SUB_BUCKETS: u64 = 2048;
 
-/// Times in milliseconds.
+/// The spectrum, with times in milliseconds.
 pub fn spectrum(samples: &Samples) -> String {
     let mut out = format!("{:>12} {:>12} {:>12} {:>12}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
     let total = samples.count();
@@ -45,7 +45,7 @@ pub fn spectrum(samples: &Samples) -> String {
     out
 }
 
-/// The smallest value that such a histogram takes for the same.
+/// The smallest value in the same bucket of such a histogram.
 fn smallest_alike(us: u64) -> u64 {
     let digits = (us.max(1).ilog2() + 1).saturating_sub(SUB_BUCKETS.ilog2());
     us >> digits << digits

@@ -1,4 +1,4 @@
-//! What lwp-bench counts of each request.
+//! The counts of lwp-bench.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use lastdrop_analyze::samples::Samples;
 use lastdrop_model::{Exchange, RequestOutcome};
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct LwpBenchCounts {
     pub good: u64,
     pub errors: BTreeMap<String, u64>,
     pub times: Samples,
 }
 
-impl Tally {
+impl LwpBenchCounts {
     pub fn take(&mut self, e: &Exchange) {
         if e.sent.is_none() || e.done.is_none() {
             return;
         }
         let error = match e.fate {
-            // What a redirect leads to is the answer.
+            // Count the response that the redirect leads to.
             RequestOutcome::Answered if (300..400).contains(&e.status) => return,
             RequestOutcome::Answered if e.status < 400 => {
                 self.good += 1;

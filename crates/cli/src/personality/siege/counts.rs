@@ -1,24 +1,24 @@
-//! What siege counts of each request.
+//! The counts of siege.
 
 use lastdrop_analyze::samples::Samples;
 use lastdrop_model::{Exchange, Failure, RequestOutcome};
 
-/// Answers that are failures for siege.
+/// Statuses that siege counts as failures.
 pub const FAILURES: [u16; 11] = [408, 500, 501, 502, 503, 504, 505, 506, 507, 508, 509];
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct SiegeCounts {
     pub hits: u64,
     pub ok: u64,
     pub ok200: u64,
     pub failed: u64,
-    /// Of those, what was not HTTP; siege counts it as a hit, too.
+    /// Failed responses that were not HTTP; siege counts them as hits, too.
     pub garbage: u64,
     pub bytes: u64,
     pub times: Samples,
 }
 
-impl Tally {
+impl SiegeCounts {
     pub fn take(&mut self, e: &Exchange) {
         match e.fate {
             RequestOutcome::Censored | RequestOutcome::Unsent => return,

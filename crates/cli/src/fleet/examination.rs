@@ -1,5 +1,5 @@
-//! An agent's side of a doctor's questions: its machine, of which only the servers are looked at that were named at its start, and what
-//! connects these to each other.
+//! The agent's side of a doctor's questions about its machine. It only examines the servers named at its start, and what
+//! connects them.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -11,26 +11,26 @@ use lastdrop_model::{Sample, Url};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::ServerRef;
 
-use super::questions::{Answer, Examine, Examined, Named};
-use super::respond::Servers;
+use super::questions::{Answer, Examine, ExamineAnswer, ServerName};
+use super::respond::AgentServers;
 
-/// The machine in one conversation. Dropped, it is looked at no longer.
+/// The examination of this machine in one conversation; ends on drop.
 #[derive(Debug, Default)]
-pub struct ExaminedHere(Option<Found>);
+pub struct LocalExamination(Option<ExaminedSite>);
 
 #[derive(Debug)]
-struct Found {
+struct ExaminedSite {
     site: LocalSite,
     told: Receiver<Sample>,
     url: Url,
 }
 
-impl ExaminedHere {
-    /// The answer to a question about a server, which is one of these.
+impl LocalExamination {
+    /// Returns the answer to a question about `server`, one of the agent's.
     ///
     /// # Errors
-    /// When it is refused: another server is none of them.
-    pub fn answer(&mut self, servers: &Servers, server: &ServerRef, what: Examine) -> Result<Answer, EngineError> {
+    /// When it is refused, because a further server is not one of the agent's.
+    pub fn answer(&mut self, servers: &AgentServers, server: &ServerRef, what: Examine) -> Result<Answer, EngineError> {
         let answer = match what {
             Examine::Find { beside, goal } => self.find(servers, server, &beside, *goal)?,
             what => self.carry_out(what),
@@ -40,9 +40,9 @@ impl ExaminedHere {
 
     fn find(
         &mut self,
-        servers: &Servers,
+        servers: &AgentServers,
         first: &ServerRef,
-        beside: &[Named],
+        beside: &[ServerName],
         goal: Goal,
     ) -> Result<Result<Answer, LabError>, EngineError> {
         let mut wanted = vec![first];
@@ -52,45 +52,45 @@ impl ExaminedHere {
         let called = wanted.iter().map(|server| server.called().to_string()).collect();
         let goal = Goal { servers: wanted.iter().map(ToString::to_string).collect(), ..goal };
         let (tell, told) = channel();
-        // What is asked about databases is the agent's own affair: no password comes from elsewhere.
+        // The agent uses no database options of the coordinator: no password comes over the network.
         let site = LocalSite::only(&servers.named, DatabaseOptions::default(), tell);
-        let found = self.0.insert(Found { site, told, url: goal.url.clone() }).site.find(&goal);
-        Ok(found.map(|machine| examined(Examined::Found { machine, called })))
+        let found = self.0.insert(ExaminedSite { site, told, url: goal.url.clone() }).site.find(&goal);
+        Ok(found.map(|machine| examined(ExamineAnswer::Found { machine, called })))
     }
 
     fn carry_out(&mut self, what: Examine) -> Result<Answer, LabError> {
         let none = || LabError::Other("no servers have been looked for yet".into());
-        let Found { site, told, url } = self.0.as_mut().ok_or_else(none)?;
+        let ExaminedSite { site, told, url } = self.0.as_mut().ok_or_else(none)?;
         Ok(match what {
-            // Told already.
+            // Answered already.
             Examine::Find { .. } => Answer::Done,
-            Examine::Visitors => examined(Examined::Visitors(site.visitors()?)),
+            Examine::Visitors => examined(ExamineAnswer::Visitors(site.visitors()?)),
             Examine::Follow => done(site.follow()?),
-            Examine::Servers => examined(Examined::Servers(site.servers()?)),
+            Examine::Servers => examined(ExamineAnswer::Servers(site.servers()?)),
             Examine::Begin => {
-                // Those from before are of no load.
+                // Discard samples from before the load.
                 told.try_iter().for_each(drop);
                 done(site.begin()?)
             }
-            Examine::Looks => examined(Examined::Looks(told.try_iter().collect())),
-            Examine::End => examined(Examined::Step(Box::new(site.end()?))),
-            Examine::Inside { profile } => examined(Examined::Inside(site.inside(profile)?)),
+            Examine::Looks => examined(ExamineAnswer::Looks(told.try_iter().collect())),
+            Examine::End => examined(ExamineAnswer::Step(Box::new(site.end()?))),
+            Examine::Inside { profile } => examined(ExamineAnswer::Inside(site.inside(profile)?)),
             Examine::Memory { requests } => done(site.memory(requests)?),
             Examine::Settle => done(site.settle()?),
-            // The server is asked for the URL, and nobody else is.
+            // The trial sends requests to the URL; they must not go to another machine.
             Examine::Modules if lastdrop_load::resolve(url).is_ok_and(|address| is_local(&address)) => {
-                examined(Examined::Modules(site.modules()?))
+                examined(ExamineAnswer::Modules(site.modules()?))
             }
             Examine::Modules => {
                 let why = "which modules it could do without: the URL leads to another machine";
-                examined(Examined::Modules(ModuleTrials { unseen: vec![why.into()], ..ModuleTrials::default() }))
+                examined(ExamineAnswer::Modules(ModuleTrials { unseen: vec![why.into()], ..ModuleTrials::default() }))
             }
-            Examine::Rest => examined(Examined::Rest(site.finish()?)),
+            Examine::Rest => examined(ExamineAnswer::Rest(site.finish()?)),
         })
     }
 }
 
-fn examined(what: Examined) -> Answer {
+fn examined(what: ExamineAnswer) -> Answer {
     Answer::Examined(Box::new(what))
 }
 
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn only_servers_of_the_agents_start_are_examined_and_nothing_before_they_were_found() {
         let named: Vec<ServerRef> = vec!["apache:/a.conf".parse().expect("a server")];
-        let servers = Servers { agent: "a".into(), named, act: false };
+        let servers = AgentServers { agent: "a".into(), named, act: false };
         let goal = Box::new(Goal {
             servers: vec!["target".into()],
             url: "http://127.0.0.1:1/".parse().expect("a URL"),
@@ -114,15 +114,15 @@ mod tests {
             load_from: Vec::new(),
             ignore: Vec::new(),
         });
-        let mut here = ExaminedHere::default();
+        let mut here = LocalExamination::default();
         for what in [Examine::Begin, Examine::End, Examine::Inside { profile: true }, Examine::Modules] {
             let answer = here.answer(&servers, &servers.named[0], what).expect("an answer");
             assert!(matches!(&answer, Answer::Failed { what, .. } if what.contains("looked for")), "{answer:?}");
         }
-        let beside = vec![Named { kind: "nginx".into(), config: None }];
+        let beside = vec![ServerName { kind: "nginx".into(), config: None }];
         let refused = here.answer(&servers, &servers.named[0], Examine::Find { beside, goal: goal.clone() });
         assert!(refused.expect_err("not its own").0.contains("not at 'nginx'"));
-        // The servers of the question are those of its start, whatever a goal says.
+        // The agent replaces the servers of a goal by those of the question.
         let answer = here.answer(&servers, &servers.named[0], Examine::Find { beside: Vec::new(), goal });
         let answer = answer.expect("an answer");
         assert!(matches!(&answer, Answer::Failed { what, .. } if what.contains("/a.conf")), "{answer:?}");

@@ -1,25 +1,25 @@
-//! What ab counts of each request, and how it counts times.
+//! The counts and times that ab records of each request.
 
 use lastdrop_analyze::samples::Samples;
 use lastdrop_model::{Exchange, Failure, Micros, RequestOutcome};
 
-use super::flags::Order;
+use super::flags::AbOptions;
 use crate::stdio::note;
 
-/// One request as ab counts times, for -g.
+/// The times of one request, for -g.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
+pub struct RequestTimes {
     pub start: Micros,
     pub connect: Micros,
     pub total: Micros,
     pub wait: Micros,
 }
 
-/// What ab counts.
+/// The counts of ab.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct AbCounts {
     pub done: u64,
-    /// When the last of them was done.
+    /// End of the last request.
     pub last_end: Micros,
     pub failed_receive: u64,
     pub failed_length: u64,
@@ -34,19 +34,19 @@ pub struct Tally {
     pub processing: Samples,
     pub waiting: Samples,
     pub total: Samples,
-    pub samples: Vec<Sample>,
+    pub samples: Vec<RequestTimes>,
     announced: u64,
 }
 
-impl Tally {
+impl AbCounts {
     pub fn failed(&self) -> u64 {
         self.failed_receive + self.failed_length + self.exceptions
     }
 
-    pub fn take(&mut self, e: &Exchange, o: &Order) {
+    pub fn take(&mut self, e: &Exchange, o: &AbOptions) {
         match e.fate {
             RequestOutcome::Censored | RequestOutcome::Unsent => return,
-            // A server that closes without an answer has answered nothing: ab counts that as done, with no length.
+            // ab counts a close without a response as a complete request of length 0.
             RequestOutcome::Answered | RequestOutcome::Failed(Failure::Closed) => {}
             RequestOutcome::Failed(Failure::Protocol) => self.exceptions += 1,
             RequestOutcome::Failed(Failure::Connect | Failure::Reset) | RequestOutcome::TimedOut => {
@@ -78,7 +78,7 @@ impl Tally {
         self.waiting.record(wait);
         self.total.record(total);
         if o.gnuplot.is_some() {
-            self.samples.push(Sample { start: sent, connect, total, wait });
+            self.samples.push(RequestTimes { start: sent, connect, total, wait });
         }
         if let Some(each) = o.heartbeat()
             && self.done / each > self.announced

@@ -1,15 +1,15 @@
-//! What wrk counts of each request.
+//! The counts of wrk.
 
 use std::collections::BTreeMap;
 
 use lastdrop_analyze::samples::Samples;
 use lastdrop_model::{Exchange, Failure, Micros, RequestOutcome};
 
-/// Rates of a thread are those of so long.
+/// Interval over which wrk computes a thread's rate.
 const RATE_INTERVAL_US: Micros = 100_000;
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct WrkCounts {
     pub complete: u64,
     pub bytes: u64,
     pub connect: u64,
@@ -17,13 +17,13 @@ pub struct Tally {
     pub timeout: u64,
     pub status: u64,
     pub latency: Samples,
-    /// From when each was sent, whenever it was to be.
+    /// Times from when each request was sent, even if it was due earlier.
     pub uncorrected: Samples,
-    /// Answers of each thread in each interval.
+    /// Responses by thread and interval.
     rates: BTreeMap<(u64, u64), u64>,
 }
 
-impl Tally {
+impl WrkCounts {
     pub fn take(&mut self, e: &Exchange, open: bool) {
         self.bytes += e.bytes_received;
         match e.fate {
@@ -31,7 +31,7 @@ impl Tally {
                 self.complete += 1;
                 self.status += u64::from(e.status > 399);
                 let done = e.done.unwrap_or(e.due);
-                // In an open loop what a person waits: from the time at which the request was to be sent.
+                // In an open loop latency starts at the due time.
                 let sent = e.ready.filter(|_| e.first).or(e.sent).unwrap_or(e.due);
                 self.uncorrected.record(done.saturating_sub(sent));
                 self.latency.record(done.saturating_sub(if open { e.due } else { sent }));
@@ -44,7 +44,7 @@ impl Tally {
         }
     }
 
-    /// Requests a second of each thread in each whole interval.
+    /// Requests per second of each thread in each complete interval.
     pub fn rates(&self) -> Samples {
         let mut samples = Samples::default();
         let last = self.rates.keys().map(|(_, at)| *at).max().unwrap_or(0);

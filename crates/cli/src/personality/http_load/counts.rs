@@ -1,4 +1,4 @@
-//! What http_load counts of each fetch, and what it says meanwhile.
+//! The counts of http_load, and its progress lines.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -7,37 +7,38 @@ use lastdrop_analyze::samples::Samples;
 use lastdrop_load::answer_parts;
 use lastdrop_model::{Exchange, Failure, Micros, Plan, RequestOutcome};
 
-use super::flags::Order;
+use super::flags::HttpLoadOptions;
 use crate::personality::number::g;
 use crate::stdio::note;
 
-/// Progress is told so often.
+/// Interval of the progress lines.
 const PROGRESS_US: Micros = 60_000_000;
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct HttpLoadCounts {
     pub fetches: u64,
     pub bytes: u64,
     pub connect: Samples,
     pub first: Samples,
     pub timeouts: u64,
-    /// Fetches that brought something else than the first of their URL: bytes, or with -checksum their sum.
+    /// Fetches whose size, or with -checksum whose content, differs from the first fetch of the URL.
     pub wrong: u64,
+    /// Size or checksum of the first fetch of each URL.
     firsts: HashMap<u32, u64>,
     pub status: BTreeMap<u16, u64>,
     told: Micros,
     start: Option<Micros>,
 }
 
-/// Tells bodies apart.
+/// A hash of the body.
 fn checksum(e: &Exchange) -> u64 {
     let mut hasher = DefaultHasher::new();
     answer_parts(e.raw.as_deref().unwrap_or_default()).pieces.concat().hash(&mut hasher);
     hasher.finish()
 }
 
-impl Tally {
-    pub fn take(&mut self, e: &Exchange, o: &Order, plan: &Plan) {
+impl HttpLoadCounts {
+    pub fn take(&mut self, e: &Exchange, o: &HttpLoadOptions, plan: &Plan) {
         let (Some(sent), Some(done)) = (e.sent, e.done) else { return };
         let start = *self.start.get_or_insert(sent);
         let url = || &plan.requests[e.request as usize].url;
@@ -60,7 +61,7 @@ impl Tally {
             }
             _ => {}
         }
-        // Whatever came of it.
+        // http_load also compares failed fetches.
         let got = if o.checksum { checksum(e) } else { e.body_bytes };
         if got != *self.firsts.entry(e.request).or_insert(got) {
             self.wrong += 1;

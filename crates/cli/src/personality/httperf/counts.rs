@@ -1,34 +1,34 @@
-//! What httperf counts of requests, connections and sessions.
+//! The counts of httperf: requests, connections and sessions.
 
 use std::collections::{BTreeMap, HashMap};
 
 use lastdrop_analyze::samples::Samples;
 use lastdrop_model::{Exchange, Failure, Micros, Plan, RequestOutcome};
 
-use super::flags::{Order, Work};
+use super::flags::{HttperfOptions, Workload};
 use crate::stdio::out;
 
-/// One sample of the reply rate covers so long.
+/// Interval of a sample of the reply rate.
 pub const RATE_INTERVAL_US: Micros = 5_000_000;
 /// The empty line after the last chunk.
 const FOOTER_BYTES: u64 = 2;
 
-/// A connection while it lasts.
+/// An open connection.
 #[derive(Debug, Default)]
-struct Life {
+struct ConnectionLife {
     start: Micros,
     end: Micros,
     replies: u64,
 }
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct HttperfCounts {
     pub start: Option<Micros>,
     pub end: Micros,
     pub connections: u64,
     pub connected: Samples,
-    lives: HashMap<u64, Life>,
-    /// Of those that are over and had replies.
+    lives: HashMap<u64, ConnectionLife>,
+    /// Lifetimes of closed connections that had replies.
     pub lifetime: Samples,
     pub replies_of_lives: u64,
     pub lives_counted: u64,
@@ -39,7 +39,7 @@ pub struct Tally {
     pub transfer: Samples,
     pub header_bytes: u64,
     pub content_bytes: u64,
-    /// What ends bodies in chunks.
+    /// Bytes that end chunked bodies.
     pub footer_bytes: u64,
     pub status: [u64; 5],
     pub client_timeouts: u64,
@@ -59,33 +59,33 @@ struct Session {
     connections: u64,
 }
 
-/// Sessions: those under way, and what came of the others.
+/// The open sessions, and totals of the ended ones.
 #[derive(Debug, Default)]
 pub struct Sessions {
     under_way: HashMap<u64, Session>,
-    pub good: Ended,
-    pub bad: Ended,
+    pub good: SessionTotals,
+    pub bad: SessionTotals,
     /// Sessions by how many replies they had.
     pub lengths: BTreeMap<u64, u64>,
-    /// Good ones that ended in each interval of the rate.
+    /// Successful sessions that ended in each interval of the rate.
     pub rates: BTreeMap<u64, u64>,
 }
 
 #[derive(Debug, Default)]
-pub struct Ended {
+pub struct SessionTotals {
     pub count: u64,
     pub lifetime_s: f64,
     pub connections: u64,
 }
 
-impl Ended {
+impl SessionTotals {
     pub fn mean_s(&self) -> f64 {
         self.lifetime_s / self.count.max(1) as f64
     }
 }
 
 impl Sessions {
-    /// A session is over; `complete`: its last call was answered.
+    /// Counts an ended session; `complete`: its last call was answered.
     fn over(&mut self, session: &Session, complete: bool, begin: Micros) {
         let ended = if complete { &mut self.good } else { &mut self.bad };
         ended.count += 1;
@@ -102,30 +102,30 @@ impl Sessions {
     }
 }
 
-/// Is the answer one at which a session fails?
-fn is_failure(e: &Exchange, o: &Order) -> bool {
+/// True for a response with --failure-status, at which a session fails.
+fn is_failure(e: &Exchange, o: &HttperfOptions) -> bool {
     e.fate == RequestOutcome::Answered && o.failure_status == Some(u64::from(e.status))
 }
 
-impl Tally {
-    /// Was the connection closed after an answer although another call was to follow on it? httperf sends that call, and
-    /// counts a reset.
-    pub fn is_cut_short(e: &Exchange, o: &Order, plan: &Plan) -> bool {
-        let sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
+impl HttperfCounts {
+    /// True if the server closed the connection after a response although another call was to follow. httperf sends that call
+    /// and counts a reset.
+    pub fn is_cut_short(e: &Exchange, o: &HttperfOptions, plan: &Plan) -> bool {
+        let sessions = matches!(o.work, Workload::Sessions(..) | Workload::SessionLog(..));
         let session_failed = sessions && is_failure(e, o);
         let was_last = e.kept || plan.requests[e.request as usize].last || session_failed;
         e.fate == RequestOutcome::Answered && !was_last
     }
 
-    /// Is it a call of a session that goes again, since its connection had served others?
-    pub fn is_sent_again(e: &Exchange, o: &Order) -> bool {
-        matches!(o.work, Work::Sessions(..) | Work::SessionLog(..))
+    /// True for a call of a session that is repeated because its reused connection was closed.
+    pub fn is_sent_again(e: &Exchange, o: &HttperfOptions) -> bool {
+        matches!(o.work, Workload::Sessions(..) | Workload::SessionLog(..))
             && matches!(e.fate, RequestOutcome::Failed(Failure::Reset | Failure::Closed))
             && !e.first
             && e.first_byte.is_none()
     }
 
-    pub fn take(&mut self, e: &Exchange, o: &Order, plan: &Plan) {
+    pub fn take(&mut self, e: &Exchange, o: &HttperfOptions, plan: &Plan) {
         let Some(sent) = e.sent else { return };
         let start = *self.start.get_or_insert(sent);
         self.start = Some(start.min(sent));
@@ -136,7 +136,7 @@ impl Tally {
             if let Some(connected) = e.ready.or(e.connected) {
                 self.connected.record(connected.saturating_sub(sent));
             }
-            self.lives.insert(e.connection, Life { start: sent, end: done, replies: 0 });
+            self.lives.insert(e.connection, ConnectionLife { start: sent, end: done, replies: 0 });
         }
         if e.written.is_some() {
             self.requests += 1;
@@ -163,16 +163,16 @@ impl Tally {
                 }
             }
             RequestOutcome::TimedOut => self.client_timeouts += 1,
-            // For httperf a connection that ends before its calls do was reset.
+            // httperf counts a connection that ends before its calls do as reset.
             RequestOutcome::Failed(Failure::Reset | Failure::Closed | Failure::Protocol) => self.resets += 1,
             _ => {}
         }
-        if Tally::is_cut_short(e, o, plan) {
+        if HttperfCounts::is_cut_short(e, o, plan) {
             self.requests += 1;
             self.request_bytes += e.bytes_sent;
             self.resets += 1;
         }
-        if matches!(o.work, Work::Sessions(..) | Work::SessionLog(..)) {
+        if matches!(o.work, Workload::Sessions(..) | Workload::SessionLog(..)) {
             let new = || Session { start: sent, ..Session::default() };
             let session = self.sessions.under_way.entry(e.unit).or_insert_with(new);
             session.end = done;
@@ -180,8 +180,8 @@ impl Tally {
             let answered = e.fate == RequestOutcome::Answered;
             session.replies += u64::from(answered);
             let good = answered && !is_failure(e, o);
-            // A call without an answer, or with the wrong one, ends its session, unless its connection had served others.
-            if !Tally::is_sent_again(e, o)
+            // A call that fails ends its session, unless it is repeated on a new connection.
+            if !HttperfCounts::is_sent_again(e, o)
                 && (!good || plan.requests[e.request as usize].last)
                 && let Some(session) = self.sessions.under_way.remove(&e.unit)
             {
@@ -199,7 +199,7 @@ impl Tally {
         }
     }
 
-    fn over(&mut self, life: &Life) {
+    fn over(&mut self, life: &ConnectionLife) {
         if life.replies > 0 {
             self.lifetime.record(life.end.saturating_sub(life.start));
             self.replies_of_lives += life.replies;
@@ -208,7 +208,7 @@ impl Tally {
     }
 
     pub fn finish(&mut self) {
-        let rest: Vec<Life> = std::mem::take(&mut self.lives).into_values().collect();
+        let rest: Vec<ConnectionLife> = std::mem::take(&mut self.lives).into_values().collect();
         rest.iter().for_each(|life| self.over(life));
         for session in std::mem::take(&mut self.sessions.under_way).into_values() {
             self.sessions.over(&session, false, self.start.unwrap_or(0));
