@@ -20,7 +20,7 @@ use crate::options::{TokenArgs, within};
 use crate::signals::Stop;
 use crate::stdio::note;
 
-/// What ends an agent by its stdin.
+/// The line on stdin that ends an agent.
 pub const END: &str = "end";
 
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ fn agent_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A host's name as an agent's: what else there is in it becomes `-`.
+/// A host's name as the name of an agent: other characters become `-`.
 pub fn name_of_host(host: &str) -> Option<String> {
     let name: String =
         host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).take(64).collect();
@@ -132,7 +132,7 @@ fn this_machine() -> Option<String> {
     name_of_host(name.trim())
 }
 
-/// Ends the agent at a signal, or at a word on stdin. A stdin that ends says nothing: the connection of ssh may just have broken.
+/// Ends the agent at a signal, or at a line on stdin. The end of stdin does not end it: the connection of ssh may have broken.
 fn watch(stop: &Stop, ends: &lastdrop_fleet::Stop, stdin: bool) -> Result<()> {
     let (stop, asked) = (stop.clone(), ends.clone());
     let look = move || {

@@ -16,13 +16,13 @@ use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::note;
 
-/// Requests are held for less long than to be played: nothing here depends much on their order, and a minute of a busy log is more than the
-/// caches of a processor have.
+/// Window for sorting requests. It is shorter than for a replay: the analysis depends little on their order, and a minute of a
+/// busy log does not fit into a processor's caches.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Requests between two looks at whether to stop.
+/// Requests between two checks for a signal.
 const BETWEEN_LOOKS: u64 = 4096;
 
-/// Tells what the logs have in them; a signal ends the reading, with the report of what has been read.
+/// Reports what is in the logs. A signal ends the reading; the report then covers what has been read.
 pub fn analyse(args: &ReplayArgs) -> Result<Exit> {
     let plan = args.output_plan.as_deref().map(PlanFiles::open).transpose()?;
     let report = Report::of(&args.output)?;
@@ -58,7 +58,7 @@ pub fn analyse(args: &ReplayArgs) -> Result<Exit> {
     }
 }
 
-/// A plan, and the file of URLs beside it, which only its owner may read: queries of a log have tokens in them.
+/// A plan, and the file of URLs beside it. Only its owner may read that file, because queries in a log contain tokens.
 struct PlanFiles {
     plan: Outfile,
     urls: Outfile,

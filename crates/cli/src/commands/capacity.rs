@@ -137,7 +137,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
         Some(signal) => Exit::Signal(signal),
         None if document.met => Exit::Done,
         None if document.generator_limited => Exit::Invalid,
-        // What was not found out is not missed.
+        // Running out of time is a failure, not a missed objective.
         None if document.out_of_time => Exit::Failed,
         None => Exit::Missed,
     })

@@ -65,7 +65,7 @@ pub struct CompareArgs {
     pub output: OutputArgs,
 }
 
-/// Length of a stretch of load unless the user says otherwise, and of what goes before it: with fifteen blocks 18 s.
+/// Default length of a stretch of load, and of its warm-up: 18 s for fifteen blocks.
 const STRETCH: Duration = Duration::from_millis(520);
 const SETTLING: Duration = Duration::from_millis(50);
 
@@ -73,7 +73,7 @@ pub fn compare(args: &CompareArgs) -> Result<Exit> {
     let report = Output::of(&args.output)?.with_format(args.form)?;
     let (document, exit, store) = match args.live {
         true => live(args)?,
-        // Of two stored runs it can be made again.
+        // Not stored: a comparison of stored runs can be repeated.
         false => (stored(args)?, Exit::Done, None),
     };
     report.keep_and_give(store.as_ref(), &compare_text(&document), &document)?;
@@ -84,7 +84,7 @@ pub fn compare(args: &CompareArgs) -> Result<Exit> {
     })
 }
 
-/// A plan for one side: the requests of a URL or plan file, the load of the options or of the plan file.
+/// The plan of one side: requests of a URL or plan file, load of the options or of the plan file.
 fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
     let load = &args.load;
     let (read, origin) = run_plan::requests_of(target, &args.network)?;
@@ -113,7 +113,7 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
 fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
     let seed = args.load.seed();
     let plan_a = side(args, &args.a, seed)?;
-    // What a side is called goes into the report.
+    // The name goes into the report, so it must not contain secrets.
     let name = |target: &str| secrets::url(target).into_owned();
     let (name_b, plan_b) = match &args.b {
         Some(b) => (name(b), side(args, b, seed)?),
@@ -166,7 +166,7 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
         }
     }
     let path = args.output.store.clone().or_else(default_store);
-    // Two exported runs need no store, and shall not make one.
+    // A comparison of two exported runs does not create a store.
     let store = match &path {
         Some(path) if path.exists() && !args.output.no_store => Some(Store::open(path)?),
         _ => None,
@@ -177,7 +177,7 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
     }
 }
 
-/// Compares what others have reported, or one of these with a run.
+/// Compares reports of other programs, or one of them with a run.
 fn compare_reports((a, sa): (&str, &Side), (b, sb): (&str, &Side), store: Option<&Store>) -> Result<CompareDocument> {
     let url = sb.url().or(sa.url()).unwrap_or_default();
     let floor = match store {
@@ -212,7 +212,7 @@ fn compare_reports((a, sa): (&str, &Side), (b, sb): (&str, &Side), store: Option
     })
 }
 
-/// Compares two runs by what they have within them and by the noise that is known; each has the name by which it was asked for.
+/// Compares two runs by their seconds and by the known noise. Each has the name that the user gave.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -257,10 +257,10 @@ pub fn compare_runs((a, ra): (&str, &Run), (b, rb): (&str, &Run), store: Option<
     })
 }
 
-/// What is on a side of a comparison of what has been measured.
+/// One side of a comparison of stored results.
 enum Side {
     Run(Box<Run>),
-    /// Of another program; one or more.
+    /// Reports of another program.
     Reports(Vec<Report>),
 }
 
@@ -297,7 +297,7 @@ impl Side {
         }
     }
 
-    /// What it cannot say.
+    /// The limits of what it says.
     fn limits(&self, name: &str) -> Vec<String> {
         let why = |reasons: &[lastdrop_model::Reason]| -> String {
             reasons.iter().map(|r| r.what.as_str()).collect::<Vec<_>>().join("; ")
@@ -314,7 +314,7 @@ impl Side {
     }
 }
 
-/// A run by its id in the store, or what a file has: an exported run, or a report of another program.
+/// Reads a run by its id from the store, or from a file an exported run or a report of another program.
 fn read_side(name: &str, store: Option<&Store>) -> Result<Side> {
     let path = Path::new(name);
     if path.is_file() {

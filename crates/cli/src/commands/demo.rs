@@ -1,4 +1,4 @@
-//! `lastdrop demo`: the main job on a server whose best setting is known.
+//! `lastdrop demo`: tunes an embedded server whose best setting is known.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -33,7 +33,7 @@ pub struct DemoArgs {
     pub quiet: bool,
 }
 
-/// The target of the demo; it ends with it.
+/// The web server of the demo; ends on drop.
 struct Target(Child);
 
 impl Drop for Target {
@@ -52,7 +52,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no free port")?.port();
     std::fs::write(&config, format!("{}listen = '127.0.0.1:{port}'\n", plan::SETTINGS))
         .with_context(|| format!("cannot write {}", config.display()))?;
-    // The demo's journal is its own: an earlier tune's must not be in its way, nor it in another's.
+    // The demo has a journal of its own, so that it and other tunes do not disturb each other.
     // SAFETY: the process has one thread so far.
     unsafe { std::env::set_var("LASTDROP_STATE", folder.path().join("state")) };
     let (workers, rps) = plan::planted()?;
@@ -66,7 +66,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
         tool::ourselves("the demo's web server")
             .args(["target", "--end-with-parent", "--config"])
             .arg(&config)
-            // Ctrl-C is for the demo, which ends its server when that is put back.
+            // Ctrl-C must not reach the server: the demo restores it first and then ends it.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -82,7 +82,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let progress = Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") };
     let mut lab = Lab::new(&stop.flag, observers(progress, None, lastdrop_report::export::Runs::Several, &stop));
     let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())), None, None, None)?;
-    // The restarts made the target another process than the one that was started here.
+    // The restarts have replaced the process that was started here.
     end_restarted(&server);
     let mut text = format!("\n{}", tune_text(&document, false));
     if !document.interrupted {
@@ -114,7 +114,7 @@ fn wait_for(target: &mut Target, port: u16) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The look above is a visitor; let it be gone.
+    // Let the connection above close, or it would count as a visitor.
     std::thread::sleep(Duration::from_millis(100));
     Ok(())
 }

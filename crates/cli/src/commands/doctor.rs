@@ -88,14 +88,14 @@ pub struct DoctorArgs {
     pub output: OutputArgs,
 }
 
-/// Users of the load unless it is said: more than a small pool has workers.
+/// Default number of users: more than a small pool has workers.
 const USERS: u32 = 20;
-/// How long the load is watched that is asked about.
+/// Default length of the load.
 const TIME: Duration = Duration::from_secs(12);
-/// The same of traffic that is there.
+/// Default length of the observation of existing traffic.
 const OBSERVE: Duration = Duration::from_secs(30);
 
-/// A finding's name that is less like what was asked for is no suggestion (Jaro and Winkler's measure, as for the keys of plans).
+/// Names of findings below this similarity are not suggested (Jaro-Winkler, as for the keys of plans).
 const NEAR: f64 = 0.8;
 
 pub fn doctor(args: DoctorArgs) -> Result<Exit> {
@@ -166,7 +166,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let mut site = site_of(reach.as_ref(), &order, &mut lab)?;
     let examination = match examine(&mut lab, &order, site.as_mut()) {
-        // The report says that nothing was measured by then.
+        // The report then says that nothing was measured.
         Err(LabError::Interrupted) if stop.signal().is_some() => {
             Examination { url: order.plan.url.to_string(), ..Examination::default() }
         }
@@ -183,7 +183,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
             other => other,
         };
     }
-    // What was found is not lost by that.
+    // A failed trial does not lose the findings.
     if let Err(e) = &confirmed {
         document.notes.push(format!("the change was not tried to its end: {e}"));
     }
@@ -198,7 +198,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     Ok(stop.signal().map_or(done, Exit::Signal))
 }
 
-/// The fleet that the servers are in, if they are on other machines.
+/// The fleet of the servers, if they are on other machines.
 fn reach_of(args: &DoctorArgs) -> Result<Option<FleetHosts>> {
     check_same_machines(&args.servers)?;
     if !args.servers.iter().any(ServerRef::is_elsewhere) {
@@ -217,12 +217,12 @@ fn reach_of(args: &DoctorArgs) -> Result<Option<FleetHosts>> {
     Ok(reach)
 }
 
-/// What the rules of today say of an examination of then.
+/// Applies the current rules to a stored examination.
 fn again(file: &Path) -> Result<DoctorDocument> {
     let text = lastdrop_load::files::read_text(file).with_context(|| format!("cannot read {}", file.display()))?;
     let then: DoctorDocument = serde_json::from_str(&text)
         .map_err(|e| UsageError(format!("{} is no document of doctor --json: {e}", file.display())))?;
-    // What an experiment has refuted does not come back.
+    // A finding that a trial has refuted does not return.
     let refuted: Vec<&str> = then.confirmed.iter().filter(|c| c.is_refuted()).map(|c| c.id.as_str()).collect();
     let now = diagnose_without(&then.examination, &refuted);
     Ok(DoctorDocument { confirmed: then.confirmed, interrupted: then.interrupted, ..now })

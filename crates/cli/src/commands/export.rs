@@ -67,10 +67,10 @@ pub fn export(args: ExportArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Writes a form of a run.
+/// Writes a run in the format of an exporter.
 ///
 /// # Errors
-/// When the file cannot be written, or the run not be read.
+/// When the file cannot be written, or the run cannot be read.
 pub fn write_pieces(store: &Store, id: &str, exporter: &dyn Exporter, file: Outfile) -> Result<()> {
     let mut read = Ok(());
     file.pieces(|out| {
@@ -89,12 +89,12 @@ pub fn write_pieces(store: &Store, id: &str, exporter: &dyn Exporter, file: Outf
     read
 }
 
-/// Files are looked at on terminals.
+/// Escapes control characters, because users look at files on terminals.
 fn text(piece: &[u8]) -> Printable {
     Printable::from(String::from_utf8_lossy(piece).into_owned())
 }
 
-/// Gives each piece of a run's form to somebody, until he cannot take it.
+/// Passes each piece of an exported run to `give`, until that fails.
 fn each_piece(
     store: &Store,
     id: &str,

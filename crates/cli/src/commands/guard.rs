@@ -80,16 +80,16 @@ pub struct GuardArgs {
     pub quiet: bool,
 }
 
-/// A percentage as a share.
+/// Reads a percentage as a fraction.
 fn share(text: &str) -> Result<f64, BoundError> {
     SHARE.read::<f64>(text).map(|percent| percent / 100.0)
 }
 
-/// Where lines of events go.
+/// The destination of event lines.
 struct Log {
     quiet: bool,
     file: Option<File>,
-    /// Why the file is not whole.
+    /// The error that left the file incomplete.
     trouble: Option<std::io::Error>,
 }
 
@@ -98,7 +98,7 @@ impl Log {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let line = format!("{} {}\n", utc(seconds * 1000), printable::line(line));
         if !self.quiet {
-            // A terminal that has gone is no reason to stop guarding.
+            // Go on guarding when the terminal is gone.
             stdio::out(&line);
         }
         if let Some(file) = &mut self.file
@@ -109,7 +109,7 @@ impl Log {
     }
 }
 
-/// How a line about one of several servers begins.
+/// The beginning of a line about one of several servers.
 fn whose(args: &GuardArgs, server: &ServerRef) -> String {
     if args.servers.len() > 1 { format!("{}: ", server.called()) } else { String::new() }
 }
@@ -159,7 +159,7 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
                         log.lock().unwrap_or_else(PoisonError::into_inner).write(&format!("{whose}{line}"));
                     }
                 };
-                // Where one cannot be guarded the others are not guarded without it.
+                // If one server cannot be guarded, end the others, too.
                 run_guard(&order, &stop.flag, tell).inspect_err(|_| stop.end())
             })
         });

@@ -55,13 +55,13 @@ pub struct ShowArgs {
     pub store: Option<PathBuf>,
 }
 
-/// The store that is read.
+/// Opens the store for reading.
 pub fn open(store: Option<PathBuf>) -> Result<Store> {
     let path = store.or_else(default_store).context("there is no home folder with runs; name a store: --store FILE")?;
     Ok(Store::open(&path)?)
 }
 
-/// What is listed: runs, and what came of several.
+/// The listed runs, and documents of several runs.
 struct Listing {
     runs: Vec<ListedRun>,
     documents: Vec<ListedDocument>,
@@ -69,7 +69,7 @@ struct Listing {
 
 struct ListedRun {
     entry: HistoryEntry,
-    /// So many runs of its experiment are not listed beside it; the experiment has not ended, or was killed.
+    /// Number of its experiment's other runs, which are not listed; the experiment has not ended, or was killed.
     others: usize,
 }
 
@@ -77,12 +77,12 @@ struct ListedDocument {
     id: String,
     unix_ms: u64,
     schema: String,
-    /// Runs that it came of, where they are known.
+    /// Number of its runs, if known.
     runs: usize,
 }
 
 impl Listing {
-    /// Each run by itself.
+    /// Lists each run by itself.
     fn all(store: &Store, limit: usize) -> Result<Listing> {
         let documents = store.documents(limit)?.into_iter();
         Ok(Listing {
@@ -91,7 +91,7 @@ impl Listing {
         })
     }
 
-    /// The runs of an experiment folded into what came of them.
+    /// Lists an experiment as one entry, without its runs.
     fn folded(store: &Store, limit: usize) -> Result<Listing> {
         let mut listing = Listing { runs: Vec::new(), documents: Vec::new() };
         for one in store.list(&[], 0, limit)?.entries {
@@ -194,7 +194,7 @@ pub fn show(args: ShowArgs) -> Result<Exit> {
     let csv = Outfile::wanted(args.csv.as_deref())?;
     let store = open(args.store)?;
     let id = match (store.find(&args.id), store.find_any(&args.id)) {
-        // 'last' is a run here, and the beginning of an id may be that of a run and of a document.
+        // A run comes first: 'last' is a run here, and the beginning of an id may fit a run and a document.
         (Err(StoreError::NotFound(_)), Ok(StoredId::Document(id))) => {
             return show_document(&store, &id, json, csv.is_some(), format);
         }
@@ -214,7 +214,7 @@ pub fn show(args: ShowArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What came of a question of several runs.
+/// Shows the document of an experiment.
 fn show_document(store: &Store, id: &str, json: Option<Outfile>, csv: bool, format: Format) -> Result<Exit> {
     if csv {
         return Err(UsageError(format!("{id} has no seconds of its own; its table: --format csv")).into());

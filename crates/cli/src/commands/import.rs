@@ -57,22 +57,22 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a text looks like.
+    /// Recognizes the kind of a text.
     fn of(text: &str) -> Kind {
         let first = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with('#')).unwrap_or_default();
         match first.trim_start_matches('\u{feff}') {
             _ if text.contains('\0') => Kind::Wlog,
             l if l.starts_with('{') => Kind::Har,
             l if l.starts_with('/') && !is_curl(l) => Kind::Wsesslog,
-            // Lines before it may give variables their values.
+            // Lines before the command may set variables.
             _ if text.lines().any(|l| is_curl(l.trim())) => Kind::Curl,
             _ => Kind::Siege,
         }
     }
 }
 
-/// Does a command of curl begin here, perhaps behind a prompt, a variable or a command that runs it? Of others like it, it is said that
-/// they are none.
+/// True for a line with a command of curl, also after a prompt, a variable or a command that runs it. Similar programs count,
+/// too: the reader then reports that they are not curl.
 fn is_curl(line: &str) -> bool {
     let line = line.trim_start_matches('\u{feff}');
     let line = line.strip_prefix("$ ").unwrap_or(line).trim_start();
@@ -113,7 +113,7 @@ pub fn import(args: &ImportArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The exchanges of a text.
+/// Reads the exchanges of a text.
 fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<Imported, RecordingError>, UsageError> {
     let server = || to.ok_or_else(|| UsageError("a workload of httperf names no server: --to URL does".into()));
     Ok(match kind {
@@ -125,7 +125,7 @@ fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<Imported, Rec
     })
 }
 
-/// Says from time to time how much of a long recording is done.
+/// Prints the progress on a long recording.
 #[derive(Debug)]
 pub struct Progress {
     requests: usize,
@@ -134,7 +134,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What is done within this time needs no words.
+    /// Time between two lines.
     const EACH: Duration = Duration::from_secs(1);
 
     pub fn new(requests: usize, quiet: bool) -> Progress {
@@ -174,7 +174,7 @@ impl PlanFiles {
         if let Some(data) = &recorded.data {
             Outfile::open(&self.data_path.to_string_lossy())?.private(true).text(data)?;
         }
-        // Bodies of a recording may be somebody's own business, too.
+        // Bodies of a recording may be private, too.
         self.plan.private(true).text(&recorded.plan)
     }
 }

@@ -1,4 +1,4 @@
-//! One file a command; each is thin: options to a plan, an experiment, a report.
+//! One file for each command. Each is thin: it turns options into a plan, runs an experiment, and prints a report.
 
 pub mod agent;
 pub mod analyse;
@@ -53,15 +53,14 @@ use crate::signals::Stop;
 use crate::stdio::{self, note};
 use crate::view::Progress;
 
-/// Where runs are kept unless the user says otherwise.
+/// The default path of the store.
 pub fn default_store() -> Option<PathBuf> {
     let data = std::env::var_os("XDG_DATA_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
     let home = std::env::var_os("HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
     data.or_else(|| home.map(|h| h.join(".local/share"))).map(|d| d.join("lastdrop/runs.sqlite"))
 }
 
-/// Opens the store that the options ask for. One that was asked for by name must work; the default one may be missing,
-/// with a warning.
+/// Opens the store of the options. A store that the user names has to work; without the default one lastdrop only warns.
 pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
     if output.no_store {
         return Ok(None);
@@ -82,10 +81,10 @@ pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
     }
 }
 
-/// Opens the servers that are to be changed, here and on the machines of agents.
+/// Opens the servers that a command changes, on this machine and on those of agents.
 ///
 /// # Errors
-/// When one is not found, not healthy, in use by others, or may not be changed.
+/// When a server is not found, not healthy, in use by others, or may not be changed.
 pub fn open_stack(
     servers: &[ServerRef],
     url: Option<&Url>,
@@ -95,7 +94,7 @@ pub fn open_stack(
     Stack::open_with(servers, url, &others.into(), reach.map(|reach| reach as &dyn RemoteHosts))
 }
 
-/// The machine that the servers are on, as a doctor asks it: that of their agent, those of several, or this one.
+/// The machine of the servers as a doctor examines it: their agent's, those of several agents, or this one.
 ///
 /// # Errors
 /// When the agent cannot be asked.
@@ -111,10 +110,10 @@ pub fn site_of(
     }
 }
 
-/// Are servers that a doctor is asked about all on one machine, or all of them on the same machines?
+/// Checks that all servers of a doctor are on one machine, or all of them on the same machines.
 ///
 /// # Errors
-/// With one that is not.
+/// Names two servers on different machines.
 pub fn check_same_machines(servers: &[ServerRef]) -> Result<(), UsageError> {
     let Some(elsewhere) = servers.iter().find(|server| server.is_elsewhere()) else { return Ok(()) };
     let Some(other) = servers.iter().find(|other| other.agents() != elsewhere.agents()) else { return Ok(()) };
@@ -124,15 +123,15 @@ pub fn check_same_machines(servers: &[ServerRef]) -> Result<(), UsageError> {
     )))
 }
 
-/// Where tunes write down what they have measured: beside the store of runs. None where nothing is kept.
+/// The folder of the tunes' checkpoints, beside the store; None without a store.
 pub fn diary_folder(output: &OutputArgs) -> Option<PathBuf> {
     let store = output.store.clone().or_else(default_store).filter(|_| !output.no_store)?;
     Some(store.with_extension("tunes"))
 }
 
-/// Who is shown what happens in a command that makes runs: whoever is to be shown it in all of them stands here.
+/// The observers that every command with runs has.
 pub fn observers(progress: Progress, store: Option<Store>, runs: Runs, stop: &Stop) -> Vec<Box<dyn Observer>> {
-    // What has happened is on disk before anything else is done with it.
+    // First of all, so that an event is on disk before another observer gets it.
     let keeper = store.map(|store| -> Box<dyn Observer> {
         Box::new(match runs {
             Runs::One => Keeper::new(store),
@@ -142,10 +141,10 @@ pub fn observers(progress: Progress, store: Option<Store>, runs: Runs, stop: &St
     keeper.into_iter().chain([progress.observer(stop)]).collect()
 }
 
-/// The same for a command with a store, with what is handed on to other programs.
+/// The observers of a command with output options, exports included.
 ///
 /// # Errors
-/// When an export cannot be begun.
+/// When an export cannot be started.
 pub fn observers_of(
     output: &OutputArgs,
     store: Option<Store>,
@@ -157,12 +156,12 @@ pub fn observers_of(
     Ok(all)
 }
 
-/// How long it is waited for somebody to answer at a URL.
+/// Timeout of the connection attempt of [`hint_of_restore`].
 const HINT_LIMIT: Duration = Duration::from_millis(500);
 
-/// Says so where nobody listens at a URL because a killed tune left its server stopped.
+/// Prints a hint if nothing listens at a URL and a killed tune may have left its server stopped.
 pub fn hint_of_restore(url: &Url) {
-    // One that does not accept is there: the kernel would try for two minutes.
+    // A timeout means that something is there; without one the kernel would try for two minutes.
     let connects = |address: SocketAddr| match TcpStream::connect_timeout(&address, HINT_LIMIT) {
         Err(e) => e.kind() == std::io::ErrorKind::TimedOut,
         Ok(_) => true,
@@ -178,29 +177,31 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
-/// Prints a document in a form that is neither text nor JSON.
+/// Prints a document in a format other than text and JSON.
 ///
 /// # Errors
-/// When it has none of that form.
+/// When the document does not have this format.
 pub fn print_formatted(document: &str, format: Format) -> Result<()> {
     let shown = ReportDocument::read(document).map_err(UsageError)?;
     stdio::out(formatted(&shown, format).map_err(UsageError)?);
     Ok(())
 }
 
-/// Where the result of a command goes: text for a person, and a document where one is wanted. It is made before the work
-/// begins, so that a document that cannot be written is found then.
+/// The output of a command: text, and a JSON document on request. It is created before the work begins, so that a file that
+/// cannot be written is noticed then.
 #[derive(Debug)]
 pub struct Report {
     json: Option<Outfile>,
-    /// stdout belongs to something else.
+    /// stdout is used for a document, so text goes to stderr.
     beside: bool,
     quiet: bool,
-    /// What is printed.
+    /// The format of what is printed.
     format: Format,
 }
 
 impl Report {
+    /// Opens the output.
+    ///
     /// # Errors
     /// When the document could not be written.
     pub fn open(json: Option<&str>, quiet: bool) -> Result<Report> {
@@ -208,17 +209,17 @@ impl Report {
         Ok(Report { beside: json.as_ref().is_some_and(Outfile::is_stdout), json, quiet, format: Format::Text })
     }
 
-    /// Prints something else than text.
+    /// Sets the format.
     ///
     /// # Errors
-    /// When stdout is a document already.
+    /// When stdout already has a document.
     pub fn with_format(self, args: FormatArgs) -> Result<Report> {
         let report = Report { format: args.format.unwrap_or_default(), ..self };
         report.check_stdout()?;
         Ok(report)
     }
 
-    /// As the options say that every command with a store has.
+    /// Opens the output for the options of a command with a store.
     ///
     /// # Errors
     /// As [`Report::open`].
@@ -228,10 +229,10 @@ impl Report {
         Ok(report)
     }
 
-    /// Another document goes to stdout, perhaps.
+    /// Takes into account that another document may go to stdout.
     ///
     /// # Errors
-    /// When this one goes there.
+    /// When both would go there.
     pub fn make_room_for(&mut self, other: Option<&Outfile>) -> Result<()> {
         self.beside |= other.is_some_and(Outfile::is_stdout);
         self.check_stdout()
@@ -244,7 +245,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints text: on stdout, or on stderr where stdout is a document; not at all when quiet.
+    /// Prints text to stdout, or to stderr if stdout has a document; prints nothing if quiet.
     pub fn text(&self, text: &str) {
         match (self.quiet, self.beside) {
             (true, _) => {}
@@ -253,7 +254,7 @@ impl Report {
         }
     }
 
-    /// The same of one server or several: of these the document has a list.
+    /// Prints and writes the documents of one or several servers; several become a list.
     ///
     /// # Errors
     /// When the document cannot be written.
@@ -266,15 +267,15 @@ impl Report {
         }
     }
 
-    /// Keeps the document of a question that took several runs, where there is a store, and gives it with its id.
+    /// Stores the document of an experiment with several runs, if there is a store, and prints it with its id.
     ///
     /// # Errors
-    /// As [`Report::give`]. One that could not be kept is only said so.
+    /// As [`Report::give`]. If the document cannot be stored, lastdrop only prints a note.
     pub fn keep_and_give(self, store: Option<&Store>, text: &str, document: &impl serde::Serialize) -> Result<()> {
         let Some(store) = store else { return self.give(text, document) };
         let kept = with_executed(document)?;
         let schema = kept["schema"].as_str().unwrap_or_default();
-        // By its id the document is known as that of its runs.
+        // The document has the id of the experiment, as its runs have.
         let id = store.experiment()?;
         let line = match store.keep_document(&id, unix_ms(), schema, &kept.to_string()) {
             Ok(()) => format!("kept as {id}; a page of it: lastdrop report {id}\n"),
@@ -288,7 +289,7 @@ impl Report {
     /// # Errors
     /// When the document cannot be written.
     pub fn give(self, text: &str, document: &impl serde::Serialize) -> Result<()> {
-        // One that cannot be had in this form does not take the file along.
+        // Write the file even if the document does not have the format of --format.
         let printed = match self.format {
             Format::Text => {
                 self.text(text);
@@ -301,7 +302,7 @@ impl Report {
     }
 }
 
-/// A document with the programs that were executed while it was made.
+/// Adds to a document the programs that lastdrop has executed.
 fn with_executed(document: &impl serde::Serialize) -> Result<serde_json::Value> {
     let mut document = serde_json::to_value(document)?;
     if let Some(fields) = document.as_object_mut() {

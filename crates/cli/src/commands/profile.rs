@@ -57,7 +57,7 @@ pub struct ProfileArgs {
     pub quiet: bool,
 }
 
-/// The load goes on a little longer than the samples: it is ended when they are.
+/// The load is planned longer than the sampling, which ends it.
 const BEYOND: Duration = Duration::from_secs(30);
 
 pub fn profile(args: &ProfileArgs) -> Result<Exit> {
@@ -87,7 +87,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
     }
     let stop = Stop::on_signals(false)?;
     let mut profiles = Vec::new();
-    // One at a time, so that each has the load of its own.
+    // One server at a time, so that each has its own load.
     for (server, flame) in args.servers.iter().zip(flames) {
         let mut profiled = match run_profile(server, plan.as_ref(), args.duration, &stop.flag) {
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
@@ -114,7 +114,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
     Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
 }
 
-/// The file of a server's flame graph: of several its name goes before the last point.
+/// The file of a server's flame graph. With several servers, the name of the server goes before the extension.
 fn flame_of(file: &str, server: &ServerRef, of_several: bool) -> String {
     if !of_several {
         return file.into();

@@ -25,9 +25,9 @@ use crate::stdio::{note, say};
 
 const DEFAULT_OUTPUT: &str = "plan.toml";
 const DEFAULT_PORT: u16 = 8888;
-/// How soon a signal is noticed.
+/// How often to check for a signal.
 const LOOK: Duration = Duration::from_millis(50);
-/// Pages that are asked for once more without cookies, and how long that may take.
+/// Limits of the pages that are requested again without cookies: their number and the total time.
 const MOST_ASKED: usize = 40;
 const LONGEST_ASKING: Duration = Duration::from_secs(10);
 
@@ -81,7 +81,7 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     let ca = args.ca.as_deref().map(std::path::absolute).transpose()?;
     let tls = TlsOptions { insecure: args.insecure, ca: ca.clone(), ..TlsOptions::default() };
     let tls = tls_configs(&tls, &HttpOptions::default(), 1, &Files::Disk)?.remove(0);
-    // From the first moment on: what has to be deleted is there soon.
+    // Catch signals before the authority's files exist, which have to be deleted.
     let stop = Stop::on_signals(false)?;
     let authority = if args.to.is_none() { Some(Authority::new(&args.host)?) } else { None };
     let (way, hosts) = match (&args.to, &authority) {
@@ -96,7 +96,7 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     introduce(args, &proxy, authority.as_ref(), output);
     listen(&told, &stop, args.quiet);
     let recorder = proxy.end();
-    // The key first: what follows may take a moment.
+    // Delete the key first: what follows may take a moment.
     drop(authority);
     let (exchanges, troubles) = recorder.finish();
     if exchanges.iter().all(|e| e.is_part) {
@@ -132,7 +132,7 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Asks for recorded pages once without cookies, by GET. A server that gives no answer is not asked again.
+/// Requests the recorded pages once without cookies, by GET. Stops at the first missing response.
 fn without_cookies(exchanges: &[Exchange], hosts: &[String], tls: &ServerTls) -> HashMap<String, Answer> {
     let began = Instant::now();
     pages_with_cookies(exchanges, hosts)
@@ -143,7 +143,7 @@ fn without_cookies(exchanges: &[Exchange], hosts: &[String], tls: &ServerTls) ->
         .collect()
 }
 
-/// Says how a browser gets there.
+/// Prints how to use the proxy with a browser.
 fn introduce(args: &RecordArgs, proxy: &Proxy, authority: Option<&Authority>, output: &str) {
     let address = proxy.address;
     match &args.to {
@@ -173,7 +173,7 @@ fn introduce(args: &RecordArgs, proxy: &Proxy, authority: Option<&Authority>, ou
     note!("Ctrl-C ends it and writes {}", line(output));
 }
 
-/// Tells what happens until a signal comes.
+/// Prints recorded exchanges until a signal comes.
 fn listen(told: &Receiver<Notice>, stop: &Stop, quiet: bool) {
     while !stop.flag.load(Ordering::Relaxed) {
         match told.recv_timeout(LOOK) {

@@ -1,5 +1,5 @@
-//! What is made of the program's own tables, for packages and for the manual: shell completions, man pages, the pages of findings,
-//! settings and options. Hidden from help, because a package has them already.
+//! Text generated from the program's own tables, for packages and the manual: shell completions, man pages, and the pages of
+//! findings, settings and options. Help does not list these commands, because a package contains their output.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -53,7 +53,7 @@ pub struct ChapterArgs {
     pub folder: Option<PathBuf>,
 }
 
-/// The commands that a person may give.
+/// The visible commands.
 fn shown() -> clap::Command {
     let all = arranged(Cli::command());
     let visible: Vec<clap::Command> = all.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
@@ -86,10 +86,10 @@ pub fn chapter(args: &ChapterArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What stands before the generated part of a command's page.
+/// Marks the beginning of the generated part of a command's page.
 const MARK: &str = "<!-- From here on: lastdrop chapter commands docs/commands -->\n";
 
-/// Writes the options of each command at the end of its page, which is begun if there is none.
+/// Writes the options of each command at the end of its page; creates missing pages.
 fn write_options(folder: &Path) -> Result<()> {
     let mut shown = shown();
     shown.build();
@@ -108,7 +108,7 @@ fn write_options(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Markdown: a table for each group of options, and the same for each command of this command.
+/// Markdown: a table for each group of options, and the same for each subcommand.
 fn options_section(command: &clap::Command, name: &str) -> String {
     let mut page = format!("\n## Options of {name}\n");
     let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
@@ -167,7 +167,7 @@ fn meaning(arg: &Arg) -> String {
     plain(&text)
 }
 
-/// Markdown: a section for each finding, limits first.
+/// Returns Markdown with a section for each finding, limits first.
 fn findings_page(all: &[FindingKind], tables: &[KnobTable]) -> String {
     let mut page = String::from(
         "# Findings\n\nWhat `lastdrop doctor` can name. Made of the program's own table (`lastdrop chapter findings`), which `--list` and\n\
@@ -252,7 +252,7 @@ fn knobs_page(tables: &[KnobTable]) -> String {
 
 fn capital(text: &str) -> String {
     let text = plain(text);
-    // A name that is written so begins a sentence so.
+    // nginx is written in lower case also at the beginning of a sentence.
     if text.starts_with("nginx") {
         return text;
     }
@@ -260,7 +260,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Text that is no markup.
+/// Text with escaped markup.
 fn plain(text: &str) -> String {
     text.replace('<', "&lt;").replace('|', "\\|").replace('*', "\\*").replace("_", "\\_")
 }

@@ -171,7 +171,7 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
         Some(to) if !args.analyse => to,
         _ => return analyse(args),
     };
-    // One that does not exist is told by whoever reads it.
+    // A missing file is reported when it is read.
     if let Some(log) =
         args.logs.iter().find(|log| std::fs::metadata(log).map_or(log.as_os_str() == "-", |m| !m.is_file()))
     {
@@ -203,7 +203,7 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     };
     plan.requests = sample.classes.iter().map(|c| class(&c.name, &c.method, c.count)).collect();
     plan.requests.push(class(OTHERS, "GET", 0));
-    // Its own rate, as far as its beginning says.
+    // The log's own rate, estimated from its beginning.
     let own_rps = sample.requests as f64 * 1e6 / sample.lasted_us.max(1_000_000) as f64 * args.speed.unwrap_or(1.0);
     let rate = args.rate.unwrap_or(own_rps).clamp(RATE.least, RATE.most);
     let mut load = match args.users {
@@ -213,7 +213,7 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     if let Some(connections) = args.connections {
         load.limit_connections(connections);
     }
-    // Without another end, that of the log.
+    // Without -n and -d, the run ends with the log.
     let requests = args.requests.or(args.duration.is_none().then_some(REQUESTS.most as u64));
     plan.phases = vec![Phase { name: "main".into(), measured: true, load, requests, duration: args.duration }];
     plan.timeout = args.timeout.unwrap_or(plan.timeout);

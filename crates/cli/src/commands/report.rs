@@ -33,7 +33,7 @@ pub struct ReportArgs {
 pub fn report(args: &ReportArgs) -> Result<Exit> {
     let file = Outfile::open(&args.output)?;
     let to_stdout = file.is_stdout();
-    // Exported files need no store, and shall not make one.
+    // A report on exported files does not create a store.
     let path = args.store.clone().or_else(default_store);
     let store = path.filter(|p| p.exists()).map(|p| Store::open(&p)).transpose()?;
     let mut shown = Vec::new();
@@ -61,7 +61,7 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What a name stands for: a file, or something in the store.
+/// Reads the documents with a name: a file, or an id in the store.
 fn read(name: &str, store: Option<&Store>) -> Result<Vec<ReportDocument>> {
     let path = Path::new(name);
     if path.is_file() {

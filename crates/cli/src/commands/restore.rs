@@ -36,7 +36,7 @@ pub struct RestoreArgs {
 
 const ONLY_ELSEWHERE: &str = "restore puts back all servers of this machine, without a name; a server that is named is one of an agent: AGENT/KIND";
 
-/// What killed runs left on the machines of agents; one that cannot be asked keeps no other from it.
+/// Undoes the changes of killed runs on the machines of agents. If an agent cannot be asked, goes on with the others.
 fn elsewhere(reach: &FleetHosts, args: &RestoreArgs) -> Result<Vec<Result<RestoreReport, ServerError>>> {
     if !args.servers.iter().all(ServerRef::is_elsewhere) {
         return Err(UsageError(ONLY_ELSEWHERE.into()).into());
@@ -52,7 +52,7 @@ fn elsewhere(reach: &FleetHosts, args: &RestoreArgs) -> Result<Vec<Result<Restor
 }
 
 pub fn restore(args: RestoreArgs) -> Result<Exit> {
-    // Half a restore helps nobody: signals wait for its end.
+    // Signals do not interrupt a restore.
     let _stop = Stop::on_signals(false)?;
     if let Some(name) = &args.forget {
         let forgotten = forget(Some(name.as_str()).filter(|n| !n.is_empty()))?;
@@ -92,7 +92,7 @@ pub fn restore(args: RestoreArgs) -> Result<Exit> {
     Ok(exit)
 }
 
-/// What was, or would be, done with one server.
+/// Says what was done, or would be done, with one server.
 fn in_words(restored: &RestoreReport, dry_run: bool) -> String {
     let RestoreReport { server, was_changed, started_by_others, differences, steps } = restored;
     let what = match started_by_others {

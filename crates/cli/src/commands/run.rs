@@ -87,7 +87,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     if let Some(objectives) = &args.objective {
         plan.objectives.clone_from(&objectives.0);
     }
-    // What was kept once may be kept again.
+    // A repeated run may keep the secrets that its original kept.
     plan.keep_secrets |= args.output.keep_secrets;
     if args.junit.is_some() && plan.objectives.is_empty() {
         return Err(UsageError("--junit writes down objectives; say them: --objective 'p99<300ms'".into()).into());
@@ -143,7 +143,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };
-    // Some of it may have come too late to be told where it belongs.
+    // Agents may have reported some records late.
     if let Some(store) = store.as_ref().filter(|_| !run.agents.is_empty())
         && let Some(whole) = rebuild_run(store, &run.id)?
     {
@@ -152,7 +152,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let trouble = lab.trouble();
     drop(lab);
     let log_error = log.and_then(|l| l.error);
-    // One that cannot be written any more (a full disk) does not take the others along.
+    // Write the other outputs even if one fails (a full disk).
     let logged = match (growing, log_error) {
         (Some(growing), None) => growing.finish(),
         (Some(growing), Some(e)) => Err(unfinished_log(&e, growing.leave())),
@@ -163,7 +163,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let given = report.give(&text, &run);
     let judged = junit.map_or(Ok(()), |junit| junit.written);
     given.and(judged).and(logged)?;
-    // The older seconds of the report came from there.
+    // The report took its older seconds from the store.
     let unread = || store.and_then(|s| s.check_reads().err()).map(|e| format!("could not be kept: {e}"));
     let trouble: Vec<String> = trouble.into_iter().chain(unread()).collect();
     if !trouble.is_empty() {

@@ -69,7 +69,7 @@ pub struct SizeArgs {
     pub quiet: bool,
 }
 
-/// A request of a server that is being sized may take this long: its pool was just started.
+/// Timeout of a request; it is long because the pool was just started.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn size(args: SizeArgs) -> Result<Exit> {
@@ -90,7 +90,7 @@ pub fn size(args: SizeArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The document of one server, perhaps of several.
+/// The document with the server's name.
 fn named(mut document: SizeDocument, server: &ServerRef, of_several: bool) -> SizeDocument {
     document.server = server.naming(&document.server);
     if of_several {
@@ -99,7 +99,7 @@ fn named(mut document: SizeDocument, server: &ServerRef, of_several: bool) -> Si
     document
 }
 
-/// The variants of each server. Of several servers a line says which it is of; an empty variant is of all.
+/// The variants of each server. With several servers, each line names its server; an empty variant applies to all.
 fn variants_of(args: &SizeArgs) -> Result<Vec<Vec<(String, String)>>, UsageError> {
     let [first, _, ..] = args.servers.as_slice() else { return Ok(vec![args.variants.clone()]) };
     let mut all = vec![Vec::new(); args.servers.len()];
@@ -126,8 +126,8 @@ fn progress(args: &SizeArgs) -> Progress {
     Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") }
 }
 
-/// Warms the workers, measures what a request takes, and tries pool sizes and variants where that is asked for. An exit instead of a document
-/// where the user ended it.
+/// Warms the workers, measures what a request takes, and tries pool sizes and variants on request. Returns an exit code
+/// instead of a document if the user ended it.
 fn measure(
     args: &SizeArgs,
     server: &ServerRef,
@@ -159,7 +159,7 @@ fn measure(
         memory: args.memory,
         sizes: args.sizes.clone(),
         requests_per_worker: args.requests_per_worker,
-        // One of several that has no pool is only looked at.
+        // Of several servers, one without a pool is only measured.
         fit: args.fit && (args.servers.len() == 1 || adapter.knob(Role::PoolSize).is_some()),
         variants,
     };

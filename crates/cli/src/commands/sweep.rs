@@ -50,7 +50,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     plan.rounds = args.rounds.unwrap_or(plan.rounds);
     plan.sort = args.sort.clone().or(plan.sort);
     plan.keep_secrets = args.output.keep_secrets;
-    // Not after an hour of measuring.
+    // Check it now, not after an hour of measuring.
     plan.check_sort().map_err(UsageError)?;
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let csv = Outfile::wanted(args.csv.as_deref())?.map(|file| file.private(plan.keep_secrets));
@@ -65,14 +65,14 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
             let url = plan.cells.first().map(|c| c.url.clone());
             let reach = reach(&plan.servers, &args.on.of)?;
             let stack = open_stack(&plan.servers, url.as_ref(), &args.others, reach.as_ref())?;
-            // A name that is not a setting shall not be found out after an hour.
+            // Check names of settings now, not after an hour.
             plan.settle_names(&stack).map_err(|e| UsageError(e.to_string()))?;
             Some(stack)
         }
     };
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let document = run_sweep(&mut lab, stack, &plan)?;
-    // One that cannot be written any more does not take the other along.
+    // Write the other output even if one fails.
     let given = report.keep_and_give(store.as_ref(), &sweep_text(&document), &document);
     let table = csv.map_or(Ok(()), |file| file.text(&sweep_csv(&document)));
     given.and(table)?;

@@ -159,7 +159,7 @@ pub fn target(args: TargetArgs) -> Result<Exit> {
         seed,
         server_time
     );
-    // A restart may happen in another directory.
+    // A restart may happen in another working directory.
     let absolute = |path: Option<std::path::PathBuf>| path.map(|p| std::path::absolute(&p).unwrap_or(p));
     let log = absolute(args.log.map(Into::into));
     if let Some(log) = log {

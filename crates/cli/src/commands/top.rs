@@ -59,7 +59,7 @@ pub struct TopArgs {
     pub quiet: bool,
 }
 
-/// Growing files are read so often, whatever the interval is: a rotation must not be missed.
+/// How often growing files are read, whatever the interval is, so that no rotation is missed.
 const BETWEEN_READS: Duration = Duration::from_millis(100);
 
 pub fn top(args: &TopArgs) -> Result<Exit> {
@@ -72,7 +72,7 @@ pub fn top(args: &TopArgs) -> Result<Exit> {
     let mut top = Top { args, source, window, record, started, limit, latest: TopDocument::default() };
     let to_stdout = args.json.as_deref() == Some("-");
     if stdio::out_is_terminal() && !to_stdout && !args.quiet {
-        // Sets the terminal back also after a panic.
+        // Its drop restores the terminal, also after a panic.
         let mut canvas = Canvas::take(Stream::Stdout, KeySignals::Key)
             .context("cannot draw on this terminal; try it in a pipe: … | cat")?;
         let result = top.screen(&mut canvas, &stop);
@@ -98,7 +98,7 @@ pub fn top(args: &TopArgs) -> Result<Exit> {
     Ok(leave(&stop))
 }
 
-/// A source under watch.
+/// State of the command.
 struct Top<'a> {
     args: &'a TopArgs,
     source: Source,
@@ -110,7 +110,7 @@ struct Top<'a> {
 }
 
 impl Top<'_> {
-    /// Seconds on the window's clock: it starts with one window behind it, for what a log has already.
+    /// Seconds on the window's clock. It starts one window ahead, so that old lines of a log fit before the start.
     fn now_s(&self) -> f64 {
         self.started.elapsed().as_secs_f64() + self.args.window.as_secs_f64()
     }
@@ -124,7 +124,7 @@ impl Top<'_> {
         self.source.read(&mut self.window, now_s, window_s, stop);
     }
 
-    /// The next look, also written down.
+    /// Takes the next sample and records it.
     fn look(&mut self, stop: &Stop) -> Result<()> {
         self.read(stop);
         let now_s = self.now_s();
@@ -140,7 +140,7 @@ impl Top<'_> {
         Ok(())
     }
 
-    /// Reads on until a look is due, or it is over.
+    /// Goes on reading until a sample is due or the command ends.
     fn wait(&mut self, due: Instant, stop: &Stop) {
         let due = self.limit.map_or(due, |l| l.min(due));
         while Instant::now() < due && !self.is_over(stop) {
@@ -152,7 +152,7 @@ impl Top<'_> {
     fn lines(&mut self, stop: &Stop) -> Result<()> {
         let mut due = Instant::now();
         while !self.is_over(stop) {
-            // After a long backlog looks are not made up for.
+            // Do not catch up on samples missed during a long backlog.
             due = (due + self.args.interval).max(Instant::now());
             self.wait(due, stop);
             self.look(stop)?;

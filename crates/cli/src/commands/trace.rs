@@ -64,7 +64,7 @@ pub struct TraceArgs {
     pub quiet: bool,
 }
 
-/// Longest that the requests may take.
+/// Timeout of all requests together.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub fn trace(args: &TraceArgs) -> Result<Exit> {
@@ -113,8 +113,7 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
     Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
 }
 
-/// What the same requests are made of in each of several servers: a program that is traced is slow, so that one is traced
-/// at a time.
+/// Traces the same requests in each of several servers, one at a time because a traced program is slow.
 fn trace_each(args: &TraceArgs, plan: &Plan, report: Report, stop: &Stop) -> Result<Exit> {
     let mut traced = Vec::new();
     for server in &args.servers {

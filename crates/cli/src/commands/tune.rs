@@ -142,7 +142,7 @@ fn range(text: &str) -> Result<(String, u64, u64), String> {
     read().filter(|(name, low, high)| !name.is_empty() && low < high).ok_or_else(error)
 }
 
-/// A watchdog that acts sooner would end tunes that only wait for a server to start.
+/// A shorter watchdog would end tunes that only wait for a server to start.
 const LEAST_DEAD_MAN: Duration = Duration::from_secs(5);
 
 fn dead_man(text: &str) -> Result<Duration, String> {
@@ -159,7 +159,7 @@ fn access_log(text: &str) -> Result<(PathBuf, Option<Format>), String> {
     Ok((file.into(), format.map(|format| format.trim().parse()).transpose()?))
 }
 
-/// The visitors of servers that are in use, where they are seen.
+/// The source of the visitors' latency, with --live.
 fn visitors(args: &TuneArgs) -> Result<Option<Visitors>> {
     match &args.access_log {
         _ if !args.others.live => Ok(None),
@@ -181,18 +181,18 @@ fn fixed(text: &str) -> Result<(String, Setting), String> {
 
 /// Length of one block unless the user says otherwise.
 const BLOCK: Duration = Duration::from_secs(5);
-/// Requests in flight, at most, where the highest rate is searched.
+/// Limit of requests in flight in the search for the highest rate.
 const AT_ONCE: u32 = 64;
-/// Documents of the store among which earlier tunes are looked for, and how many of their winners are tried.
+/// Number of stored documents that are searched for earlier tunes, and limit of their winners to try.
 const LOOKED_THROUGH: usize = 200;
 const MOST_EARLIER: usize = 2;
-/// In the place of a finding.
+/// Stands for a finding in proposals from earlier tunes.
 const EARLIER: &str = "earlier-tune";
-/// How long the load is watched by the look before the search: with --doctor, and without.
+/// Length of the load in the examination before the search: with --doctor, and without.
 const LOOK: Duration = Duration::from_secs(5);
 const BRIEF_LOOK: Duration = Duration::from_secs(3);
 const SHORTEST_LOOK: Duration = Duration::from_secs(1);
-/// Load that is discarded before each block.
+/// Warm-up before each block.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// The load of one block.
@@ -207,7 +207,7 @@ fn plan(args: &TuneArgs) -> Result<Plan> {
     let is_file = run_plan::is_plan_file(&args.url);
     if !is_file {
         load.duration = load.duration.or(Some(BLOCK));
-        // Browsers keep their connections, and hold a worker each by that.
+        // Browsers reuse their connections, and each connection holds a worker.
         let usual = if args.request.page { KeepAlive::On } else { KeepAlive::Off };
         load.keepalive = load.keepalive.or(Some(usual));
         let searches_rates = args.objective.is_some() && args.goal == "throughput" && load.rate.is_none();
@@ -290,7 +290,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         "memory" => Goal::Memory,
         _ => Goal::Throughput,
     };
-    // Visitors put on load enough, unless the user says how much more it is to be.
+    // The visitors are load enough, unless the user asks for more.
     let load_is_given = args.load.users.is_some() || args.load.rate.is_some() || run_plan::is_plan_file(&args.url);
     let order = TuneOptions {
         goal,
@@ -327,17 +327,17 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let watchdog = match args.dead_man {
         Duration::ZERO => None,
         _ if args.dry_run => None,
-        // Agents put back by themselves what nobody is heard of any more.
+        // Agents restore servers by themselves when the coordinator is silent.
         _ if here.is_empty() => None,
         patience => Some(Watchdog::start(&here, patience)?),
     };
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
-    // All is put back, or kept, when it returns, and only then the watchdog is told so.
+    // The watchdog outlives `run_tune`, which restores or keeps everything before it returns.
     let reach = reach.as_ref();
     let mut brief = look.clone();
     brief.brief = true;
-    // Of short blocks a short look.
+    // A short examination for short blocks.
     brief.time = order
         .plan
         .phases
@@ -347,7 +347,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if visitors.is_some() && order.beside_visitors.is_none() {
         brief.intrusiveness = Intrusiveness::Observe;
     }
-    // What is named needs no reason.
+    // Settings that the user names need no examination.
     let is_wanted = order.constraints.only.is_empty() && before.is_none();
     let brief = &brief;
     let mut look_first = move |lab: &mut Lab<'_>| {
@@ -372,7 +372,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     Ok(exit_of(&document, &stop))
 }
 
-/// What earlier tunes of the same servers with the same goal have proven, the latest first. It is tried early, and has to be proven again.
+/// The winners of earlier tunes of the same servers with the same goal, the latest first. The search tries them early and has
+/// to prove them again.
 fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
     let Ok(kept) = store.documents(LOOKED_THROUGH) else { return Vec::new() };
     let mut all: Vec<Proposal> = Vec::new();
@@ -382,7 +383,7 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
         let Some(document) = same else { continue };
         let Some(winner) = &document.winner else { continue };
         let searched = |name: &String| document.searched.iter().any(|s| s.name == *name && !s.values.is_empty());
-        // What only follows from them follows again.
+        // Only searched settings: the search derives the others again.
         let settings: Settings = winner.settings.clone().into_iter().filter(|(name, _)| searched(name)).collect();
         if !settings.is_empty() && all.iter().all(|p| p.settings != settings) {
             let reason = format!("the tune {id} has proven it better");
@@ -393,7 +394,7 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
     all
 }
 
-/// What holds the servers back as they run now, under the same load.
+/// The limit of the servers with their present settings, under the same load.
 fn limit_after(
     lab: &mut Lab<'_>,
     look: &DoctorOptions<'_>,

@@ -21,7 +21,7 @@ use crate::exit::{Exit, UsageError};
 use crate::signals::Stop;
 use crate::stdio::{note, say};
 
-/// How soon a signal is noticed.
+/// How often to check for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
@@ -55,13 +55,13 @@ fn name(text: &str) -> Result<String, String> {
     if is_name { Ok(text.into()) } else { Err(format!("'{text}' is no name of a host; write box.example")) }
 }
 
-/// What the pages need of the program.
+/// The parts of this program that the pages need.
 #[derive(Debug)]
-struct Own {
+struct OwnProgram {
     store: PathBuf,
 }
 
-impl Program for Own {
+impl Program for OwnProgram {
     fn store(&self) -> Result<Store, String> {
         Store::open(&self.store).map_err(|e| e.to_string())
     }
@@ -80,7 +80,7 @@ impl Program for Own {
 pub fn ui(args: UiArgs) -> Result<Exit> {
     let store = args.store.or_else(default_store);
     let store = store.context("there is no home folder with runs; name a store: --store FILE")?;
-    // Found out before anything is served.
+    // Check the store before anything is served.
     drop(Store::open(&store)?);
     let stop = Stop::on_signals(true)?;
     let options = Options {
@@ -90,7 +90,7 @@ pub fn ui(args: UiArgs) -> Result<Exit> {
         certificate: args.tls_cert.zip(args.tls_key),
         made: format!("lastdrop {}. Times are in UTC.", env!("CARGO_PKG_VERSION")),
     };
-    let ui = Ui::start(options, Box::new(Own { store })).map_err(|e| match e {
+    let ui = Ui::start(options, Box::new(OwnProgram { store })).map_err(|e| match e {
         UiError::NotLoopback(_) | UiError::File { .. } => UsageError(e.to_string()).into(),
         other => anyhow::Error::new(other),
     })?;

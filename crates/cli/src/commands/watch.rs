@@ -80,7 +80,7 @@ pub struct WatchArgs {
     pub quiet: bool,
 }
 
-/// Events that the screen remembers.
+/// Limit of the events that the screen remembers.
 const MOST_EVENTS: usize = 100;
 
 pub fn watch(args: &WatchArgs) -> Result<Exit> {
@@ -122,7 +122,7 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
     let source = Live { watchers, interval: args.interval };
-    // A terminal to draw on, and nothing else that wants stdout.
+    // Draw only if stdout is a terminal and is not used for JSON.
     if stdio::out_is_terminal() && args.json.as_deref() != Some("-") && !args.quiet {
         screen(source, view, record, limit, &stop)
     } else {
@@ -130,7 +130,7 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     }
 }
 
-/// A line for each server whose limit the counters of a look prove.
+/// A line for each server whose limit the counters of a sample prove.
 fn limits(seen: &WatchOutput) -> String {
     let of = |d: &WatchDocument| certain(&fold::look(&d.server, &d.look)).map(|limit| limit_line(&limit));
     match seen {
@@ -154,7 +154,7 @@ pub(super) fn sleep(time: Duration, stop: &Stop) {
     }
 }
 
-/// Takes a document a line.
+/// Writes documents, one per line.
 pub(super) struct Recorder {
     to: Box<dyn Write>,
     name: String,
@@ -171,7 +171,7 @@ impl Recorder {
         Ok(Recorder { to: file, name: to.to_string() })
     }
 
-    /// One line, whole and at once: a recording that is cut off ends with a whole line.
+    /// Writes a whole line at once, so that a recording that is cut off ends with a complete line.
     pub(super) fn write(&mut self, document: &impl serde::Serialize) -> Result<()> {
         let line = json_line(document)?;
         let written = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
@@ -179,13 +179,13 @@ impl Recorder {
     }
 }
 
-/// Where looks come from.
+/// Source of samples.
 trait Source {
-    /// The next look; None at the end.
+    /// The next sample; None at the end.
     fn next(&mut self) -> Option<Result<WatchOutput>>;
-    /// How long until it is due.
+    /// Time between two samples.
     fn interval(&self) -> Duration;
-    /// What is to be said in red.
+    /// A text for the alert line.
     fn alert(&self) -> Option<String>;
 }
 
@@ -244,7 +244,7 @@ fn replay(path: &Path, args: &WatchArgs, view: View, stop: &Stop) -> Result<Exit
     }
 }
 
-/// Without a terminal: a line a look.
+/// Prints a line for each sample, without a terminal.
 fn lines(
     mut source: impl Source,
     mut record: Option<Recorder>,
@@ -268,7 +268,7 @@ fn lines(
             let alert = source.alert().map_or(String::new(), |a| format!("{a}\n"));
             stdio::out(format!("{}{}{alert}", watched_line(&document), limits(&document)));
         }
-        // A reader that has gone (head) ends the watch.
+        // A closed pipe (head) ends the watch.
         if !stdio::is_open() {
             break;
         }
@@ -280,7 +280,7 @@ fn lines(
     Ok(leave(stop))
 }
 
-/// The screen, until it is left.
+/// Shows the screen until the user leaves it.
 fn screen(
     source: impl Source,
     view: View,
@@ -288,7 +288,7 @@ fn screen(
     limit: Option<Instant>,
     stop: &Stop,
 ) -> Result<Exit> {
-    // Sets the terminal back also after a panic.
+    // Its drop restores the terminal, also after a panic.
     let mut canvas =
         Canvas::take(Stream::Stdout, KeySignals::Key).context("cannot draw on this terminal; try --once")?;
     let result = draw_until_left(&mut canvas, source, view, record, limit, stop);
@@ -297,7 +297,7 @@ fn screen(
     Ok(leave(stop))
 }
 
-/// A view ends with its terminal, which is no failure of it.
+/// Ignores errors after the terminal is gone: a view ends with its terminal.
 pub(super) fn until_terminal_is_gone(result: Result<()>) -> Result<()> {
     if stdio::has_lost_terminal() { Ok(()) } else { result }
 }

@@ -1,8 +1,8 @@
-//! What undoes a tune that dies or hangs: a process of its own that hears a heartbeat, and puts the servers back when that
-//! ends without a farewell.
+//! The watchdog restores the servers of a tune that dies or hangs. It is a process of its own that receives a heartbeat, and
+//! acts when that stops without a farewell.
 //!
-//! The heartbeat are bytes in a pipe, one for what happens, at most one a second. The end of the pipe is the end of the tune, however
-//! it came.
+//! The heartbeat is bytes in a pipe, one for each event, at most one per second. The pipe closes when the tune ends for any
+//! reason.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -23,13 +23,13 @@ use nix::unistd::{Pid, getppid, setsid};
 use crate::exit::Exit;
 use crate::stdio::note;
 
-/// What a tune says when it has put everything back itself.
+/// The byte of a tune that has restored everything itself.
 const FAREWELL: u8 = b'.';
 const BEAT: u8 = b'|';
 const EACH: Duration = Duration::from_secs(1);
-/// How long the locks of a process that was killed may outlive it.
+/// How long the locks of a killed process may outlive it.
 const RELEASE: Duration = Duration::from_millis(200);
-/// A server that could not be put back is tried again so often.
+/// Number of attempts to restore a server.
 const TRIES: u32 = 5;
 
 #[derive(Debug, Args)]
@@ -41,17 +41,17 @@ pub struct WatchdogArgs {
     servers: Vec<String>,
 }
 
-/// The end of the pipe that the tune has; shared with the observer that beats.
+/// The tune's end of the pipe, shared with the observer that sends the heartbeat.
 type Pipe = Arc<Mutex<Option<ChildStdin>>>;
 
-/// A watchdog that is there as long as this is.
+/// A watchdog process; ends on drop.
 #[derive(Debug)]
 pub struct Watchdog {
     child: Child,
     pipe: Pipe,
 }
 
-/// The heartbeat.
+/// The observer that sends the heartbeat.
 #[derive(Debug)]
 pub struct Pulse {
     pipe: Pipe,
@@ -59,8 +59,10 @@ pub struct Pulse {
 }
 
 impl Watchdog {
+    /// Starts the process.
+    ///
     /// # Errors
-    /// When there is no process for it.
+    /// When the process cannot be started.
     pub fn start(servers: &[String], patience: Duration) -> io::Result<Watchdog> {
         let mut command = tool::ourselves("restores the servers if this process dies");
         command.arg("watchdog").arg("--patience").arg(format!("{}ms", patience.as_millis()));
@@ -70,7 +72,7 @@ impl Watchdog {
         Ok(Watchdog { child, pipe })
     }
 
-    /// What beats as long as something happens.
+    /// An observer that sends a heartbeat while events come.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         Pulse { pipe: Arc::clone(&self.pipe), last: None }
@@ -100,20 +102,20 @@ impl Observer for Pulse {
     }
 }
 
-/// Why it acts.
+/// How the heartbeat ended.
 enum End {
     Farewell,
     Died,
     Silent,
 }
 
-/// Waits for the end of a tune, and puts its servers back where it has not.
+/// Waits for the end of a tune, and restores its servers unless the tune has.
 pub fn watchdog(args: WatchdogArgs) -> Result<Exit> {
     let tune = getppid();
-    // What ends the tune's terminal or its group shall not end this.
+    // A signal to the tune's terminal or process group must not end the watchdog.
     let _ = setsid();
     for ignored in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGPIPE] {
-        // SAFETY: to ignore a signal runs no handler.
+        // SAFETY: an ignored signal runs no handler.
         unsafe { signal(ignored, SigHandler::SigIgn) }?;
     }
     match listen(io::stdin().lock(), args.patience)? {
@@ -121,7 +123,7 @@ pub fn watchdog(args: WatchdogArgs) -> Result<Exit> {
         End::Died => note!("lastdrop: the tune has died"),
         End::Silent => {
             note!("lastdrop: nothing was heard of the tune for {} s; it is ended", args.patience.as_secs());
-            // One that has ended meanwhile is nobody's parent any more.
+            // Only if the tune is still our parent: otherwise it has ended, and its pid may have been reused.
             if getppid() == tune && tune != Pid::from_raw(1) {
                 let _ = kill(tune, Signal::SIGKILL);
             }

@@ -11,7 +11,7 @@ use lastdrop_model::{Sample, Url};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::ServerRef;
 
-use super::questions::{Answer, Examine, ExamineAnswer, ServerName};
+use super::questions::{Answer, ExamineAnswer, ExamineQuestion, ServerName};
 use super::respond::AgentServers;
 
 /// The examination of this machine in one conversation; ends on drop.
@@ -30,9 +30,14 @@ impl LocalExamination {
     ///
     /// # Errors
     /// When it is refused, because a further server is not one of the agent's.
-    pub fn answer(&mut self, servers: &AgentServers, server: &ServerRef, what: Examine) -> Result<Answer, EngineError> {
+    pub fn answer(
+        &mut self,
+        servers: &AgentServers,
+        server: &ServerRef,
+        what: ExamineQuestion,
+    ) -> Result<Answer, EngineError> {
         let answer = match what {
-            Examine::Find { beside, goal } => self.find(servers, server, &beside, *goal)?,
+            ExamineQuestion::Find { beside, goal } => self.find(servers, server, &beside, *goal)?,
             what => self.carry_out(what),
         };
         Ok(answer.unwrap_or_else(|e| Answer::Failed { what: e.to_string(), refusal: false }))
@@ -58,34 +63,34 @@ impl LocalExamination {
         Ok(found.map(|machine| examined(ExamineAnswer::Found { machine, called })))
     }
 
-    fn carry_out(&mut self, what: Examine) -> Result<Answer, LabError> {
+    fn carry_out(&mut self, what: ExamineQuestion) -> Result<Answer, LabError> {
         let none = || LabError::Other("no servers have been looked for yet".into());
         let ExaminedSite { site, told, url } = self.0.as_mut().ok_or_else(none)?;
         Ok(match what {
             // Answered already.
-            Examine::Find { .. } => Answer::Done,
-            Examine::Visitors => examined(ExamineAnswer::Visitors(site.visitors()?)),
-            Examine::Follow => done(site.follow()?),
-            Examine::Servers => examined(ExamineAnswer::Servers(site.servers()?)),
-            Examine::Begin => {
+            ExamineQuestion::Find { .. } => Answer::Done,
+            ExamineQuestion::Visitors => examined(ExamineAnswer::Visitors(site.visitors()?)),
+            ExamineQuestion::Follow => done(site.follow()?),
+            ExamineQuestion::Servers => examined(ExamineAnswer::Servers(site.servers()?)),
+            ExamineQuestion::Begin => {
                 // Discard samples from before the load.
                 told.try_iter().for_each(drop);
                 done(site.begin()?)
             }
-            Examine::Looks => examined(ExamineAnswer::Looks(told.try_iter().collect())),
-            Examine::End => examined(ExamineAnswer::Step(Box::new(site.end()?))),
-            Examine::Inside { profile } => examined(ExamineAnswer::Inside(site.inside(profile)?)),
-            Examine::Memory { requests } => done(site.memory(requests)?),
-            Examine::Settle => done(site.settle()?),
+            ExamineQuestion::Looks => examined(ExamineAnswer::Looks(told.try_iter().collect())),
+            ExamineQuestion::End => examined(ExamineAnswer::Step(Box::new(site.end()?))),
+            ExamineQuestion::Inside { profile } => examined(ExamineAnswer::Inside(site.inside(profile)?)),
+            ExamineQuestion::Memory { requests } => done(site.memory(requests)?),
+            ExamineQuestion::Settle => done(site.settle()?),
             // The trial sends requests to the URL; they must not go to another machine.
-            Examine::Modules if lastdrop_load::resolve(url).is_ok_and(|address| is_local(&address)) => {
+            ExamineQuestion::Modules if lastdrop_load::resolve(url).is_ok_and(|address| is_local(&address)) => {
                 examined(ExamineAnswer::Modules(site.modules()?))
             }
-            Examine::Modules => {
+            ExamineQuestion::Modules => {
                 let why = "which modules it could do without: the URL leads to another machine";
                 examined(ExamineAnswer::Modules(ModuleTrials { unseen: vec![why.into()], ..ModuleTrials::default() }))
             }
-            Examine::Rest => examined(ExamineAnswer::Rest(site.finish()?)),
+            ExamineQuestion::Rest => examined(ExamineAnswer::Rest(site.finish()?)),
         })
     }
 }
@@ -115,15 +120,20 @@ mod tests {
             ignore: Vec::new(),
         });
         let mut here = LocalExamination::default();
-        for what in [Examine::Begin, Examine::End, Examine::Inside { profile: true }, Examine::Modules] {
+        for what in [
+            ExamineQuestion::Begin,
+            ExamineQuestion::End,
+            ExamineQuestion::Inside { profile: true },
+            ExamineQuestion::Modules,
+        ] {
             let answer = here.answer(&servers, &servers.named[0], what).expect("an answer");
             assert!(matches!(&answer, Answer::Failed { what, .. } if what.contains("looked for")), "{answer:?}");
         }
         let beside = vec![ServerName { kind: "nginx".into(), config: None }];
-        let refused = here.answer(&servers, &servers.named[0], Examine::Find { beside, goal: goal.clone() });
+        let refused = here.answer(&servers, &servers.named[0], ExamineQuestion::Find { beside, goal: goal.clone() });
         assert!(refused.expect_err("not its own").0.contains("not at 'nginx'"));
         // The agent replaces the servers of a goal by those of the question.
-        let answer = here.answer(&servers, &servers.named[0], Examine::Find { beside: Vec::new(), goal });
+        let answer = here.answer(&servers, &servers.named[0], ExamineQuestion::Find { beside: Vec::new(), goal });
         let answer = answer.expect("an answer");
         assert!(matches!(&answer, Answer::Failed { what, .. } if what.contains("/a.conf")), "{answer:?}");
     }

@@ -55,13 +55,13 @@ pub enum Question {
         dry_run: bool,
     },
     /// A doctor's question about the machine.
-    Examine(Examine),
+    Examine(ExamineQuestion),
 }
 
 /// The questions of a [`doctor::Site`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Examine {
+pub enum ExamineQuestion {
     Find {
         /// Further servers, after the one that the question names.
         beside: Vec<ServerName>,
@@ -101,7 +101,7 @@ impl Question {
             | Question::Size { .. } => false,
             Question::Restore { dry_run } => !dry_run,
             // It starts another instance of the server.
-            Question::Examine(what) => matches!(what, Examine::Modules),
+            Question::Examine(what) => matches!(what, ExamineQuestion::Modules),
             Question::Open(_)
             | Question::Apply(_)
             | Question::PutBack
@@ -146,7 +146,7 @@ pub enum Answer {
     },
 }
 
-/// The answers to [`Examine`].
+/// The answers to [`ExamineQuestion`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExamineAnswer {
@@ -196,8 +196,8 @@ mod tests {
             (Question::BringToStay(settings), true),
             (Question::Restore { dry_run: true }, false),
             (Question::Restore { dry_run: false }, true),
-            (Question::Examine(Examine::Inside { profile: true }), false),
-            (Question::Examine(Examine::Modules), true),
+            (Question::Examine(ExamineQuestion::Inside { profile: true }), false),
+            (Question::Examine(ExamineQuestion::Modules), true),
         ];
         for (what, changes) in all {
             let bytes = serde_json::to_vec(&ServerQuestion { server: server.clone(), what }).expect("JSON");

@@ -15,7 +15,7 @@ use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::{ServerError, ServerRef};
 
-use super::questions::{Answer, Examine, ExamineAnswer, Question, ServerName};
+use super::questions::{Answer, ExamineAnswer, ExamineQuestion, Question, ServerName};
 use super::reach::{FleetHosts, ServerConversation};
 
 /// Timeout of a question. Most take some seconds; a fully loaded machine takes longer to evaluate its samples.
@@ -94,21 +94,21 @@ impl FleetHosts {
 }
 
 impl RemoteSite {
-    fn ask(&mut self, what: Examine) -> Result<ExamineAnswer, LabError> {
+    fn ask(&mut self, what: ExamineQuestion) -> Result<ExamineAnswer, LabError> {
         match self.answer(what)? {
             Answer::Examined(examined) => Ok(*examined),
             other => Err(self.asking.odd(&other).into()),
         }
     }
 
-    fn done(&mut self, what: Examine) -> Result<(), LabError> {
+    fn done(&mut self, what: ExamineQuestion) -> Result<(), LabError> {
         match self.answer(what)? {
             Answer::Done => Ok(()),
             other => Err(self.asking.odd(&other).into()),
         }
     }
 
-    fn answer(&mut self, what: Examine) -> Result<Answer, LabError> {
+    fn answer(&mut self, what: ExamineQuestion) -> Result<Answer, LabError> {
         let agent = || self.asking.agent().to_string();
         if let Some(what) = &self.failed {
             return Err(ServerError::Elsewhere { agent: agent(), what: what.clone(), refusal: false }.into());
@@ -187,7 +187,7 @@ impl Site for RemoteSite {
         (self.forwarder, self.failed) = (None, None);
         let beside = self.servers.iter().skip(1).map(ServerName::of).collect();
         let goal = Box::new(self.goal_there(goal));
-        match self.ask(Examine::Find { beside, goal })? {
+        match self.ask(ExamineQuestion::Find { beside, goal })? {
             ExamineAnswer::Found { machine, called } => {
                 let ours = self.servers.iter().map(|server| server.called().to_string());
                 self.called = called.into_iter().zip(ours).collect();
@@ -199,18 +199,18 @@ impl Site for RemoteSite {
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
-        match self.ask(Examine::Visitors)? {
+        match self.ask(ExamineQuestion::Visitors)? {
             ExamineAnswer::Visitors(seen) => Ok(seen),
             other => Err(self.odd(other)),
         }
     }
 
     fn follow(&mut self) -> Result<(), LabError> {
-        self.done(Examine::Follow)
+        self.done(ExamineQuestion::Follow)
     }
 
     fn servers(&mut self) -> Result<Servers, LabError> {
-        let Servers { mut servers, sysctls, unseen } = match self.ask(Examine::Servers)? {
+        let Servers { mut servers, sysctls, unseen } = match self.ask(ExamineQuestion::Servers)? {
             ExamineAnswer::Servers(servers) => servers,
             other => return Err(self.odd(other)),
         };
@@ -224,7 +224,7 @@ impl Site for RemoteSite {
     }
 
     fn begin(&mut self) -> Result<(), LabError> {
-        self.done(Examine::Begin)?;
+        self.done(ExamineQuestion::Begin)?;
         self.forwarder = Some(SampleForwarder::start(&self.asking, &self.told));
         Ok(())
     }
@@ -233,7 +233,7 @@ impl Site for RemoteSite {
         if let Some(Err(e)) = self.forwarder.take().and_then(SampleForwarder::end) {
             return Err(self.fails(e));
         }
-        let mut step = match self.ask(Examine::End)? {
+        let mut step = match self.ask(ExamineQuestion::End)? {
             ExamineAnswer::Step(step) => *step,
             other => return Err(self.odd(other)),
         };
@@ -245,7 +245,7 @@ impl Site for RemoteSite {
     }
 
     fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError> {
-        match self.ask(Examine::Inside { profile })? {
+        match self.ask(ExamineQuestion::Inside { profile })? {
             ExamineAnswer::Inside(mut all) => {
                 for inside in &mut all {
                     inside.server = self.name(&inside.server);
@@ -258,11 +258,11 @@ impl Site for RemoteSite {
     }
 
     fn memory(&mut self, requests: u64) -> Result<(), LabError> {
-        self.done(Examine::Memory { requests })
+        self.done(ExamineQuestion::Memory { requests })
     }
 
     fn settle(&mut self) -> Result<(), LabError> {
-        self.done(Examine::Settle)
+        self.done(ExamineQuestion::Settle)
     }
 
     fn modules(&mut self) -> Result<ModuleTrials, LabError> {
@@ -273,7 +273,7 @@ impl Site for RemoteSite {
             let what = "which modules it could do without: a second instance is started for that, and the agent only looks (--act)";
             return Ok(ModuleTrials { unseen: vec![self.there(what)], ..ModuleTrials::default() });
         }
-        match self.ask(Examine::Modules)? {
+        match self.ask(ExamineQuestion::Modules)? {
             ExamineAnswer::Modules(ModuleTrials { modules, unseen }) => Ok(ModuleTrials {
                 modules: modules.into_iter().map(|(server, tried)| (self.name(&server), tried)).collect(),
                 unseen: unseen.iter().map(|what| self.there(what)).collect(),
@@ -283,7 +283,7 @@ impl Site for RemoteSite {
     }
 
     fn finish(&mut self) -> Result<SiteSummary, LabError> {
-        let mut rest = match self.ask(Examine::Rest)? {
+        let mut rest = match self.ask(ExamineQuestion::Rest)? {
             ExamineAnswer::Rest(rest) => rest,
             other => return Err(self.odd(other)),
         };
@@ -299,7 +299,7 @@ impl SampleForwarder {
         let (over, is_over) = channel::<()>();
         let work = move || {
             while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(EVERY) {
-                let answer = asking.ask(Question::Examine(Examine::Looks), WITHIN)?;
+                let answer = asking.ask(Question::Examine(ExamineQuestion::Looks), WITHIN)?;
                 if let Answer::Examined(examined) = answer
                     && let ExamineAnswer::Looks(looks) = *examined
                 {

@@ -1,4 +1,4 @@
-//! `lastdrop fleet config`: a fleet at a nats-server of one's own.
+//! `lastdrop fleet config`: a fleet with the user's own nats-server.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! `lastdrop fleet ssh HOST…`: agents on other machines, started by ssh.
 //!
-//! The agent-token goes through ssh's stdin, so that it is in no command line and in no environment over there. A line on the same
-//! stdin ends the agent; a connection that breaks does not: a run may be under way.
+//! The agent-token goes through ssh's stdin, so it is in no command line and no environment on the other machine. A line on
+//! the same stdin ends the agent. A broken connection does not: a run may be in progress.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -19,7 +19,7 @@ use crate::options::FleetArgs;
 use crate::signals::Stop;
 use crate::stdio::note;
 
-/// Agents publish what they have written before they end; that takes them 10 s at most.
+/// How long to wait for agents to end. Before that they publish their records, which takes up to 10 s.
 const ENDING: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub struct SshArgs {
     pub program: String,
 }
 
-/// An agent over there.
+/// A connection to an agent on another machine.
 struct Remote {
     host: String,
     child: Child,
@@ -65,13 +65,13 @@ pub fn ssh(args: &SshArgs) -> Result<Exit> {
         let cannot_start = || format!("cannot start {program}");
         let mut command = tool::named(program, "starts an agent on another machine").with_context(cannot_start)?;
         command.args(options).arg("--").arg(&host).arg(remote_command(args, &url, &name));
-        // A configuration of ssh may send variables along.
+        // ssh may be configured to send environment variables.
         command.env_remove("LASTDROP_TOKEN");
-        // Ctrl-C is for us: the connections are what ends the agents in an orderly way.
+        // Ctrl-C must not reach ssh: we end the agents in an orderly way through its connection.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(cannot_start)?;
         if let Some(stdin) = &mut child.stdin {
-            // A host that cannot be reached says so on stderr.
+            // Ignore the error: for an unreachable host, ssh prints a message.
             let _ = stdin.write_all(format!("{secret}\n").as_bytes()).and_then(|()| stdin.flush());
         }
         if let Some(out) = child.stdout.take() {
@@ -122,7 +122,7 @@ fn remote_command(args: &SshArgs, url: &str, name: &str) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word for a shell.
+/// A word quoted for a shell.
 fn quoted(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:@%+=,".contains(&b);
     if !word.is_empty() && word.bytes().all(plain) {
@@ -132,7 +132,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Shows what comes from a host, with its name.
+/// Prints the output of a host, with its name.
 fn show(host: &str, from: impl std::io::Read + Send + 'static) -> Result<()> {
     let host = host.to_owned();
     let read = move || {
@@ -144,7 +144,7 @@ fn show(host: &str, from: impl std::io::Read + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// Ends all, in an orderly way where the connection still stands.
+/// Ends all agents, in an orderly way if the connection still stands.
 fn end(remotes: &mut [Remote]) -> Result<()> {
     for remote in remotes.iter_mut().filter(|r| !r.ended) {
         if let Some(mut stdin) = remote.child.stdin.take() {

@@ -27,14 +27,14 @@ pub struct StatusArgs {
 #[derive(Debug, Serialize)]
 struct FleetDocument<'a> {
     schema: &'static str,
-    /// By name.
-    agents: Vec<Row<'a>>,
-    /// Runs of which records wait that nobody has committed.
+    /// Sorted by name.
+    agents: Vec<AgentRow<'a>>,
+    /// Runs with records that wait in the broker.
     waiting: Vec<WaitingRun>,
 }
 
 #[derive(Debug, Serialize)]
-struct Row<'a> {
+struct AgentRow<'a> {
     name: &'a str,
     cores: u32,
     version: &'a str,
@@ -49,7 +49,7 @@ struct Row<'a> {
     max_rate: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_time_s: Option<f64>,
-    /// The run it is at, or null.
+    /// The run that it carries out, or null.
     run: Option<&'a str>,
     refused: Refusals,
 }
@@ -70,8 +70,8 @@ pub fn status(args: &StatusArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn row(agent: &Agent) -> Row<'_> {
-    Row {
+fn row(agent: &Agent) -> AgentRow<'_> {
+    AgentRow {
         name: &agent.name,
         cores: agent.cores,
         version: &agent.version,

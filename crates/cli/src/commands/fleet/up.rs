@@ -30,7 +30,7 @@ pub struct UpArgs {
 }
 
 pub fn up(args: &UpArgs) -> Result<Exit> {
-    // Before there is anything that must not be left behind.
+    // Before anything is created that has to be removed at the end.
     let stop = Stop::on_signals(false)?;
     let folder = match &args.dir {
         Some(dir) => std::path::absolute(dir)?,
@@ -65,6 +65,6 @@ pub fn up(args: &UpArgs) -> Result<Exit> {
     }
     drop(broker);
     let _ = fs::remove_file(&url);
-    // A broker that goes on until it is ended has done what it should.
+    // A signal is the normal end of a broker.
     Ok(Exit::Done)
 }

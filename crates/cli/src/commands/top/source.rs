@@ -1,4 +1,4 @@
-//! What `top` looks at: logs that grow, or a server's status page.
+//! The sources of `top`: growing logs, or a server's status page.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Files are logs; any other name is a server's.
+    /// Opens existing files as logs; any other name is a server.
     pub(super) fn open(args: &TopArgs) -> Result<Source> {
         let is_file = |name: &String| Path::new(name).exists();
         if args.sources.iter().any(is_file) || args.sources.len() > 1 {
@@ -35,21 +35,21 @@ impl Source {
         Ok(Source::Status(Box::new(Status { requests: Requests::start(&server)?, trouble: None })))
     }
 
-    /// Counts what has been written since.
+    /// Counts new lines of logs.
     pub(super) fn read(&mut self, window: &mut Window, now_s: f64, window_s: f64, stop: &Stop) {
         if let Source::Logs(logs) = self {
             logs.read(window, now_s, window_s, stop);
         }
     }
 
-    /// Asks a server.
+    /// Reads the status page of a server.
     pub(super) fn ask(&mut self, window: &mut Window, now_s: f64) {
         if let Source::Status(status) = self {
             status.ask(window, now_s);
         }
     }
 
-    /// What is known beside the window.
+    /// Adds to a sample what the window does not know.
     pub(super) fn tell(&self, d: &mut TopDocument) {
         match self {
             Source::Logs(logs) => logs.tell(d),
@@ -57,7 +57,7 @@ impl Source {
         }
     }
 
-    /// All that logs had since the start.
+    /// The analysis of the logs since the start; None for a server.
     pub(super) fn summary(self) -> Option<LogDocument> {
         match self {
             Source::Logs(logs) => Some(logs.summary()),
@@ -69,7 +69,7 @@ impl Source {
 pub(super) struct Logs {
     logs: Vec<GrowingLog>,
     analysis: Analysis,
-    /// What is there already is being read.
+    /// True while the lines from before the start are read.
     backlog: bool,
     trouble: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Logs {
         for log in &mut self.logs {
             let read = log.look(|entry| {
                 analysis.take(entry);
-                // What was there before is as old as it says; what comes now is new, whatever clock the log has.
+                // Old lines have the age that they say; a new line is new, whatever its clock says.
                 let age_s = if backlog { now_us.saturating_sub(entry.time_us).max(0) as f64 / 1e6 } else { 0.0 };
                 if age_s <= window_s {
                     newest_s = newest_s.max(now_s - age_s);
