@@ -365,9 +365,9 @@ fn note(site: &mut dyn Site, all: &Examination) -> Result<(), LabError> {
 /// Returns a channel for samples that the lab receives, so that observers of its runs see them.
 #[must_use]
 pub fn sample_channel(lab: &mut Lab<'_>) -> Sender<Sample> {
-    let (tell, told) = channel();
-    lab.looks = Some(told);
-    tell
+    let (sender, samples) = channel();
+    lab.looks = Some(samples);
+    sender
 }
 
 /// Reports the suspicion that the evidence so far supports.

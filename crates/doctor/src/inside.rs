@@ -1,5 +1,5 @@
-//! Looks inside the servers under load: traces the system calls of one or two workers of each for a moment, then
-//! profiles where all of them spend their processor time.
+//! Looks inside the servers under load. First it traces the system calls of one or two workers of each for a moment;
+//! then it profiles where all of them spend their processor time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::error::Error;

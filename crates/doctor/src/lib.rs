@@ -1,6 +1,6 @@
 //! Experiments that separate causes: what a server does for one user, a few, many and too many, with and without
-//! keep-alive, and what its processes and those behind it do meanwhile. This crate collects the evidence; `diagnose`
-//! says what it shows.
+//! keep-alive. Meanwhile its processes, and those of the servers behind it, are sampled. This crate collects the
+//! evidence; `diagnose` says what it shows.
 
 mod confirm;
 mod contrast;

@@ -1,4 +1,4 @@
-//! Binds sampling to the time in which the load is on. A run begins before that (on many machines seconds before), and
+//! Binds sampling to the time in which the load is on. A run begins before that, on many machines by seconds. It
 //! returns after it, when the last answer is in or the last machine has sent its part.
 
 use std::cell::OnceCell;

@@ -51,7 +51,7 @@ pub struct LocalSite {
     scope: Scope,
     databases: DatabaseOptions,
     /// Receives the samples of the first server as they are made.
-    told: Sender<Sample>,
+    samples: Sender<Sample>,
     goal: Option<Goal>,
     following: Option<ConnectionFollower>,
     members: Members,
@@ -72,13 +72,13 @@ impl std::fmt::Debug for LocalSite {
 
 impl LocalSite {
     #[must_use]
-    pub fn new(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> LocalSite {
+    pub fn new(known: &[ServerRef], databases: DatabaseOptions, samples: Sender<Sample>) -> LocalSite {
         LocalSite {
             known: known.to_vec(),
             only_known: false,
             scope: Scope::All,
             databases,
-            told,
+            samples,
             goal: None,
             following: None,
             members: Members::default(),
@@ -92,8 +92,8 @@ impl LocalSite {
 
     /// Like [`LocalSite::new`], but examines only the known servers, and nothing behind them.
     #[must_use]
-    pub fn only(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Sample>) -> LocalSite {
-        LocalSite { only_known: true, ..LocalSite::new(known, databases, told) }
+    pub fn only(known: &[ServerRef], databases: DatabaseOptions, samples: Sender<Sample>) -> LocalSite {
+        LocalSite { only_known: true, ..LocalSite::new(known, databases, samples) }
     }
 
     fn goal(&self) -> Result<&Goal, LabError> {
@@ -180,7 +180,7 @@ impl Site for LocalSite {
         let sysctls = settings::sysctls(&self.members, &mut unseen);
         self.used = vec![None; self.members.all.len()];
         let goal = self.goal()?;
-        self.samplers = Some(StepSamplers::start(&self.members, goal, &self.databases, &self.told));
+        self.samplers = Some(StepSamplers::start(&self.members, goal, &self.databases, &self.samples));
         Ok(Servers { servers, sysctls, unseen })
     }
 

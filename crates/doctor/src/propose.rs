@@ -33,8 +33,8 @@ pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal
     all
 }
 
-/// Returns the clues for the named servers, under their names; and a note for each other server of the chain with a
-/// clue that could be changed, too.
+/// Returns the clues for the named servers, under their names. A note names each other server of the chain that has a
+/// clue and could be changed, too.
 #[must_use]
 pub fn clues(examination: &Examination, named: &[ServerRef]) -> (Vec<Clue>, Vec<String>) {
     let (mut of_named, mut notes): (Vec<Clue>, Vec<String>) = (Vec::new(), Vec::new());

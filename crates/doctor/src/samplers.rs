@@ -132,8 +132,13 @@ pub struct StepSamplers {
 }
 
 impl StepSamplers {
-    /// Starts the samplers. Samples of the first server go to `told` as they are made.
-    pub fn start(members: &Members, goal: &Goal, databases: &DatabaseOptions, told: &Sender<Sample>) -> StepSamplers {
+    /// Starts the samplers. Samples of the first server go to `samples` as they are made.
+    pub fn start(
+        members: &Members,
+        goal: &Goal,
+        databases: &DatabaseOptions,
+        samples: &Sender<Sample>,
+    ) -> StepSamplers {
         let url = endpoint(goal);
         let load = LoadSources::of(&goal.load_from);
         let census = ThreadStateSampler::start(
@@ -153,7 +158,7 @@ impl StepSamplers {
                 walks: walks.clone(),
             };
             let (asks, asked) = channel::<SamplerRequest>();
-            let told = (place == 0).then(|| told.clone());
+            let samples = (place == 0).then(|| samples.clone());
             let connects: Vec<String> =
                 members.links.links.iter().filter(|l| l.from == place).map(|l| l.via.to_string()).collect();
             let is_loop = !found.prefork && found.kind.database.is_none();
@@ -183,9 +188,9 @@ impl StepSamplers {
                         }
                         Err(RecvTimeoutError::Timeout) => {
                             let look = sampler.sample(began.elapsed().as_secs_f64(), false);
-                            if let Some(told) = &told {
+                            if let Some(samples) = &samples {
                                 // The receiver may be gone.
-                                let _ = told.send(look.clone());
+                                let _ = samples.send(look.clone());
                             }
                             looks.push(look);
                             // The clients of the other servers belong to the chain. Only event loops are listed, as

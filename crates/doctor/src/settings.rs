@@ -135,8 +135,8 @@ fn reference(member: &Member) -> Result<ServerRef, ServerError> {
     member.named.clone().map_or_else(|| member.found.name.parse().map_err(ServerError::Setting), Ok)
 }
 
-/// Returns foreign processes that have a listener of the server open: neither below nor above its master; or below it,
-/// of another program, and older than a request takes.
+/// Returns foreign processes that have a listener of the server open. They are neither below nor above its master; or
+/// below it, of another program, and older than a request takes.
 fn foreign(master: i32) -> Vec<String> {
     let related = |pid: i32, of: i32| process::ancestry(pid).any(|p| p == of);
     let exe = |pid: i32| process::look(pid).and_then(|p| p.exe);

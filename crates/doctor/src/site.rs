@@ -1,6 +1,5 @@
-//! The questions that the doctor asks about the servers' machine. Every question and every answer is plain data, so
-//! that the machine may be another one, and several can be asked the same. [`LocalSite`](crate::LocalSite) is this
-//! machine.
+//! The questions that the doctor asks about the servers' machine. Every question and every answer is plain data: the
+//! machine may be another one, and several can be asked the same. [`LocalSite`](crate::LocalSite) is this machine.
 //!
 //! The order of an examination: `find`, `visitors`, `follow` during a first load, `servers`. For each step `begin` and
 //! `end`, with `memory` and `settle` after it. Then `inside` under load once more; at the end `modules` and `finish`.

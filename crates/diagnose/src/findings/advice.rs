@@ -1,5 +1,5 @@
-//! Drops advice that cannot help: checks each finding's changes against what the rest of the chain can do and what the
-//! application needs, whichever rule proposed them.
+//! Drops advice that cannot help, whichever rule proposed it. Each change of a finding must suit the rest of the chain
+//! and the application.
 
 use lastdrop_model::documents::{Finding, Fix, WorkersCeiling};
 use serde_json::json;

@@ -121,7 +121,7 @@ pub(super) const TURNED_AWAY: Rule = Rule { id: "rate-limited", look: rate_limit
 fn turned_away(case: &LoadEvidence<'_>) -> f64 {
     // Apache's modules answer 403 or 500, nginx 503 by default. Other causes answer the same, but do not log such a
     // line.
-    let is_logged = case.says_that_it_limits();
+    let is_logged = case.logs_rejections();
     case.main.share_of_status(|s| s == "429" || is_logged && ["503", "403", "500"].contains(&s))
 }
 
@@ -144,7 +144,7 @@ fn rate_limited(case: &LoadEvidence<'_>) -> Option<Finding> {
         finding(0.9, format!("{share} of the answers are those of a limit that is configured: it does what it was told to"))
             .of(v)
             .evidence("load", "answers that turn away (429, 503, 403, 500), share", told, 0.01)
-            .evidence("error log", v.line("rate-limited"), v.log("rate-limited"), 0)
+            .evidence("error log", v.sample_line("rate-limited"), v.log("rate-limited"), 0)
             .ruled_out("errors of a server that is down or full: 502, 504, and lines that say so")
             .fix(
                 Vec::new(),

@@ -20,11 +20,11 @@ pub(super) fn database_refuses(case: &LoadEvidence<'_>) -> Option<Finding> {
         let errors = case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
         // What a proxy reads may be a page about such errors.
         let read = if v.is(&["nginx", "haproxy", "caddy", "lighttpd"]) { 0.0 } else { v.calls("database-refused") };
-        let told = v.is_told_of_others("database-connections");
+        let told = v.logged_for_other_clients("database-connections");
         (((lines > 0 && errors) || told || refused > 10 || read >= 0.2) && (v.has_pool() || read >= 0.2)).then(|| {
             finding(0.9, "the database takes no more connections")
                 .of(&v)
-                .evidence("error log", v.line("database-connections"), lines, 1)
+                .evidence("error log", v.sample_line("database-connections"), lines, 1)
                 .evidence("database", "connections that it refused", refused, 10)
                 .evidence("trace", "answers a request that say so", read, 0.2)
                 .evidence("load", "answers 5xx, share", case.main.share_of_status(|s| s.starts_with('5')), 0.01)

@@ -15,13 +15,13 @@ pub const ONE_CORE: f64 = 0.88;
 /// Time differences below this are noise.
 const NOISE_US: f64 = 1_000.0;
 /// Retransmitted segments per answer from which on packets count as lost.
-pub(super) const SENT_AGAIN: f64 = 0.02;
+pub(super) const RETRANSMITTED: f64 = 0.02;
 /// Retransmission timeouts per request from which on they explain a high mean.
-const LOST_FOR_LONG: f64 = 1e-3;
+const TIMEOUTS: f64 = 1e-3;
 /// Shortest time until a retransmission.
 pub(super) const RETRANSMISSION_US: f64 = 190_000.0;
 /// Kinds of error log lines that say that a request got no answer, or not its own.
-const GOES_WITHOUT: &[&str] = &[
+const FAILURE_LINES: &[&str] = &[
     "worker-connections",
     "descriptors",
     "upstream-full",
@@ -37,15 +37,15 @@ pub(super) const UNANSWERED: f64 = 0.3;
 const SLOWER: f64 = 1.3;
 const MUCH_SLOWER: f64 = 3.0;
 /// A limit is reported with at least this many numbers, if there are that many.
-const NUMBERS: usize = 3;
+const MIN_NUMBERS: usize = 3;
 /// Seconds from which on a user notices the wait.
 const LONG_S: f64 = 0.15;
 /// Share of its allowed workers from which on a pool counts as fully grown.
 const GROWN: f64 = 0.95;
 /// Share of busy workers from which on a pool counts as full.
-const EVERYBODY: f64 = 0.85;
+const FULL_POOL: f64 = 0.85;
 /// The same share by a status page, while connections queue.
-const EVERYBODY_WITH_A_QUEUE: f64 = 0.75;
+const FULL_POOL_WITH_A_QUEUE: f64 = 0.75;
 
 #[derive(Debug, Clone, Copy)]
 pub struct LoadEvidence<'a> {
@@ -102,7 +102,7 @@ impl<'a> LoadEvidence<'a> {
     }
 
     /// True if requests wait or fail. Otherwise nothing limits: the users do not ask for more.
-    pub fn somebody_waits(&self) -> bool {
+    pub fn requests_wait(&self) -> bool {
         // A client that finds the listen queue full retries after a second. Among hundreds of requests, the mean does
         // not show it.
         let turned_away = self.servers().iter().map(|v| v.moved("ListenOverflows")).max().unwrap_or(0);
@@ -120,12 +120,14 @@ impl<'a> LoadEvidence<'a> {
             _ => SLOWER,
         };
         // An upstream does not answer connects: one user alone meets that as well.
-        let unanswered =
-            self.servers().iter().any(|v| v.made().1 >= 1.0 && v.made().1 >= UNANSWERED * self.in_flight());
+        let unanswered = self
+            .servers()
+            .iter()
+            .any(|v| v.outgoing_connections().1 >= 1.0 && v.outgoing_connections().1 >= UNANSWERED * self.in_flight());
         // A few failures among thousands are a negligible share, but the server's log proves them.
         let told = self.servers().iter().any(|v| {
-            let lines: u64 = GOES_WITHOUT.iter().map(|what| v.log(what)).sum();
-            lines >= 5 || v.is_told_of_others("upstream-refused")
+            let lines: u64 = FAILURE_LINES.iter().map(|what| v.log(what)).sum();
+            lines >= 5 || v.logged_for_other_clients("upstream-refused")
         });
         let certainly = queue || refused || errors || locked || ours || unanswered || told;
         match self.all.load {
@@ -149,7 +151,7 @@ impl<'a> LoadEvidence<'a> {
     /// Retransmitted segments per request on accepted connections, without retransmitted SYNs. Segments that had
     /// arrived after all do not count: the receiver reports them (D-SACK, RFC 2883). On a busy machine the kernel sends
     /// such tail loss probes.
-    pub fn sent_again(&self) -> f64 {
+    pub fn retransmitted(&self) -> f64 {
         let first = self.servers().into_iter().next();
         let needless = |v: &ServerEvidence<'_>| v.moved("TCPSynRetrans") + v.moved("TCPDSACKRecv");
         self.per_request(first.map_or(0, |v| v.moved("RetransSegs").saturating_sub(needless(&v))))
@@ -163,19 +165,19 @@ impl<'a> LoadEvidence<'a> {
         let timeouts =
             self.per_request(first.map_or(0, |v| v.moved("TCPTimeouts").saturating_sub(v.moved("TCPSynRetrans"))));
         let one_of_a_hundred = r.p99 >= RETRANSMISSION_US && r.p50 < 0.25 * r.p99;
-        let the_mean = r.max >= RETRANSMISSION_US && r.mean >= 3.0 * r.p50 && timeouts >= LOST_FOR_LONG;
-        self.sent_again() > SENT_AGAIN && (one_of_a_hundred || the_mean)
+        let the_mean = r.max >= RETRANSMISSION_US && r.mean >= 3.0 * r.p50 && timeouts >= TIMEOUTS;
+        self.retransmitted() > RETRANSMITTED && (one_of_a_hundred || the_mean)
     }
 
     /// True if more than 1 % of the answers are server errors. Rejections by a configured limit do not count if the log
     /// reports them.
     pub fn errors(&self) -> bool {
-        let limits = self.says_that_it_limits();
+        let limits = self.logs_rejections();
         self.main.share_of_status(|s| s.starts_with('5') && !(limits && s == "503")) > 0.01
     }
 
     /// True if a log says that a configured limit rejects clients.
-    pub fn says_that_it_limits(&self) -> bool {
+    pub fn logs_rejections(&self) -> bool {
         self.servers().iter().any(|v| v.log("rate-limited") > 0)
     }
 
@@ -236,8 +238,8 @@ impl<'a> LoadEvidence<'a> {
         self.used() < FULL - 0.05 || !self.cpu_full()
     }
 
-    /// Adds what the load felt to a limit that only one or two counters prove, up to [`NUMBERS`].
-    pub fn felt(&self, mut limit: Finding) -> Finding {
+    /// Adds what the load felt to a limit that only one or two counters prove, up to [`MIN_NUMBERS`].
+    pub fn with_load_evidence(&self, mut limit: Finding) -> Finding {
         let share = self.main.unanswered() as f64 / self.main.due.max(1) as f64;
         let errors = self.main.share_of_status(|s| s.starts_with('5'));
         let felt = [
@@ -249,7 +251,7 @@ impl<'a> LoadEvidence<'a> {
             ("load", "mean time of an answer, ms", self.main.response.mean / 1e3, 0.0),
         ];
         for (source, name, value, from) in felt.into_iter().filter(|(_, _, value, from)| value > from) {
-            if limit.evidence.iter().filter(|e| e.speaks()).count() < NUMBERS
+            if limit.evidence.iter().filter(|e| e.speaks()).count() < MIN_NUMBERS
                 && !limit.evidence.iter().any(|e| e.source == source && e.name == name)
             {
                 limit = limit.evidence(source, name, value, from);
@@ -367,18 +369,18 @@ impl<'a> ServerEvidence<'a> {
         NAMES.into_iter().find_map(|name| Some((name, self.count(name)?)))
     }
 
-    /// Number of lines of this kind in the error log; `line` returns one of them.
+    /// Number of lines of this kind in the error log; `sample_line` returns one of them.
     pub fn log(&self, what: &str) -> u64 {
         self.seen.log.get(what).copied().unwrap_or(0)
     }
 
-    pub fn line(&self, what: &str) -> &'a str {
+    pub fn sample_line(&self, what: &str) -> &'a str {
         self.seen.log_samples.get(what).map_or("", String::as_str)
     }
 
     /// True if, under other clients' load, the log has at least one such line per second. Nothing else shows what it
     /// means for them.
-    pub fn is_told_of_others(&self, what: &str) -> bool {
+    pub fn logged_for_other_clients(&self, what: &str) -> bool {
         self.case.all.load == LoadShape::Foreign && self.case.per_second(self.log(what)) >= 1.0
     }
 
@@ -388,7 +390,7 @@ impl<'a> ServerEvidence<'a> {
     }
 
     /// Outgoing connections: the open ones, the unanswered ones, and the address with most of the unanswered.
-    pub fn made(&self) -> (f64, f64, &'a str) {
+    pub fn outgoing_connections(&self) -> (f64, f64, &'a str) {
         // An address that was never reached is not among the known peers. On the front, connections to its own ports
         // are the load's.
         let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_string();
@@ -501,7 +503,7 @@ impl<'a> ServerEvidence<'a> {
         let most = self.size().min(living.max(1.0)).max(1.0);
         // A worker that was free a moment ago makes the status page, while others are between two requests.
         let by_page = !self.one_thread_each() && self.seen.status_busy.is_some() && self.queue() >= 1.0;
-        self.busy() >= if by_page { EVERYBODY_WITH_A_QUEUE } else { EVERYBODY } * most
+        self.busy() >= if by_page { FULL_POOL_WITH_A_QUEUE } else { FULL_POOL } * most
     }
 
     /// Threads that wait for a name server.

@@ -4,7 +4,9 @@ use lastdrop_model::documents::{Finding, Fix};
 use lastdrop_model::examination::LoadShape;
 
 use super::Rule;
-use super::evidence::{FindingBuilder, LoadEvidence, ONE_CORE, RETRANSMISSION_US, SENT_AGAIN, finding, longer_queue};
+use super::evidence::{
+    FindingBuilder, LoadEvidence, ONE_CORE, RETRANSMISSION_US, RETRANSMITTED, finding, longer_queue,
+};
 
 pub(super) const OURSELVES: &[Rule] = &[
     Rule { id: "port-exhaustion", look: port_exhaustion },
@@ -260,7 +262,7 @@ fn oom_kill(case: &LoadEvidence<'_>) -> Option<Finding> {
             finding(0.95, "the kernel kills workers for lack of memory")
                 .of(&v)
                 .evidence("memory.events, vmstat", "oom_kill", group.max(host), 1)
-                .evidence("error log", v.line("killed"), lines, 1)
+                .evidence("error log", v.sample_line("killed"), lines, 1)
                 .ruled_out("oom_kill has not moved: then somebody else sent the signal")
                 .fix(
                     Vec::new(),
@@ -285,7 +287,7 @@ fn worker_timeout(case: &LoadEvidence<'_>) -> Option<Finding> {
         (lines > 0 && goes_without).then(|| {
             finding(0.9, "the master ends workers whose request takes too long")
                 .of(&v)
-                .evidence("error log", v.line("worker-timeout"), lines, 1)
+                .evidence("error log", v.sample_line("worker-timeout"), lines, 1)
                 .evidence("load", "answers of one user alone, ms", case.alone.map_or(0.0, |s| s.response.mean / 1e3), 0)
                 .ruled_out("no such line; oom_kill has not moved")
                 .fix(Vec::new(), "find out why the request takes so long (lastdrop trace); only then raise the limit (timeout, request_terminate_timeout, harakiri)")
@@ -313,7 +315,7 @@ fn worker_crash(case: &LoadEvidence<'_>) -> Option<Finding> {
         (lines > 0 || (!faults.is_empty() && v.seen.born > 0) || replaced).then(|| {
             finding(0.92, "workers die by a signal")
                 .of(&v)
-                .evidence("error log", v.line("crash"), lines, 1)
+                .evidence("error log", v.sample_line("crash"), lines, 1)
                 .evidence("kernel log", faults.first().map_or("faults of its processes", |line| line), faults.len() as u64, 1)
                 .evidence("processes", "workers born", v.seen.born, 1)
                 .evidence("load", "requests whose connection was closed or reset", broken, 1)
@@ -412,7 +414,7 @@ fn softirq(case: &LoadEvidence<'_>) -> Option<Finding> {
 
 fn retransmits(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
-    let again = case.sent_again();
+    let again = case.retransmitted();
     let slow = case.main.response.p99 >= RETRANSMISSION_US
         && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99)
         || case.few_wait_long();
@@ -420,9 +422,9 @@ fn retransmits(case: &LoadEvidence<'_>) -> Option<Finding> {
     // only a few answers are late, they wait for a lost segment, too.
     let unsent = if case.few_wait_long() { v.seen.waiting("client-write") } else { 0.0 };
     let is_elsewhere = v.has_pool() && v.is_full() && v.seen.waiting("client") + unsent < 0.5 * v.busy();
-    (again > SENT_AGAIN && slow && case.cpu_idle() && !is_elsewhere).then(|| {
+    (again > RETRANSMITTED && slow && case.cpu_idle() && !is_elsewhere).then(|| {
         finding(0.75, "packets are lost on the way: answers wait for retransmissions")
-            .evidence("Tcp", "segments sent again, a request", again, SENT_AGAIN)
+            .evidence("Tcp", "segments sent again, a request", again, RETRANSMITTED)
             .evidence("load", "p99, ms (200 ms and its doubles are retransmissions)", case.main.response.p99 / 1e3, 190)
             .ruled_out("no segment is sent again")
             .fix(Vec::new(), "look for drops: ethtool -S, tc -s qdisc, the switch; a policer or a bad cable")

@@ -27,7 +27,7 @@ pub(super) fn session_lock(case: &LoadEvidence<'_>) -> Option<Finding> {
     })
 }
 
-/// True if requests with the same cookie may be waiting for each other: they are served one after the other, processors
+/// True if requests with the same cookie may be waiting for each other. They are served one after the other, processors
 /// are idle, and no file lock shows it.
 pub(super) fn may_share_a_session(case: &LoadEvidence<'_>) -> bool {
     case.cpu_idle() && one_at_a_time(case) && session_lock(case).is_none()
@@ -141,8 +141,9 @@ pub(super) fn no_more_than_one(case: &LoadEvidence<'_>) -> Option<Finding> {
     let flat = |s: &ExaminationStep| (0.8 * alone.answered_rps..=1.25 * alone.answered_rps).contains(&s.answered_rps);
     let few = case.all.step(StepKind::Few).is_none_or(flat);
     let is_pool = |v: &ServerEvidence<'_>| v.has_pool() && !v.is_async();
-    let rests =
-        |v: &ServerEvidence<'_>| v.seen.hottest_process_cores < 0.5 && v.made().0 < 2.0 && !(is_pool(v) && v.is_full());
+    let rests = |v: &ServerEvidence<'_>| {
+        v.seen.hottest_process_cores < 0.5 && v.outgoing_connections().0 < 2.0 && !(is_pool(v) && v.is_full())
+    };
     let all = case.servers();
     let v = all.iter().rev().find(|v| !v.is(&["mariadb", "postgresql", "nginx", "haproxy"]))?;
     let fails = case.main.unanswered() > 0 || case.errors();
@@ -152,7 +153,7 @@ pub(super) fn no_more_than_one(case: &LoadEvidence<'_>) -> Option<Finding> {
             .evidence("load", "throughput against one user alone", case.main.answered_rps / alone.answered_rps.max(1e-9), 1.25)
             .evidence("load", "answers are so many times slower than for one user alone", case.slower(), 1.3)
             .evidence("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
-            .evidence("sock_diag", "connections that it has to others, on average", v.made().0, 2)
+            .evidence("sock_diag", "connections that it has to others, on average", v.outgoing_connections().0, 2)
             .ruled_out("throughput that rises with users; a loop that computes; a peer or a database that it waits for")
             .fix(Vec::new(), "look for a mutex, a queue of one, or a pool of one connection around what a request does; more processes serve side by side where each has its own")
             .verify("throughput rises with users")

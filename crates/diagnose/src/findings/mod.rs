@@ -115,7 +115,7 @@ pub fn suspicion(examination: &Examination) -> Option<Suspicion<'static>> {
 /// Returns the experiments that would answer what the others left open.
 #[must_use]
 pub fn open_questions(examination: &Examination) -> Vec<StepKind> {
-    let Some(case) = LoadEvidence::of(examination).filter(LoadEvidence::somebody_waits) else { return Vec::new() };
+    let Some(case) = LoadEvidence::of(examination).filter(LoadEvidence::requests_wait) else { return Vec::new() };
     let mut all = Vec::new();
     // A program without function names may be doing anything; function names would have shown it already.
     if processors::may_compress(&case) {
@@ -130,7 +130,7 @@ pub fn open_questions(examination: &Examination) -> Vec<StepKind> {
 /// True if a CPU profile would help: not if no request waits.
 #[must_use]
 pub fn wants_profile(examination: &Examination) -> bool {
-    LoadEvidence::of(examination).is_none_or(|case| case.somebody_waits())
+    LoadEvidence::of(examination).is_none_or(|case| case.requests_wait())
 }
 
 /// Returns the limit rules that apply, if anything limits throughput.
@@ -138,7 +138,7 @@ fn tables_for(case: &LoadEvidence<'_>) -> &'static [&'static [Rule]] {
     match () {
         // If most requests are rejected at once, no limit could make those answers faster.
         () if clients::turns_most_away(case) => &[],
-        () if case.somebody_waits() => LIMITS,
+        () if case.requests_wait() => LIMITS,
         () if case.each_waits_long() => SIDE_BY_SIDE,
         () if clients::visitors_hold_workers(case) => HELD,
         () => &[],
@@ -201,7 +201,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     if let Some(limit) = limits.into_iter().find(|l| !refuted.contains(&l.id.as_str())) {
         document.limit = Some(limit.id.clone());
         document.cannot_tell = databases::cannot_tell(&case, &limit);
-        document.findings.push(case.felt(limit));
+        document.findings.push(case.with_load_evidence(limit));
     }
     let mut rest = fire(WASTES, Severity::Waste);
     rest.extend(fire(RISKS, Severity::Risk));

@@ -1,5 +1,5 @@
-//! Rules about what a server waits for, in the order in which they explain each other: other servers (`upstreams`),
-//! databases (`databases`), each other (`locks`), name servers and logs.
+//! Rules about what a server waits for, in the order in which they explain each other. It may wait for other servers
+//! (`upstreams`), databases (`databases`), locks (`locks`), name servers or logs.
 
 use lastdrop_model::documents::Finding;
 use serde_json::json;

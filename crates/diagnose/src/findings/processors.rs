@@ -437,8 +437,8 @@ fn loop_blocked(case: &LoadEvidence<'_>) -> Option<Finding> {
             return None;
         }
         let alone = case.alone_s()?;
-        // The loop computes for as long as an answer takes, again and again, or for long in one request of many; or it
-        // sleeps where a loop must not.
+        // The loop computes for as long as an answer takes, again and again or in one request of many. Or it sleeps
+        // where a loop must not.
         let hot = v.seen.hottest_process_cores >= ONE_CORE;
         let computes =
             alone >= 0.008 && v.seen.cpu_cores.unwrap_or(0.0) / case.main.answered_rps.max(1e-9) >= 0.6 * alone;

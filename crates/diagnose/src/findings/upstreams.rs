@@ -31,7 +31,7 @@ pub(super) fn upstream_full(case: &LoadEvidence<'_>) -> Option<Finding> {
             let found =
                 finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
                     .of(&v)
-                    .evidence("error log", v.line("upstream-full"), lines, 1)
+                    .evidence("error log", v.sample_line("upstream-full"), lines, 1)
                     .evidence("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
                     .evidence(
                         "load",
@@ -80,7 +80,7 @@ pub(super) fn connect_retries(case: &LoadEvidence<'_>) -> Option<Finding> {
     // A timeout below a second ends the first try.
     let slow = slowest >= SECOND_TRY_US || unanswered > 0;
     let tries = case.per_request(failed + unanswered);
-    let (_, opening, whom) = v.made();
+    let (_, opening, whom) = v.outgoing_connections();
     let in_flight = case.in_flight();
     let most_wait = opening >= 1.0 && opening >= UNANSWERED * in_flight;
     ((tries >= 0.1 || most_wait) && slow).then(|| {
@@ -113,11 +113,11 @@ pub(super) fn upstream_refused(case: &LoadEvidence<'_>) -> Option<Finding> {
             v.is(&["haproxy"]) && case.main.share_of_status(|s| s == "503") >= 0.3 && v.seen.queued.unwrap_or(0) == 0;
         let checks = case.per_second(refused);
         let seen = lines > 0 || is_front && failed >= 0.5 * errors.max(0.02) || away && checks >= 0.2;
-        let told = v.is_told_of_others("upstream-refused");
+        let told = v.logged_for_other_clients("upstream-refused");
         (seen && errors > 0.01 || told).then(|| {
             finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
                 .of(&v)
-                .evidence("error log", v.line("upstream-refused"), lines, 1)
+                .evidence("error log", v.sample_line("upstream-refused"), lines, 1)
                 .evidence("Tcp", "connects that were refused, a request", failed, 0.01)
                 .evidence("Tcp", "connects that were refused, a second", checks, 0.2)
                 .evidence("load", "answers 502 and 503, share", errors, 0.01)
