@@ -78,7 +78,7 @@ fn cpu(metric: &Metric, phases: &[PhaseReport], server: Option<&ServerTimeline>)
     let start: f64 = phases[..at].iter().map(|p| p.duration_s).sum();
     let end = start + phases[at].duration_s;
     let (mut sum, mut seconds) = (0.0, 0.0);
-    for look in server.looks.iter() {
+    for look in server.samples.iter() {
         let within = look.t_s.min(end) - (look.t_s - look.span_s).max(start);
         let value = match metric {
             Metric::Cpu if look.host.cores.is_empty() => None,
@@ -234,7 +234,7 @@ mod tests {
         };
         // The warm-up used all CPU, the second after it half of one of two cores.
         let looks = vec![look(1.0, 1.0, 2.0), look(2.0, 1.0, 2.0), look(3.0, 0.5, 0.4), look(4.0, 1.0, 2.0)];
-        let seen = ServerTimeline { looks: looks.into(), ..ServerTimeline::default() };
+        let seen = ServerTimeline { samples: looks.into(), ..ServerTimeline::default() };
         let text = "cpu<26%,cpu<24%,cpu_per_request<900us,cpu_per_request<700us";
         let list = Objective::list(text).expect("valid");
         let phases = [warm_up, phase];

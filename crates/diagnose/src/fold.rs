@@ -134,7 +134,7 @@ fn scoreboard(looks: &[Sample], seen: &mut ServerMeasurements) {
 #[must_use]
 pub fn run(run: &Run) -> Option<Examination> {
     let (observed, phase) = (run.server.as_ref()?, run.measured()?);
-    let looks: Vec<Sample> = observed.looks.iter().collect();
+    let looks: Vec<Sample> = observed.samples.iter().collect();
     if looks.is_empty() {
         return None;
     }

@@ -293,7 +293,7 @@ impl Lab<'_> {
                     return;
                 }
             }
-            tell(observers, &Event::Sample { look: Cow::Borrowed(&look) });
+            tell(observers, &Event::Sample { sample: Cow::Borrowed(&look) });
             looks.push(look);
             if readable(observers) {
                 looks.forget_older();
@@ -399,7 +399,7 @@ impl Lab<'_> {
             look_at(&mut self.observers, look);
         }
         hear(&mut self.observers, began.get(), &mut marks);
-        let server = server.map(|server| ServerTimeline { looks, ..server });
+        let server = server.map(|server| ServerTimeline { samples: looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
         let CpuUse { others, chain_s } = others.finish(co_located);
         if let Some(phase) = phases.iter_mut().find(|p| p.measured) {

@@ -161,7 +161,7 @@ fn sample_local(
         name: String::new(),
         master: found.master,
         workers: sampler.workers(),
-        looks: Timeline::default(),
+        samples: Timeline::default(),
         unread: sampler.unread(),
         cost_cores: (sampler.cost_cores() * 1e5).round() / 1e5,
     })
@@ -202,7 +202,7 @@ fn sample_remote(
         name: seen.server,
         master: seen.master,
         workers: seen.workers,
-        looks: Timeline::default(),
+        samples: Timeline::default(),
         unread: seen.unread.into_iter().chain(trouble).collect(),
         cost_cores: (seen.cost_cores * 1e5).round() / 1e5,
     })

@@ -35,7 +35,10 @@ pub enum Event<'a> {
     Second { slice: Cow<'a, Slice> },
     /// A sample of the server.
     #[serde(rename = "look")]
-    Sample { look: Cow<'a, Sample> },
+    Sample {
+        #[serde(rename = "look")]
+        sample: Cow<'a, Sample>,
+    },
     /// A user who watches the run has marked a moment.
     Mark { mark: Cow<'a, Mark> },
     /// Requests that have ended, if an observer wants every request.

@@ -217,7 +217,8 @@ pub struct ServerTimeline {
     pub master: i32,
     /// Workers at the last sample of the measured phase.
     pub workers: Vec<WorkerSample>,
-    pub looks: Timeline<Sample>,
+    #[serde(rename = "looks")]
+    pub samples: Timeline<Sample>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
     /// Processors that sampling used.

@@ -136,7 +136,7 @@ impl Totals {
 pub fn server_text(o: &ServerTimeline) -> String {
     let mut out = String::new();
     let name = if o.name.is_empty() { format!("process {}", o.master) } else { o.name.clone() };
-    let all = Totals::of(o.looks.iter());
+    let all = Totals::of(o.samples.iter());
     let cpu = all.cpu_s / all.span_s.max(1e-9);
     let workers = all.last.as_ref().map_or(o.workers.len() as u64, |l| l.worker_count);
     let mut parts = vec![format!("{workers} worker{}", if workers == 1 { "" } else { "s" })];
@@ -211,7 +211,7 @@ fn by_second(looks: impl Iterator<Item = Sample>, together: usize) -> impl Itera
 /// The server's samples beside the answers, second by second, for `show`.
 #[must_use]
 pub fn timeline_text(run: &Run) -> String {
-    let Some(o) = run.server.as_ref().filter(|o| !o.looks.is_empty()) else { return String::new() };
+    let Some(o) = run.server.as_ref().filter(|o| !o.samples.is_empty()) else { return String::new() };
     // Answers by second of the run; phases follow each other.
     let mut answered: BTreeMap<u64, u64> = BTreeMap::new();
     let mut start = 0.0;
@@ -221,9 +221,9 @@ pub fn timeline_text(run: &Run) -> String {
         }
         start += phase.duration_s;
     }
-    let together = by_second(o.looks.iter(), 1).count().div_ceil(MOST_ROWS);
+    let together = by_second(o.samples.iter(), 1).count().div_ceil(MOST_ROWS);
     let mut begins = 0;
-    let rows: Vec<Vec<String>> = by_second(o.looks.iter(), together)
+    let rows: Vec<Vec<String>> = by_second(o.samples.iter(), together)
         .map(|(ends, looks)| {
             let last = &looks[looks.len() - 1];
             let span: f64 = looks.iter().map(|l| l.span_s).sum();

@@ -105,7 +105,7 @@ pub fn watched_line(watched: &WatchOutput) -> String {
             let others = d.other_databases();
             let others: String = others.iter().map(|of| database_summary(of).0 + "\n").collect();
             let differs: String = differing_lines(&d.differs).into_iter().map(|line| line + "\n").collect();
-            chain + &differs + &d.looks.iter().zip(&d.servers()).map(own).collect::<String>() + &others
+            chain + &differs + &d.samples.iter().zip(&d.servers()).map(own).collect::<String>() + &others
         }
     }
 }
@@ -120,7 +120,7 @@ pub fn watched_news(watched: &WatchOutput) -> Vec<(f64, String)> {
                 let server = one_line(&l.server);
                 news(&l.look).into_iter().map(move |(t, text)| (t, format!("{server}: {text}"))).collect::<Vec<_>>()
             };
-            d.looks.iter().flat_map(of).collect()
+            d.samples.iter().flat_map(of).collect()
         }
     }
 }

@@ -25,7 +25,7 @@ impl Store {
             plan: Cow::Borrowed(&run.plan),
             environment: Cow::Borrowed(&run.environment),
         });
-        let mut looks = run.server.iter().flat_map(|o| o.looks.iter()).peekable();
+        let mut looks = run.server.iter().flat_map(|o| o.samples.iter()).peekable();
         let mut ends = self.phase_ends(id)?;
         let classes = |phase: usize| run.phases.get(phase).map(|p| p.classes.as_slice()).filter(|c| c.len() > 1);
         let end = |tell: &mut dyn FnMut(&Event<'_>), phase: usize, duration_us: u64, peak: u64| {
@@ -43,10 +43,10 @@ impl Store {
             tell(&Event::Second { slice: Cow::Borrowed(slice) });
             let over_s = begun_s + f64::from(slice.second) + 1.0;
             while let Some(look) = looks.next_if(|l: &Sample| l.t_s < over_s + LOOK_LATENESS_S) {
-                tell(&Event::Sample { look: Cow::Borrowed(&look) });
+                tell(&Event::Sample { sample: Cow::Borrowed(&look) });
             }
         })?;
-        looks.for_each(|look| tell(&Event::Sample { look: Cow::Borrowed(&look) }));
+        looks.for_each(|look| tell(&Event::Sample { sample: Cow::Borrowed(&look) }));
         ends.into_iter().for_each(|(phase, duration_us, peak)| end(&mut tell, phase, duration_us, peak));
         for reason in &run.validity.reasons {
             tell(&Event::Finding { reason: Cow::Borrowed(reason) });
@@ -81,7 +81,7 @@ mod tests {
             told.push(match event {
                 Event::Began { id, started_unix_ms, label, .. } => format!("{id} {started_unix_ms} {label}"),
                 Event::Second { slice } => format!("s{} {}", slice.second, slice.counts.answered),
-                Event::Sample { look } => format!("l{}", look.t_s),
+                Event::Sample { sample } => format!("l{}", sample.t_s),
                 Event::PhaseEnd { phase, duration_us, peak } => format!("{phase} {duration_us} {peak}"),
                 Event::Ended { run } => format!("end {}", run.phases[0].requests.answered),
                 other => format!("{other:?}"),

@@ -225,7 +225,7 @@ impl Store {
                 }
             }
             if let Some(server) = &mut run.server {
-                server.looks = Timeline::archived(self.looks(id));
+                server.samples = Timeline::archived(self.looks(id));
             }
             if let Some(requests) = self.requests(id)? {
                 run.plan.put_requests(requests);
@@ -262,7 +262,7 @@ impl Store {
             pool: None,
             server: Some(Timeline::archived(self.looks(id)))
                 .filter(|looks| !looks.is_empty())
-                .map(|looks| ServerTimeline { looks, ..ServerTimeline::default() }),
+                .map(|samples| ServerTimeline { samples, ..ServerTimeline::default() }),
             validity: Validity::default(),
             replay: None,
             joined_log: None,

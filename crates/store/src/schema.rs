@@ -213,7 +213,7 @@ mod tests {
             let run = store.load("0ld00001").expect("the old run");
             assert_eq!(run.phases[0].requests.answered, 9);
             assert_eq!(run.phases[0].seconds.iter().count(), 1);
-            assert_eq!(run.server.expect("looks").looks.iter().next().expect("one").worker_count, 3);
+            assert_eq!(run.server.expect("looks").samples.iter().next().expect("one").worker_count, 3);
             store.begin("1ew00001", 2, "", &plan(), &serde_json::json!({})).ok();
             store.second("1ew00001", &second(0)).expect("written");
             assert_eq!(store.load("1ew00001").expect("the new run").phases[0].requests.answered, 9);

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(seconds[999], Second::of(&busy_second(999)));
         let killed = store.load("cafe0001").expect("its seconds");
         assert_eq!(killed.phases[0].seconds, phases[0].seconds);
-        assert_eq!(killed.server.expect("looks").looks.iter().count(), 1000);
+        assert_eq!(killed.server.expect("looks").samples.iter().count(), 1000);
         store.check_reads().expect("all was read");
         drop(store);
         let bytes = std::fs::metadata(&path).expect("a file").len();

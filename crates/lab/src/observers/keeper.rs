@@ -41,7 +41,7 @@ impl Keeper {
                 Ok(())
             }
             Event::Second { slice } => store.second(run, slice),
-            Event::Sample { look } => store.look(run, look),
+            Event::Sample { sample } => store.look(run, sample),
             Event::Mark { mark } => store.mark(run, mark),
             Event::Classes { phase, classes } => store.classes(run, *phase, classes),
             Event::PhaseEnd { phase, duration_us, peak } => store.phase_end(run, *phase, *duration_us, *peak),

@@ -34,7 +34,7 @@ impl Observer for Scratch {
         let written = match event {
             _ if self.failed => return,
             Event::Second { slice } => self.store.second(&self.run, slice),
-            Event::Sample { look } => self.store.look(&self.run, look),
+            Event::Sample { sample } => self.store.look(&self.run, sample),
             _ => return,
         };
         self.failed = written.is_err();

@@ -38,7 +38,8 @@ pub struct StackWatchDocument {
     /// Real memory of all servers; absent if one of them is unknown.
     pub real_memory_bytes: Option<u64>,
     pub workers: Vec<ServerWorker>,
-    pub looks: Vec<ServerSample>,
+    #[serde(rename = "looks")]
+    pub samples: Vec<ServerSample>,
     pub chain: Vec<ChainServer>,
     /// The servers that are databases, and other databases at the end of the chain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -100,7 +101,7 @@ impl StackWatchDocument {
             all.workers.extend(d.workers.into_iter().map(of_server));
             let (named, software, master) = (d.server, d.software, d.master);
             let (look, unread, cost_cores) = (d.look, d.unread, d.cost_cores);
-            all.looks.push(ServerSample { server, named, software, master, look, unread, cost_cores });
+            all.samples.push(ServerSample { server, named, software, master, look, unread, cost_cores });
         }
         all
     }
@@ -108,7 +109,7 @@ impl StackWatchDocument {
     /// Returns the samples of a server that is a database, or without a name those of databases that are not watched
     /// servers.
     fn databases_of(&self, server: Option<&str>) -> Vec<DatabaseSample> {
-        let is_watched = |d: &DatabaseSample| self.looks.iter().any(|l| Some(&l.server) == d.server.as_ref());
+        let is_watched = |d: &DatabaseSample| self.samples.iter().any(|l| Some(&l.server) == d.server.as_ref());
         let of = |d: &&DatabaseSample| server.map_or_else(|| !is_watched(d), |name| d.server.as_deref() == Some(name));
         self.databases.iter().filter(of).cloned().collect()
     }
@@ -138,7 +139,7 @@ impl StackWatchDocument {
             unread: look.unread.clone(),
             cost_cores: look.cost_cores,
         };
-        self.looks.iter().map(alone).collect()
+        self.samples.iter().map(alone).collect()
     }
 }
 

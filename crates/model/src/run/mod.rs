@@ -123,7 +123,10 @@ impl Run {
             phases: self.phases.iter().map(brief).collect(),
             generator: self.generator.clone(),
             pool: self.pool.clone(),
-            server: self.server.as_ref().map(|server| ServerTimeline { looks: Timeline::default(), ..server.clone() }),
+            server: self
+                .server
+                .as_ref()
+                .map(|server| ServerTimeline { samples: Timeline::default(), ..server.clone() }),
             validity: self.validity.clone(),
             replay: self.replay.clone(),
             joined_log: self.joined_log.clone(),

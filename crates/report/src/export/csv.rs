@@ -100,8 +100,8 @@ impl Encoder for CsvEncoder {
         self.phases.on_event(event);
         match event {
             Event::Second { slice } => self.waiting.push_back(self.second(slice)),
-            Event::Sample { look } => {
-                self.looks.push_back((look.t_s, fields(look)));
+            Event::Sample { sample } => {
+                self.looks.push_back((sample.t_s, fields(sample)));
                 if self.looks.len() > LOOKS {
                     self.looks.pop_front();
                 }
@@ -152,7 +152,7 @@ mod tests {
         // All samples first: seconds come late if they wait for the server's log.
         events[1..].sort_by_key(|e| !matches!(e, Event::Sample { .. }));
         assert_eq!(text(&mut CsvEncoder::default(), &events), whole);
-        events.retain(|e| !matches!(e, Event::Sample { look } if look.t_s < 3.0));
+        events.retain(|e| !matches!(e, Event::Sample { sample } if sample.t_s < 3.0));
         let text = text(&mut CsvEncoder::default(), &events);
         let seen: Vec<bool> = text.lines().skip(1).map(|l| l.contains(",8,")).collect();
         assert_eq!(seen, [false, false, true, true, true], "{text}");

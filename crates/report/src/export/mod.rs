@@ -97,7 +97,7 @@ mod fixtures {
                 (0..answers).for_each(|i| slice.record(Kind::Response, 400 + 37 * i));
                 events.push(Event::Second { slice: Cow::Owned(slice) });
                 let t_s = f64::from(u32::from(phase) * seconds + second) + 1.02;
-                events.push(Event::Sample { look: Cow::Owned(Sample { t_s, worker_count: 8, ..Sample::default() }) });
+                events.push(Event::Sample { sample: Cow::Owned(Sample { t_s, worker_count: 8, ..Sample::default() }) });
             }
             let duration_us = u64::from(seconds) * 1_000_000;
             events.push(Event::PhaseEnd { phase: usize::from(phase), duration_us, peak: 1 });

@@ -74,7 +74,7 @@ impl Totals {
                     }
                 }
             }
-            Event::Sample { look } => self.look = Some(Sample::clone(look)),
+            Event::Sample { sample } => self.look = Some(Sample::clone(sample)),
             Event::Ended { .. } | Event::Failed { .. } => self.running = false,
             _ => {}
         }

@@ -242,7 +242,7 @@ mod tests {
         };
         ServerTimeline {
             name: EVIL.into(),
-            looks: (0..seconds).map(look).collect::<Timeline<Sample>>(),
+            samples: (0..seconds).map(look).collect::<Timeline<Sample>>(),
             unread: vec![EVIL.into()],
             ..ServerTimeline::default()
         }

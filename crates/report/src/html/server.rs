@@ -76,7 +76,7 @@ pub(super) fn server(observed: &ServerTimeline, bins: &Bins, clock: &Clock, plot
     let mut all: Vec<StretchSamples> = vec![StretchSamples::default(); bins.bins.len()];
     let (mut limit, mut first_seen) = (0, BTreeMap::<String, (f64, u64)>::new());
     let mut processors = 0;
-    for look in observed.looks.iter() {
+    for look in observed.samples.iter() {
         let at = bins.at(super::live::middle(&look));
         if let Some(seen) = all.get_mut(at) {
             seen.add(&look);

@@ -147,7 +147,7 @@ impl LiveExperiment {
         match event {
             Event::Began { plan, .. } => self.began(plan),
             Event::Second { slice } => self.second(slice),
-            Event::Sample { look } => self.looked(look),
+            Event::Sample { sample } => self.looked(sample),
             Event::PhaseEnd { phase, duration_us, .. } => {
                 let start = self.run.phases.get(*phase).and_then(|p| p.start).unwrap_or(0.0);
                 let end = start + *duration_us as f64 / 1e6;

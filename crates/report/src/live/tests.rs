@@ -66,7 +66,7 @@ fn look(live: &mut LiveExperiment, n: u32) {
         host: lastdrop_model::HostSample { cores: vec![0.9, 0.8], ..lastdrop_model::HostSample::default() },
         ..Sample::default()
     };
-    live.on_event(&Event::Sample { look: Cow::Owned(look) });
+    live.on_event(&Event::Sample { sample: Cow::Owned(look) });
 }
 
 fn some_run() -> LiveExperiment {
