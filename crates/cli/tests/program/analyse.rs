@@ -1,4 +1,4 @@
-//! `lastdrop replay --analyse`: what real servers' logs tell, and a plan that looks like them.
+//! `lastdrop replay --analyse`: the analysis of real servers' logs, and a plan that imitates them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ fn log(folder: &Folder, name: &str, text: impl AsRef<[u8]>) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// As NASA's trace of July 1995 has it, with lines that are in it: no protocol, quotes, bytes that are no text.
+/// Lines as in NASA's trace of July 1995: without a protocol, with quotes, with bytes that are not text.
 const NASA: &[u8] = b"199.72.81.55 - - [01/Jul/1995:00:00:01 -0400] \"GET /history/apollo/ HTTP/1.0\" 200 6245
 unicomp6.unicomp.net - - [01/Jul/1995:00:00:06 -0400] \"GET /shuttle/countdown/ HTTP/1.0\" 200 3985
 199.120.110.21 - - [01/Jul/1995:00:00:09 -0400] \"GET /shuttle/missions/sts-73/mission-sts-73.html HTTP/1.0\" 200 4085
@@ -63,7 +63,7 @@ fn a_log_of_nginx_tells_what_was_put_on_it() {
         path.display()
     );
     let _daemon = nginx(&folder, &http, port);
-    // What the helper asked to see whether it is up is in the log, too.
+    // The helper's check that the server is up is in the log, too.
     let before = fs::read_to_string(&path).map_or(0, |t| t.lines().count()) as u64;
     let urls: String = ["item/1", "item/22", "no/3"].map(|p| format!("http://127.0.0.1:{port}/{p}\n")).concat();
     let urls = log(&folder, "urls", urls);
@@ -80,7 +80,7 @@ fn a_log_of_nginx_tells_what_was_put_on_it() {
     assert_eq!(d["clients"][0]["address"], "127.0.0.1");
 }
 
-/// Three minutes of a shop at 10 requests a second.
+/// Three minutes of a shop at 10 requests per second.
 fn shop() -> String {
     let mut text = String::new();
     for i in 0..1800u32 {
@@ -114,7 +114,7 @@ fn the_plan_that_imitates_a_log_runs_with_its_mix() {
         text.lines().count() < 80 && text.contains("urls = \"plan.urls\"") && text.contains("rate = 9.00"),
         "{text}"
     );
-    // Its own three minutes are too long here: the same requests, a tenth of a second each.
+    // The plan's own three minutes are too long here: the same requests for a tenth of a second each.
     let short = text.replace("duration = \"18s\"", "duration = \"200ms\"").replace("rate = 9.00", "rate = 200");
     fs::write(plan, &short).expect("written");
     let run = folder.json(&["run", plan, "--no-store"], 0);
@@ -127,7 +127,7 @@ fn the_plan_that_imitates_a_log_runs_with_its_mix() {
     }
     let all: u64 = counts.values().sum();
     let items = counts.get("GET /item/{n}?from").copied().unwrap_or(0) as f64 / all.max(1) as f64;
-    // Seven of nine, and four standard deviations of what chance does.
+    // Seven of nine, within four standard deviations.
     assert!(all > 200 && (items - 7.0 / 9.0).abs() < 4.0 * (0.173 / all as f64).sqrt(), "{counts:?}");
 }
 

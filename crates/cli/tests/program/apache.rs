@@ -1,4 +1,4 @@
-//! The main job on a real Apache: prefork with mod_perl, by `examples/mod_perl/server`; event and worker are read.
+//! Size, sweep and tune on a real Apache: prefork with mod_perl, by `examples/mod_perl/server`; event and worker are read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const HEAVY: &str = "/perl/heavy.pl";
 fn a_prefork_server_is_sized_by_its_running_processes() {
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
-    // A pool that has served nothing says nothing of what a worker will need.
+    // A pool that has served nothing does not show how much memory a worker will need.
     let file = folder.join("cold.json").display().to_string();
     let told = folder.run(&["size", &apache.name(), "--memory", "400M", "--json", &file]).stdout;
     let cold: Value = serde_json::from_str(&fs::read_to_string(&file).expect("written")).expect("JSON");
@@ -28,7 +28,7 @@ fn a_prefork_server_is_sized_by_its_running_processes() {
     );
     assert_eq!((&cold["workers"]["cold"], &cold["workers"]["count"]), (&json!(5), &json!(5)), "{cold:#}");
     assert!(told.contains("has served anything yet") && told.contains("--url") && !told.contains("surely"), "{told}");
-    // With a URL each gets requests, and a short load tells what a request takes: one number of workers, also in the block to copy.
+    // With a URL each worker gets requests, and a short load measures a request: one number of workers, also in the block to copy.
     let url = apache.url(HEAVY);
     let size = folder.json(&["size", &apache.name(), "--memory", "400M", "--url", &url], 0);
     let advice = &size["workers_advice"];
@@ -46,11 +46,11 @@ fn a_prefork_server_is_sized_by_its_running_processes() {
     assert!(fits > bytes(&size["fits"]["no_sharing"]), "{}", size["fits"]);
     assert_eq!(size["effective"]["MaxRequestWorkers"], 50);
     assert_eq!(size["effective"]["MaxConnectionsPerChild"], 0);
-    // Now that they have served, a look without load has a ceiling to tell, and no need.
+    // After they have served, a size without load reports a ceiling, but no need.
     let seen = folder.json(&["size", &apache.name(), "--memory", "400M"], 0);
     let advice = &seen["workers_advice"];
     assert_eq!((&advice["need"], &advice["number"]), (&Value::Null, &advice["ceilings"][0]["number"]), "{seen:#}");
-    // A tune says the same at its start: its look tells the need, and the ceilings are those of its budget.
+    // A tune reports the same at its start: the need by its examination, the ceilings by its budget.
     let tune = ["tune", &apache.name(), "--memory", "400M", "--url", &url, "-d", "1s", "--dry-run"];
     let planned = folder.json(&tune, 0);
     let (planned, by) = (&planned["workers_advice"], |advice: &Value| {
@@ -74,13 +74,13 @@ fn threaded_servers_are_read_correctly() {
                 .replace("MinSpareServers 5", "ThreadsPerChild 20\nMinSpareThreads 20")
                 .replace("MaxSpareServers 10", "MaxSpareThreads 80")
                 .replace("StartServers 5", "StartServers 2")
-                // The old name, and more than ServerLimit allows: 16 processes of 20.
+                // The old name, with a value above what ServerLimit allows: 16 processes of 20.
                 .replace("MaxRequestWorkers 50", "MaxClients 400")
         });
         let size = folder.json(&["size", &apache.name(), "--memory", "1G"], 0);
         assert_eq!((&size["model"], &size["threads_per_worker"]), (&mpm.into(), &20.into()), "{size}");
         assert_eq!(size["workers"]["count"], 2);
-        // The configuration says 400, the server has 320, and the scoreboard tells.
+        // The configuration says 400, but the scoreboard shows that the server has 320.
         assert_eq!(size["effective"]["MaxRequestWorkers"], 320, "{size}");
         assert!(size["notes"].to_string().contains("clamped"), "{size}");
         let suggested = size["suggested"]["MaxRequestWorkers"].as_u64().expect("a number");
@@ -88,7 +88,7 @@ fn threaded_servers_are_read_correctly() {
     }
 }
 
-/// How many connections that are kept alive the server takes, one after the other, up to 40.
+/// The number of idle keep-alive connections that the server accepts, up to 40.
 fn kept_connections(port: u16) -> usize {
     let mut open = Vec::new();
     while open.len() < 40 {
@@ -136,7 +136,7 @@ fn settings_of_threaded_servers_act() {
     };
     let path = plan.display().to_string();
 
-    // Requests that wait take no processor: as many at once as there are interpreters.
+    // Waiting requests need no CPU: as many run at once as there are interpreters.
     write("/perl/wait.pl", 6, "3s", "PerlInterpMax = [1, 4]\nPerlInterpMaxSpare = 4\nThreadLimit = 70\n");
     let done = folder.json(&["sweep", &path, "--quiet"], 0);
     let rps = |max: u64| {
@@ -176,7 +176,7 @@ fn what_cannot_be_tuned_says_why_and_changes_nothing() {
     let apache = Apache::start_with(&folder, |text| text.replace("SetHandler server-status", "Require all granted"));
     let (name, url) = (apache.name(), apache.url(HEAVY));
 
-    // No status page: the sizes are there, and a note says what is missing.
+    // Without a status page the sizes are there, and a note says what is missing.
     let size = folder.json(&["size", &name], 0);
     assert!(size["notes"].to_string().contains("no status page at"), "{size}");
     assert_eq!(size["effective"]["MaxRequestWorkers"], 50);
@@ -190,7 +190,7 @@ fn what_cannot_be_tuned_says_why_and_changes_nothing() {
     let done = folder.run(&["tune", &name, "--url", &format!("http://127.0.0.1:{}/", crate::common::free_port())]);
     assert!(done.code == 1 && done.stderr.contains("not healthy"), "{done:?}");
 
-    // Settings that Apache would quietly change are refused in its own words, and the server is not even stopped.
+    // Settings that Apache would silently change are refused with its own message, and the server is not stopped.
     let before = apache.masters();
     let pid = || fs::read_to_string(folder.join("apache/logs/apache2.pid")).expect("a pid");
     let old_pid = pid();
@@ -205,7 +205,7 @@ fn what_cannot_be_tuned_says_why_and_changes_nothing() {
     assert!(row["note"].to_string().contains("AH00"), "{row}");
     assert_eq!((apache.masters(), pid()), (before, old_pid));
 
-    // A configuration that was broken after the server started: found before anything is stopped.
+    // A configuration that was broken after the server started is noticed before anything is stopped.
     let good = fs::read_to_string(apache.config()).expect("there");
     fs::write(apache.config(), format!("{good}\nNoSuchDirective On\n")).expect("written");
     let before = apache.masters();
@@ -226,7 +226,7 @@ fn an_included_folder_takes_the_override() {
     let before = (apache.tree(), apache.masters());
     let out = folder.join("tune.json");
     let (name, url) = (apache.name(), apache.url(HEAVY));
-    // What is only tried leaves nothing behind.
+    // A sweep leaves nothing behind.
     let plan = folder.join("plan.toml");
     let text = format!(
         "server = '{name}'\nurl = '{url}'\nrequests = 50\ntimeout = '30s'\n[settings]\nMaxRequestWorkers = [20, 30]\n"
@@ -243,7 +243,7 @@ fn an_included_folder_takes_the_override() {
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
     assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
-    // Where the server as it was answered too little to divide by, words say so.
+    // If the baseline answered too few requests for a ratio, the text says so.
     match tune["winner"]["ratio"].as_f64() {
         Some(_) => assert!(number(&tune["winner"]["interval"][0]) > 1.0, "{tune}"),
         None => assert!(tune["because"].to_string().contains("too little to divide by"), "{tune}"),
@@ -259,7 +259,7 @@ fn an_included_folder_takes_the_override() {
         .collect();
     expected.sort();
     assert_eq!(directives, expected, "the winner's settings and nothing that other trials left");
-    // Ten requests a worker is what the tune had to get away from.
+    // The planted bad setting is ten requests per worker.
     assert!(kept.contains("MaxConnectionsPerChild ") && !kept.contains("MaxConnectionsPerChild 10\n"), "{kept}");
     assert_eq!(apache.masters(), before.1, "the command line is the server's own");
 }
@@ -324,7 +324,7 @@ fn the_shapes_of_the_tuning_table_come_back() {
     let folder = Folder::new();
     let apache = Apache::start(&folder);
     let plan = folder.join("plan.toml");
-    // examples/tuning-table.toml with fewer requests; rows that it adds are about absolute numbers.
+    // examples/tuning-table.toml with fewer requests, and without its rows about absolute numbers.
     let text = format!(
         "server = '{}'\nurl = '{}'\nusers = 50\nrequests = 3000\ntimeout = '30s'\n\
          [settings]\nMaxRequestWorkers = 50\nMaxConnectionsPerChild = 5000\n\
@@ -352,13 +352,13 @@ fn the_shapes_of_the_tuning_table_come_back() {
     assert!(rps(5) >= 1.5 * rps(4), "mod_cgi: {} against mod_perl {}", rps(4), rps(5));
 }
 
-/// The example that the manual names is a plan that can be read, and covers the table.
+/// The example in the manual is a valid plan and covers the table.
 #[test]
 fn the_example_plan_is_valid() {
     let folder = Folder::new();
     let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tuning-table.toml");
     let done = folder.run(&["sweep", example.to_str().expect("text"), "--quiet"]);
-    // Without its server running it gets as far as looking for it.
+    // Without its server the command fails only when it looks for that.
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("mod_perl/run/apache2.conf"), "{done:?}");
 }
@@ -367,7 +367,7 @@ fn the_example_plan_is_valid() {
 fn a_pool_that_still_grows_makes_a_run_doubtful() {
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
-    // A worker is taken for as long as its page lasts, however fast the machine is.
+    // A page occupies a worker for a fixed time, however fast the machine is.
     let script = "select undef, undef, undef, 0.2; print \"Content-Type: text/plain\\n\\nok\\n\";\n";
     fs::write(apache.folder.join("htdocs/perl/wait.pl"), script).expect("written");
     let url = apache.url("/perl/wait.pl");
@@ -379,7 +379,7 @@ fn a_pool_that_still_grows_makes_a_run_doubtful() {
         assert!(run["pool"]["master"].is_number(), "{:#}", run["pool"]);
         reasons.iter().map(|r| r["rule"].as_str().expect("text").to_string()).collect()
     };
-    // Five workers at first, 40 users who each want one: Apache makes more, second by second.
+    // Five workers at first, and 40 users who need one each: Apache starts more, second by second.
     let cold = rules(&["-d", "5s"]);
     assert!(cold.contains(&"growing-pool".to_string()), "{cold:?}");
     let warm = rules(&["--warm-up", "10s", "-d", "4s"]);

@@ -1,4 +1,4 @@
-//! Real applications: what their requests wait for and are made of, and how many of their workers fit, with PHP on nginx
+//! Real applications: what their requests wait for, which system calls they make, and how many workers fit. With PHP on nginx
 //! and PHP-FPM, on Apache with mod_php, with a real database, and with mod_perl.
 
 use std::fs;
@@ -20,7 +20,7 @@ fn kind<'a>(trace: &'a Value, name: &str) -> Option<&'a Value> {
     list(&trace["kinds"], "kinds").iter().find(|k| k["kind"] == name)
 }
 
-/// Waits of a trace for something of a kind: the sum of their time, and the first of them.
+/// The waits of a trace for one kind of thing: their total time, and the first of them.
 fn waits<'a>(trace: &'a Value, what: &str) -> (f64, Option<&'a Value>) {
     let of: Vec<&Value> = list(&trace["waiting"], "waiting").iter().filter(|w| w["what"] == what).collect();
     (of.iter().map(|w| number(&w["us_per_request"])).sum(), of.first().copied())
@@ -69,7 +69,7 @@ fn a_trace_tells_what_a_request_waits_for_and_how_often_it_asks_the_database() {
     );
     let all = number(&queries["waiting_us_per_request"]);
     assert!(all >= us - 1.0 && number(&queries["us_per_request"]) < us, "{queries:#}");
-    // Thirteen queries and what the connection begins with.
+    // Thirteen queries, and those that open the connection.
     let trips = kind(&queries, "database-round-trips").expect("round trips");
     assert!((13.5..=15.0).contains(&number(&trips["per_request"])) && trips["advice"] != "", "{trips}");
     assert_eq!(kind(&queries, "source-files"), None, "one file is a program's own");
@@ -77,7 +77,7 @@ fn a_trace_tells_what_a_request_waits_for_and_how_often_it_asks_the_database() {
     let text = folder.run(&["trace", &fpm.name(), "--url", &url, "-n", "5"]).stdout;
     assert!(text.contains("mariadbd (mysql) at unix:") && text.contains("a request waits for "), "{text}");
 
-    // Somebody else has the lock most of the time.
+    // Another client holds the lock most of the time.
     let over = AtomicBool::new(false);
     let program = thread::scope(|scope| {
         scope.spawn(|| {
@@ -100,7 +100,7 @@ fn a_trace_tells_what_a_request_waits_for_and_how_often_it_asks_the_database() {
     assert!(waits(&program, "sleep").0 >= 29_000.0, "{:#}", program["waiting"]);
     let sources = kind(&program, "source-files").expect("source files");
     assert!(number(&sources["per_request"]) >= 8.0 && sources["advice"].to_string().contains("opcache"), "{sources}");
-    // A program looks for its templates where they are not; no <Location> would spare that.
+    // A program looks for its templates in wrong folders; no <Location> would avoid that.
     assert_eq!(kind(&program, "virtual-path"), None, "{:#}", program["kinds"]);
     assert!(
         number(&kind(&program, "missing-lookup").expect("look-ups")["per_request"]) >= 3.0,
@@ -110,14 +110,14 @@ fn a_trace_tells_what_a_request_waits_for_and_how_often_it_asks_the_database() {
     let paths: Vec<&str> = list(&program["calls"], "calls").iter().filter_map(|r| r["path"].as_str()).collect();
     assert!(paths.contains(&"/dev/null") && !paths.iter().any(|p| p.contains("<char")), "{paths:?}");
 
-    // nginx waits for any event; which one it was shows in what it reads then.
+    // nginx waits for any event; what it reads next shows which one it was.
     let front = trace(&format!("nginx:{}", folder.join("nginx.conf").display()), "queries.php");
     let (us, first) = waits(&front, "peer");
     let peer = format!("unix:{}", fpm.socket.display());
     assert!(us >= 195_000.0 && first.is_some_and(|f| f["peer"] == *peer && f["call"] == "epoll_wait"), "{front:#}");
 }
 
-/// A pool of the size that was said to fit, warmed: the share of the budget that it uses.
+/// Warms a pool of the size that `size` said to fit; returns the share of the budget that it uses.
 fn share_used(folder: &Folder, name: &str, url: &str, workers: u64, budget: f64) -> f64 {
     let users = workers.to_string();
     let requests = (60 * workers).to_string();
@@ -134,7 +134,7 @@ fn the_workers_of_mod_php_that_fit_use_the_budget_once_they_are_warm() {
     let database = Mariadb::start(&folder, &["--max-connections=60"]);
     let apache = ModPhp::start(&folder, 12, "ExtendedStatus On");
     let seen = open_folder(&folder, "seen");
-    // A worker needs a little more with each of its first 25 requests; part of its time it waits for the database.
+    // A worker grows with each of its first 25 requests; part of its time it waits for the database.
     php(
         &apache.docs,
         "grow.php",
@@ -158,7 +158,7 @@ fn the_workers_of_mod_php_that_fit_use_the_budget_once_they_are_warm() {
     let advice = &size["workers_advice"];
     let database = list(&advice["ceilings"], "ceilings").iter().find(|c| c["by"] == "database").cloned();
     assert_eq!(database.expect("a database")["number"], 60, "{advice:#}");
-    // Requests wait for the database: more are at work than there are processors.
+    // Requests wait for the database, so more workers are busy than there are processors.
     assert!(number(&advice["need"]) >= 3.0 && advice["number"] == size["suggested"]["MaxRequestWorkers"], "{advice:#}");
     apache.restart_with(fits);
     let share = share_used(&folder, &apache.name(), &url, fits, 160.0 * 1_048_576.0);

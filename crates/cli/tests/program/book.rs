@@ -1,6 +1,6 @@
-//! The manual is true: a test runs every command of its pages and of the README, in their order, on a machine of its own
-//! (`common/house.rs`) that is as the text takes it to be. The tables below say what is changed about the commands: how long they run,
-//! and names that stand for something. Links lead somewhere, and generated pages are those of this program. It needs root.
+//! Checks that the manual is true. A test runs every command of its pages and of the README, in their order, on a simulated
+//! machine (`common/house.rs`) that is as the text assumes. The tables below say what is changed in the commands: how long
+//! they run, and placeholder names. Links have to lead somewhere, and generated pages have to be current. It needs root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,11 +9,11 @@ use std::process::Command;
 
 use crate::common::chapters::{Step, anchors, commands, links};
 use crate::common::house::{Front, House};
-use crate::common::{Done, Folder};
+use crate::common::{CommandOutput, Folder};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Commands that are not carried out, by what is in them, each with the reason. A chapter may say it, too: `<!-- not run: REASON -->`.
+/// Commands that are not run, by a part of their text, each with the reason. A chapter may say so, too: `<!-- not run: REASON -->`.
 const NOT_RUN: &[(&str, &str)] = &[
     ("./x ", "builds lastdrop; the tests are part of it"),
     ("record-…/ca.pem", "the name of a folder is left out"),
@@ -21,23 +21,23 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("chromium ", "opens a browser; record.rs does it"),
     ("--flame page.svg", "page.svg is made in looks.rs, which has perf where that may be used"),
 ];
-/// More of them than this want a better test.
+/// Limit of the commands that are not run.
 const MOST_NOT_RUN: usize = 20;
 
-/// What stands for something else in a command.
+/// Placeholders in commands, and their values.
 const MEANT: &[(&str, &str)] = &[
     ("URL_A", "http://127.0.0.1:8080/"),
     ("URL_B", "http://127.0.0.1:8081/"),
     (" URL", " http://127.0.0.1:8080/"),
-    // Which plan, the comment behind it says.
+    // The comment after the command names the plan.
     ("sweep plan.toml            # server = \"nginx\"", "sweep nginx.toml # "),
     ("sweep plan.toml            # server = \"php-fpm\"", "sweep php-fpm.toml # "),
     ("sweep plan.toml            # server = \"haproxy\"", "sweep haproxy.toml # "),
-    // The one that writes such a log.
+    // The server that writes such a log.
     ("http://127.0.0.1:8080/ --server-time log:", "http://127.0.0.1:8082/ --server-time log:"),
 ];
 
-/// Options that make a command short, where it does not say them itself, by its name.
+/// Options that shorten a command unless it has them, by its name.
 const SHORT: &[(&str, &[(&str, &str)])] = &[
     ("capacity", &[("--max-time", "8s")]),
     ("doctor", &[("-d", "1s")]),
@@ -49,17 +49,17 @@ const SHORT: &[(&str, &[(&str, &str)])] = &[
     ("tune", &[("--trials", "2"), ("--blocks", "4"), ("-d", "300ms"), ("--warm-up", "100ms")]),
     ("watch", &[("-d", "1s"), ("--interval", "300ms")]),
 ];
-/// The same beside a word of the command.
+/// Like [`SHORT`], for commands with a certain word.
 const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
     ("--live", &[("--blocks", "4"), ("-d", "200ms")]),
     ("--fit", &[("--sizes", "2,3,4"), ("--requests-per-worker", "8")]),
 ];
-/// Where one of these stands, none is needed: it ends by itself.
+/// Words of commands that end by themselves and need no such option.
 const ENDS: &[&str] =
     &["-n ", "--once", "doctor --list", "doctor --explain", "--from ", "--replay", "--dry-run", ".toml "];
-/// The tunes that try settings, by what is in them. The others say what they would try: that one tries them, tune.rs shows.
+/// The tunes that try settings, by a part of their text. The others only print what they would try; tune.rs tests the trials.
 const TUNES: &[&str] = &["--keep", "--doctor"];
-/// What a longer time in a command becomes.
+/// Replacements for longer times in commands.
 const SHORTER: &[(&str, &str)] = &[
     ("-d", "1s"),
     ("--max-time", "8s"),
@@ -71,7 +71,7 @@ const SHORTER: &[(&str, &str)] = &[
     ("--watch", "1s"),
 ];
 
-/// Where the words of a command end and its comment, pipe or redirection begins.
+/// Splits a command from the comment, pipe or redirection after it.
 fn split(command: &str) -> (&str, &str) {
     let mut quote = None;
     let mut before = ' ';
@@ -88,7 +88,7 @@ fn split(command: &str) -> (&str, &str) {
     (command, "")
 }
 
-/// A command as it is carried out.
+/// The command as it is run.
 fn short(command: &str) -> String {
     let mut command = command.to_string();
     for (word, meant) in MEANT {
@@ -119,7 +119,7 @@ fn short(command: &str) -> String {
     format!("{} {rest}", words.join(" "))
 }
 
-/// Which machine a command of a page is for.
+/// The machine that a command of a page is for.
 fn front(page: &str, command: &str) -> Front {
     let words = ["nginx", "php-fpm", "haproxy", "chain.toml"];
     if page.contains("nginx") || !command.contains("apache") && words.iter().any(|word| command.contains(word)) {
@@ -129,11 +129,11 @@ fn front(page: &str, command: &str) -> Front {
     }
 }
 
-/// Exit codes with which a command has done what its text says, on a machine that may be busy with anything.
+/// Exit codes with which a command has done what the text says, also on a busy machine.
 fn done_with(command: &str) -> BTreeSet<i32> {
     let mut codes = BTreeSet::from([0]);
     let name = command.split_whitespace().nth(1).unwrap_or_default();
-    // Two that are equal are still two measurements, on a machine that does other things meanwhile.
+    // Two equal servers may still measure differently on a busy machine.
     if ["--objective", "--fail-on-worse", "examples/ci/regression"].iter().any(|word| command.contains(word)) {
         codes.insert(3);
     }
@@ -146,7 +146,7 @@ fn done_with(command: &str) -> BTreeSet<i32> {
     codes
 }
 
-/// Commands that go on until they are ended: they are, when they have done something.
+/// Commands that run until they are ended; the test ends them after they have done something.
 fn ended(command: &str) -> Option<String> {
     let visit = if command.starts_with("lastdrop target") {
         "curl -s -o /dev/null --max-time 5 http://127.0.0.1:9801/"
@@ -155,7 +155,7 @@ fn ended(command: &str) -> Option<String> {
     } else if command.starts_with("lastdrop record") {
         "curl -s -o /dev/null --max-time 5 http://127.0.0.1:8888/"
     } else if command.starts_with("lastdrop ui") {
-        // In TLS or not: whoever is there answers, if only that there is no token.
+        // With TLS or without: the server answers, if only that the token is missing.
         "{ curl -sk -o /dev/null --max-time 5 https://127.0.0.1:8484/ || curl -s -o /dev/null --max-time 5 http://127.0.0.1:8484/; }"
     } else if command.starts_with("lastdrop fleet up") {
         "lastdrop fleet status"
@@ -172,7 +172,7 @@ fn ended(command: &str) -> Option<String> {
     ))
 }
 
-/// What the pages take to be there: logs, plans, recordings, runs.
+/// Creates what the pages assume: logs, plans, recordings, runs.
 const FILES: &str = r#"
 set -e
 for i in $(seq 200); do
@@ -208,7 +208,7 @@ lastdrop size target@http://127.0.0.1:8080/ --quiet --json size.json
 lastdrop profile target@http://127.0.0.1:8080/ -d 300ms --quiet --json profile.json
 "#;
 
-/// Why one that a table has is not carried out.
+/// The reason why a command is not run, if a table has one.
 fn left_out(step: &Step) -> Option<String> {
     let known = NOT_RUN.iter().find(|(word, _)| step.text.contains(word)).map(|(_, why)| (*why).to_string());
     step.not_run.clone().or(known)
@@ -218,7 +218,7 @@ fn read(page: &str) -> String {
     fs::read_to_string(Path::new(SOURCE).join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
 }
 
-/// Carries out all commands of a page.
+/// Runs all commands of a page.
 fn carry_out(page: &str) {
     let mut houses: BTreeMap<Front, House> = BTreeMap::new();
     let mut troubles = Vec::new();
@@ -248,7 +248,7 @@ fn carry_out(page: &str) {
         let done = house.sh(&script);
         let no_time =
             command.starts_with("lastdrop capacity") && done.code == 1 && done.stdout.contains("the time was over");
-        // A machine whose processors do something else has none left for settings.
+        // A machine with busy processors has none left for a comparison of settings.
         let no_cpu = command.contains("cpu<") && done.code == 1 && done.stdout.contains("INFEASIBLE");
         if !done_with(&command).contains(&done.code) && !no_time && !no_cpu {
             troubles.push(format!("{page}:{}: {}\n  as {script}: {done:?}", step.line, step.text));
@@ -266,7 +266,7 @@ fn carry_out(page: &str) {
 
 macro_rules! pages {
     ($($test:ident $page:literal,)*) => {
-        /// The pages that have commands, each a test.
+        /// A test for each page with commands.
         const PAGES: &[&str] = &[$($page),*];
         $(
             #[test]
@@ -342,7 +342,7 @@ fn no_page_with_commands_is_forgotten_and_few_are_left_out() {
         let steps = commands(&read(&page));
         let (left, run): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|s| left_out(s).is_some());
         out.extend(left.iter().map(|s| format!("{page}:{}: {}: {}", s.line, s.text, left_out(s).expect("a reason"))));
-        // What is made of the tables, and what is about this repository, has no commands of its own.
+        // Generated pages, and pages about this repository, have no commands of their own.
         assert!(
             run.is_empty() || PAGES.contains(&page.as_str()),
             "{page} has commands that no test carries out: {run:?}"
@@ -419,7 +419,7 @@ fn pages_of_commands_have_the_options_of_this_program() {
 fn the_help_of_every_command_has_examples() {
     let lastdrop = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_lastdrop")).args(args).output().expect("it runs");
-        Done::of(output, args)
+        CommandOutput::of(output, args)
     };
     let help = lastdrop(&["-h"]).stdout;
     let listed = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());

@@ -1,17 +1,17 @@
-//! Command lines by chance, carried out by the original and by ours beside it: nothing is different that the manual's table
-//! of personalities does not have. A few of them here, and in `./x lab personalities` those of a minute
-//! (LASTDROP_FUZZ_SECONDS) from elsewhere (LASTDROP_FUZZ_SEED).
+//! Random command lines, run with the original and with ours: the only differences are those in the manual's table of
+//! personalities. The test runs a few; `./x lab personalities` runs them for a minute (LASTDROP_FUZZ_SECONDS) from another
+//! seed (LASTDROP_FUZZ_SEED).
 
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use crate::common::Folder;
-use crate::common::beside::{Beside, shape};
 use crate::common::lines::{Chance, PROGRAMS, line};
-use crate::common::misbehaving::Misbehaving;
+use crate::common::misbehaving::MisbehavingServer;
+use crate::common::originals::{OriginalAndOwn, shape};
 use regex::Regex;
 
-/// What is different by intent, and where the manual says so: all of these words are in the line.
+/// Intended differences, by words that are all in the command line, and where the manual describes them.
 const DIFFERENT: &[(&str, &[&str])] = &[
     ("chunks have no framing, and what is no HTTP no answer", &["ab ", "/garbage"]),
     ("chunks have no framing", &["ab ", "chunk"]),
@@ -32,7 +32,7 @@ const DIFFERENT: &[(&str, &[&str])] = &[
 
 fn is_different(line: &str) -> Option<&'static str> {
     let spaced = format!("{line} ");
-    // Half a minute, and nothing to see.
+    // This takes half a minute and shows nothing.
     let waits = line.starts_with("siege") || line.starts_with("ab") && !line.contains("-s ");
     if waits && line.contains("/hang") {
         return Some("too long to wait for");
@@ -44,7 +44,7 @@ fn is_different(line: &str) -> Option<&'static str> {
     DIFFERENT.iter().find(|(_, words)| words.iter().all(|w| spaced.contains(w))).map(|(why, _)| *why)
 }
 
-/// What has to be equal, beside the shape of all lines, the exit code and the files.
+/// Fields that have to be equal, besides the shape of all lines, the exit code and the files.
 fn labels(program: &str) -> &'static [&'static str] {
     match program {
         "ab" => &[
@@ -82,12 +82,12 @@ fn no_command_line_tells_ours_from_the_original() {
         Some(seconds) => (usize::MAX, Instant::now() + Duration::from_secs(seconds)),
         None => (30, Instant::now() + Duration::from_secs(600)),
     };
-    let server = Misbehaving::start();
-    let beside = Beside::for_misbehaving(Folder::new(), server.port);
+    let server = MisbehavingServer::start();
+    let beside = OriginalAndOwn::for_misbehaving(Folder::new(), server.port);
     let mut chance = Chance::new(seed);
     let (mut tried, mut by_intent, mut found) = (0, 0, Vec::new());
     while tried < most && Instant::now() < until {
-        // wrk takes a second for each.
+        // wrk takes at least a second for each.
         let program = &PROGRAMS[[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3][chance.below(13)]];
         let line = line(&mut chance, program);
         if is_different(&line).is_some() {
@@ -102,7 +102,7 @@ fn no_command_line_tells_ours_from_the_original() {
         server.fresh();
         let own = beside.run_once(beside.commands(&like).1, &beside.place("ours"), patience);
         match (&original, &own) {
-            // siege hangs now and then; what httperf waits for without a timeout, it waits for for good.
+            // siege hangs sometimes; httperf without a timeout waits forever.
             (None, _) => by_intent += 1,
             (Some(_), None) => found.push(format!("{line}\nours hangs")),
             (Some(original), Some(own)) => {
@@ -119,20 +119,20 @@ fn no_command_line_tells_ours_from_the_original() {
     assert!(found.is_empty(), "{}", found.join("\n\n"));
 }
 
-/// wrk2 and http_load, which are not packaged, where the lab has built them: `LASTDROP_PEER_WRK2` is the path of the binary.
+/// wrk2 and http_load have no packages; the lab builds them. `LASTDROP_PEER_WRK2` is the path of the binary.
 #[test]
 fn peers_that_were_built_print_the_same() {
-    let server = Misbehaving::start();
-    let beside = Beside::for_misbehaving(Folder::new(), server.port);
+    let server = MisbehavingServer::start();
+    let beside = OriginalAndOwn::for_misbehaving(Folder::new(), server.port);
     let blank = Regex::new(r"#\d+(e[+-]#\d+)?").expect("valid");
     let count = Regex::new(r"(\d+) (requests|fetches)").expect("valid");
     let text = |bytes: &[u8], program: &str| {
-        // %g has as many places as it needs, and a spectrum as many lines; the peer calls itself by its path.
+        // %g prints a varying number of digits, and a spectrum has a varying number of lines; the original prints its path.
         let peer = std::env::var(format!("LASTDROP_PEER_{}", program.to_uppercase())).unwrap_or_default();
         let name = peer.rsplit('/').next().unwrap_or_default();
         let text = String::from_utf8_lossy(bytes).replace(&peer, name);
         let mut lines: Vec<String> = shape(&text).iter().map(|l| blank.replace_all(l, "#").into_owned()).collect();
-        // http_load has a rate only where it took more than 10 ms.
+        // http_load prints a rate only if it ran for more than 10 ms.
         lines.retain(|l| !l.contains("fetches/sec"));
         lines.dedup();
         lines

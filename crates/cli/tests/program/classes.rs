@@ -1,4 +1,4 @@
-//! Results by class of request: what a run says of each is what the server saw of each, and adds up to the whole.
+//! Results by class of request: the numbers of each class match the server's, and add up to the whole run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use crate::common::servers::{Daemon, nginx};
 use crate::common::{Folder, Target, alone, assert_sums, free_port, n, number, signal, wait_until};
 use serde_json::Value;
 
-/// nginx that writes down method, path, status and bytes of each answer.
+/// nginx that logs method, path, status and bytes of each response.
 struct Site {
     port: u16,
     folder: Folder,
@@ -47,7 +47,7 @@ impl Site {
         path.to_string_lossy().into_owned()
     }
 
-    /// Lines of the log with this path: how many, their statuses and bytes.
+    /// The number of log lines with this path, their statuses and bytes.
     fn saw(&self, is: impl Fn(&str) -> bool) -> (u64, BTreeMap<String, u64>, u64) {
         let text = fs::read_to_string(self.folder.join("access.log")).expect("the log");
         let (mut count, mut status, mut bytes) = (0, BTreeMap::new(), 0);
@@ -75,7 +75,7 @@ fn class<'a>(run: &'a Value, name: &str) -> &'a Value {
     classes(run).iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no class {name}: {:?}", classes(run)))
 }
 
-/// Each count of the phase is the sum of those of its classes, and each class's own sums hold.
+/// Asserts that each count of the phase is the sum over its classes, and that each class adds up.
 fn assert_classes_add_up(run: &Value) {
     assert_sums(run);
     let p = main_phase(run);
@@ -146,7 +146,7 @@ fn each_class_is_what_the_server_saw_of_it() {
             ("checkout", "/seen"),
         ] {
             let c = class(&run, name);
-            // The log of the last answers may be written a moment after they have come.
+            // nginx may log the last responses a moment after the client has got them.
             let exact = name == "checkout";
             let saw = || site.saw(|p| if exact { p == path } else { p.starts_with(path) });
             let sent = n(&c["requests"]["answered"]);
@@ -180,7 +180,7 @@ fn they_are_in_the_text_in_the_store_and_in_what_is_shown_of_it() {
     let run: Value = serde_json::from_str(&shown.stdout).expect("JSON");
     assert_classes_add_up(&run);
     assert!(site.folder.run(&["show", "last"]).stdout.contains("checkout"));
-    // One class needs no table; the document has it all the same, as all of the phase.
+    // The text has no table for a single class; the document has the class, equal to the phase.
     let done = site.folder.run(&["run", &site.url("/item/5"), "-n", "100"]);
     assert!(!done.stdout.contains("{n}"), "{}", done.stdout);
     let run = site.folder.json(&["run", &site.url("/item/5"), "-n", "100"], 0);
@@ -211,7 +211,7 @@ fn steps_of_a_session_and_parts_of_pages_are_apart() {
 #[test]
 fn what_is_never_sent_has_its_share_of_the_mix() {
     let folder = Folder::new();
-    // Two workers of 50 ms answer 40 a second of 200.
+    // Two workers of 50 ms answer 40 of 200 requests per second.
     let target = Target::start(&folder, &["--workers", "2", "--service", "50ms"]);
     let plan = folder.join("mix.toml");
     let text = format!(
@@ -268,7 +268,7 @@ fn an_objective_may_be_about_one_class() {
     let nobody = run("checkout.p99<1s");
     assert_eq!(nobody.code, 2, "{nobody:?}");
     assert!(nobody.stderr.contains("'slow', 'fast'") && nobody.stderr.contains("name ="), "{}", nobody.stderr);
-    // The same in a plan, and where a capacity is looked for.
+    // The same in a plan, and in a capacity.
     let text = fs::read_to_string(&plan).expect("the plan");
     let with = site.plan("with.toml", &format!("objective = \"slow.p50<10ms\"\n{text}"));
     assert_eq!(site.folder.run(&["run", &with, "-n", "100", "-c", "2"]).code, 3);
@@ -293,7 +293,7 @@ fn ten_thousand_urls_stay_within_a_bound() {
     let other = class(&run, "(other)");
     assert_eq!((n(&other["patterns"]), n(&other["requests"]["answered"])), (9_901, 9_901));
     assert_eq!(n(&class(&run, "last")["requests"]["answered"]), 1);
-    // The same requests in one class: what a hundred classes cost is bounded, whatever the number of URLs.
+    // The same requests in one class: the cost of a hundred classes is bounded, whatever the number of URLs.
     let one = site.plan("one.toml", &text.replace("[[request]]\nurl", "[[request]]\nname = \"last\"\nurl"));
     let alone = site.folder.json(&["run", &one, "-n", "10001", "-c", "4"], 0);
     assert_eq!(classes(&alone).len(), 1);
@@ -352,7 +352,7 @@ fn a_comparison_says_which_class_is_slower() {
     assert_eq!(changed["verdict"], "worse", "{found}");
     assert!((1.6..2.4).contains(&number(&changed["ratio"])), "{changed}");
     assert!((0.7..1.4).contains(&number(&metric(&found, "same")["ratio"])), "{found}");
-    // Two stored runs: how they differ, without a verdict.
+    // Two stored runs: the differences, without a verdict.
     let runs: Vec<String> =
         [&a, &b].map(|p| folder.json(&["run", p], 0)["id"].as_str().expect("an id").into()).to_vec();
     let stored = folder.json(&["compare", &runs[0], &runs[1]], 0);

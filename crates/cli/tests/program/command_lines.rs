@@ -1,8 +1,8 @@
-//! Hostile command lines and plan files: whatever number stands in them, the program ends in time, by itself or when it is
-//! told to, without a panic; and what no run can do is refused with its name and bound.
+//! Hostile command lines and plan files. With any number in them, the program ends in time, by itself or by a signal, without
+//! a panic. It refuses what no run can do, with the option's name and bound.
 //!
-//! The options are those that `--help` shows, the keys of plans those of their schema: a new one is tried without a word
-//! here. `./x fuzz SECONDS command_lines` goes on for longer (LASTDROP_FUZZ_SECONDS) and elsewhere (LASTDROP_FUZZ_SEED).
+//! The options come from `--help`, the keys of plans from their schema, so new ones are tested automatically.
+//! `./x fuzz SECONDS command_lines` runs longer (LASTDROP_FUZZ_SECONDS) and from another seed (LASTDROP_FUZZ_SEED).
 
 use std::fs;
 use std::process::Stdio;
@@ -10,19 +10,19 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::beside::Beside;
 use crate::common::lines::{Chance, PROGRAMS, line};
-use crate::common::misbehaving::Misbehaving;
-use crate::common::{Done, Folder, Target, signal};
+use crate::common::misbehaving::MisbehavingServer;
+use crate::common::originals::OriginalAndOwn;
+use crate::common::{CommandOutput, Folder, Target, signal};
 use regex::Regex;
 use serde_json::Value;
 
-/// What no number of this program can be.
+/// Texts that are no valid number for any option.
 const NO_NUMBERS: [&str; 5] = ["inf", "nan", "1e300", "-1e300", "-1"];
-/// Beyond every count and time, though not beyond every memory.
+/// A number above every bound of counts and times, but not of sizes.
 const TOO_MUCH: &str = "99999999999";
 
-/// An option that takes a number.
+/// An option with a number as its value.
 #[derive(Debug, Clone)]
 struct Numeric {
     command: String,
@@ -34,7 +34,7 @@ fn help(folder: &Folder, command: &str) -> String {
     folder.run(&[command, "--help"]).stdout
 }
 
-/// Every option of every command whose value is a number, by its help.
+/// Every option of every command whose value is a number according to its help.
 fn numeric_options(folder: &Folder) -> Vec<Numeric> {
     let command = Regex::new(r"(?m)^  ([a-z]+)  ").expect("valid");
     let option = Regex::new(r"(?m)^ +(?:-\w, )?--([\w-]+) <([^>]+)>").expect("valid");
@@ -51,7 +51,7 @@ fn numeric_options(folder: &Folder) -> Vec<Numeric> {
     found
 }
 
-/// Does something with each, on as many threads as there are processors.
+/// Calls a function for each item, on as many threads as there are processors.
 fn each<T: Sync>(all: &[T], check: impl Fn(&T) + Sync) {
     let next = Mutex::new(all.iter());
     thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn every_numeric_option_refuses_what_no_run_can_do() {
     });
 }
 
-/// Keys of a plan file with the header of their table, and whether their value is a number or a text.
+/// The keys of a plan file, with the header of their table, and whether the value is a number or a text.
 fn keys() -> Vec<(String, String, bool)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plan.schema.json");
     let schema: Value = serde_json::from_str(&fs::read_to_string(path).expect("there")).expect("JSON");
@@ -121,7 +121,7 @@ fn every_number_of_a_plan_file_has_a_bound() {
         };
         let name = format!("{}{key}.toml", table.trim_matches(['[', ']']));
         for value in values {
-            // A request has a url of its own here, so that its keys are read.
+            // The request has a url, so that its other keys are read.
             let more = if table == "[[phase]]" { "rate = 1\nduration = \"1s\"\n" } else { "" };
             let more = if more.contains(&format!("{key} =")) { "" } else { more };
             let url = if key == "url" { "" } else { "url = 'http://127.0.0.1:9/'\n" };
@@ -136,8 +136,8 @@ fn every_number_of_a_plan_file_has_a_bound() {
     });
 }
 
-/// Flags of other programs that take numbers, and how they are called otherwise. `{U}` is a URL, `{P}` its port, `{F}` a
-/// file of URLs.
+/// Flags of other programs with numbers, and the rest of the command line. `{U}` is a URL, `{P}` its port, `{F}` a file of
+/// URLs.
 const OTHERS: [(&str, &[&str], &str); 6] = [
     ("ab", &["-n", "-c", "-t", "-s", "-b", "-v"], "{U}"),
     ("siege", &["-c", "-r", "-t", "-d"], "{U}"),
@@ -177,14 +177,14 @@ fn other_programs_refuse_what_no_run_can_do_too() {
     let folder = Folder::new();
     let urls = folder.join("urls");
     fs::write(&urls, "http://127.0.0.1:9/\n").expect("written");
-    // Not numbers of what a run does.
+    // These numbers are not about a run.
     let others = ["-v", "--client", "--failure-status", "--port", "-proxy", "--wsess", "--wset", "--wsesslog"];
     let flags: Vec<_> = OTHERS.iter().flat_map(|(p, flags, rest)| flags.iter().map(move |f| (*p, *f, *rest))).collect();
     each(&flags, |(program, flag, rest)| {
         let rest =
             rest.replace("{U}", "http://127.0.0.1:9/").replace("{P}", "9").replace("{F}", urls.to_str().expect("text"));
         for value in ["inf", "nan", "1e300", TOO_MUCH] {
-            // httperf writes a period as `d`, `e` or `u`; what is not one of them is no number.
+            // httperf's periods begin with `d`, `e` or `u`; other letters make no number.
             let value = if *flag == "--period" { format!("d{value}") } else { value.to_string() };
             let mut args = vec![*program, *flag, &value];
             args.extend(rest.split_whitespace());
@@ -201,7 +201,7 @@ fn other_programs_refuse_what_no_run_can_do_too() {
 
 // ---- by chance ------------------------------------------------------------------------------------------------------
 
-/// Beside what is refused: small numbers, so that what is accepted can be carried out, and what looks like a number.
+/// Values besides the refused ones: small numbers, so that accepted runs are short, and texts that look like numbers.
 const VALUES: [&str; 38] = [
     "0",
     "1",
@@ -243,18 +243,18 @@ const VALUES: [&str; 38] = [
     "200%",
 ];
 
-/// A command line that may mean anything.
+/// A random command line.
 fn command_line(
     chance: &mut Chance,
     options: &[Numeric],
     url: &str,
     port: u16,
     folder: &Folder,
-    beside: &Beside,
+    beside: &OriginalAndOwn,
 ) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     if chance.below(4) == 0 {
-        // Their own flags, to a server that misbehaves.
+        // Personalities with their own flags, for a server that misbehaves.
         let program = &PROGRAMS[chance.below(PROGRAMS.len())];
         return beside.words(&line(chance, program)).iter().map(|w| w.replace("{FF}", "\u{fffd}")).collect();
     }
@@ -278,7 +278,7 @@ fn command_line(
     }
     let option = &options[chance.below(options.len())];
     let own: Vec<&Numeric> = options.iter().filter(|o| o.command == option.command).collect();
-    // Servers that are not there: nothing is looked at, and nothing changed.
+    // Servers that do not exist, so nothing is read or changed.
     let rest = match option.command.as_str() {
         "run" => format!("run {url} -n 5 --no-store"),
         "capacity" => format!("capacity {url} --objective p99<1s --max-time 1s --no-store"),
@@ -297,7 +297,7 @@ fn command_line(
     for _ in 0..1 + chance.below(4) {
         let option = own[chance.below(own.len())];
         let value = chance.of(&VALUES);
-        // Memory that the target is told to have, it has.
+        // The target really allocates the memory that it is told to.
         if option.command == "target" && option.kind == "SIZE" && value.len() > 4 {
             continue;
         }
@@ -309,7 +309,7 @@ fn command_line(
     args
 }
 
-/// Runs a command line, tells it to end after a while, and holds it to that.
+/// Runs a command line, sends it a signal after a while, and asserts that it ends.
 fn try_it(folder: &Folder, args: &[String]) {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut child = folder
@@ -335,7 +335,7 @@ fn try_it(folder: &Folder, args: &[String]) {
         }
         thread::sleep(Duration::from_millis(3));
     }
-    let done = Done::of(child.wait_with_output().expect("it has ended"), &words);
+    let done = CommandOutput::of(child.wait_with_output().expect("it has ended"), &words);
     assert!(!done.stderr.contains("panicked") && !matches!(done.code, -1 | 101 | 134 | 139), "{done:?}");
 }
 
@@ -350,13 +350,13 @@ fn no_command_line_panics_or_hangs() {
     let options = numeric_options(&folder);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (seconds, seed) = (number("LASTDROP_FUZZ_SECONDS"), number("LASTDROP_FUZZ_SEED").unwrap_or(1));
-    // In the tests the same few each time.
+    // The tests run the same few lines each time.
     let (most, until) = match seconds {
         Some(seconds) => (usize::MAX, Instant::now() + Duration::from_secs(seconds)),
         None => (150, Instant::now() + Duration::from_secs(600)),
     };
-    let misbehaving = Misbehaving::start();
-    let beside = Beside::for_misbehaving(Folder::new(), misbehaving.port);
+    let misbehaving = MisbehavingServer::start();
+    let beside = OriginalAndOwn::for_misbehaving(Folder::new(), misbehaving.port);
     beside.put_files(folder.path());
     let tried = Mutex::new((Chance::new(seed), 0));
     thread::scope(|scope| {

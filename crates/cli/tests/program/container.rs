@@ -1,5 +1,5 @@
-//! A server in a container: namespaces of its own and another root. It is found and looked at from outside, told from the one of
-//! this machine with the same name, and changed by its owner alone. It wants root.
+//! A server in a container: namespaces of its own and another root. lastdrop finds and watches it from outside, distinguishes
+//! it from a server of this machine with the same name, and lets only its owner change it. It needs root.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use crate::common::servers::{Daemon, children_of, nginx};
 use crate::common::{Folder, free_port, n, processes_with, wait_until};
 use serde_json::Value;
 
-/// nginx in a root of its own, with its own processes, mounts and network.
+/// nginx in its own root, with its own processes, mounts and network.
 struct Container {
     holder: Child,
     folder: Folder,
@@ -51,7 +51,7 @@ impl Container {
         container
     }
 
-    /// The child of unshare has become it.
+    /// The pid of nginx's master, once the child of unshare has become it.
     fn master(&self) -> Option<i32> {
         let mut all = processes_with("nginx: master process /usr/sbin/nginx -c /srv/site.conf -p /tmp/");
         let folder = self.folder.join("root");
@@ -81,7 +81,7 @@ fn a_change_of_files_that_are_not_ours_is_told_as_a_patch() {
         config.display()
     );
     fs::write(&plan, of).expect("written");
-    // As a volume that is mounted to be read.
+    // Like a read-only volume.
     let mount = format!("mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$@\"", config.display());
     let program = ours.lastdrop(&["sweep", &plan.display().to_string(), "--quiet"]);
     let sweep = Command::new("unshare")
@@ -120,24 +120,24 @@ fn a_server_in_a_container_is_read_from_outside_and_a_change_of_it_is_told() {
     let plan = folder.join("plan.toml");
     let of = format!("server = '{name}'\nurl = 'http://127.0.0.1:1/'\n[settings]\nworker_processes = [1, 2]\n");
     fs::write(&plan, of).expect("written");
-    // What it has is read where its files and processes mean what they say.
+    // Its settings are read inside, where paths and pids are valid.
     let knobs = folder.json(&["knobs", &name], 0);
     let value = |of: &str| {
         let rows = knobs["knobs"].as_array().expect("rows");
         rows.iter().find(|row| row["name"] == of).unwrap_or_else(|| panic!("{of}: {knobs:#}"))["value"].clone()
     };
     assert!(value("worker_processes") == 3 && value("gzip_comp_level") == 1, "{knobs:#}");
-    // A change is told, with the files' names within and the process's id here.
+    // A change is reported with the container's paths and the pid outside.
     let swept = folder.run(&["sweep", &plan.display().to_string(), "--quiet"]);
     let hunk = ["--- /srv/site.conf\n+++ /srv/site.conf\n", "-worker_processes 3;\n+worker_processes 1;\n"];
     let wanted = [hunk[0], hunk[1], "runs in a container", &format!("then: kill -1 {master}")];
     assert!(swept.code != 0 && wanted.iter().all(|w| swept.stderr.contains(w)), "{swept:?}");
-    // What would have to start it is done within.
+    // A restart has to be done inside.
     let refused = folder.run(&["tune", &name, "--url", "http://127.0.0.1:1/", "--seed", "1"]);
     let told = [format!("runs in a container (process {master})"), format!("nsenter -t {master}")];
     assert!(refused.code != 0 && told.iter().all(|w| refused.stderr.contains(w)), "{refused:?}");
     assert!(files() == before && folder.journal().is_none());
-    // The same path on this machine is another file, and no server of its.
+    // The same path on this machine is another file, and no server uses it.
     let here = folder.join("site.conf");
     fs::write(&here, &before).expect("written");
     let none = folder.run(&["watch", &format!("nginx:{}", here.display()), "--once"]);
@@ -161,7 +161,7 @@ fn a_server_in_a_container_that_has_changed_its_user_tells_its_settings() {
         is_haproxy && fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|s| s.contains("\nUid:\t33\t"))
     };
     let _holder = Daemon::start(holder, "haproxy", |_| processes_with(&config).iter().any(is_www_data));
-    // The kernel hides its environment, its program and its folder from its own user.
+    // The kernel hides the process's environment, program and folder from its own user.
     let knobs = folder.json(&["knobs", &format!("haproxy:{config}")], 0);
     let rows = knobs["knobs"].as_array().expect("rows");
     assert!(rows.iter().any(|row| row["name"] == "maxconn" && row["value"] == 77), "{knobs:#}");

@@ -1,5 +1,5 @@
-//! Databases at the end of a chain, real ones: who waits for whom, what takes the time, who is connected; and that one that is
-//! full, stopped, dead or locked for us is told as what it is and stops no look at anything else.
+//! Real databases at the end of a chain: lock waits, slow statements, connections. A database that is full, stopped, dead or
+//! closed to us is reported as such, and does not stop samples of anything else.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
@@ -11,12 +11,12 @@ use crate::common::servers::Mariadb;
 use crate::common::{Folder, free_port, n, number, signal, wait_until};
 use serde_json::{Value, json};
 
-/// Looks once, at whatever is named, for half a second.
+/// Takes one sample, over half a second.
 fn look(folder: &Folder, args: &[&str]) -> Value {
     folder.json(&[&["watch"], args, &["--once", "--interval", "500ms"]].concat(), 0)
 }
 
-/// Looks until a look at the only database has what is wanted.
+/// Takes samples until one of the only database meets a condition.
 fn seen(folder: &Folder, args: &[&str], what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut database = Value::Null;
     wait_until(what, || {
@@ -30,23 +30,23 @@ fn rows<'a>(of: &'a Value, list: &str) -> &'a [Value] {
     of[list].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The statement of a look with these words in it.
+/// The statement of a sample with these words in it.
 fn statement<'a>(database: &'a Value, words: &str) -> Option<&'a Value> {
     rows(database, "statements").iter().find(|s| s["statement"].as_str().is_some_and(|text| text.contains(words)))
 }
 
-/// A process that is watched only because a watch is of a server.
+/// The server for a watch of databases, which needs one: this process.
 fn ourselves() -> String {
     format!("pid:{}", std::process::id())
 }
 
-/// A watch that goes on: its looks at the only database.
+/// A running watch of a single database.
 struct Watch {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
-/// Looks, three a second, after which something does not come any more.
+/// Limit of samples, at three per second, until an awaited one has to come.
 const MOST_LOOKS: usize = 200;
 
 impl Watch {
@@ -57,7 +57,7 @@ impl Watch {
         Watch { child, lines }
     }
 
-    /// The first look that has what is wanted.
+    /// The first sample that meets a condition.
     fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut database = Value::Null;
         for _ in 0..MOST_LOOKS {
@@ -73,7 +73,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Nobody reads what it writes any more.
+        // Nobody reads its output any more.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -81,7 +81,7 @@ impl Drop for Watch {
 
 const ITEMS: &str = "CREATE TABLE item (id INT PRIMARY KEY, stock INT, name VARCHAR(40));\n\
     INSERT INTO item VALUES (1, 10, 'a'), (2, 10, 'b');\n";
-/// Compares each row of a table of 3,000 with each.
+/// A statement that compares each row of a table of 3,000 with each other.
 const SLOW: &str = "SELECT COUNT(*) FROM big a, big b WHERE a.v + b.v = 71 AND a.name <> 'top secret';";
 
 #[test]
@@ -106,7 +106,7 @@ fn mariadb_tells_who_waits_for_whom_and_what_reads_whole_tables() {
         (&json!("mariadb"), &json!(151), 1)
     );
     assert_eq!((&idle["unread"], &idle["lock_waits"], &idle["statements"]), (&json!([]), &json!([]), &json!([])));
-    // It has run for longer than it was looked at: only differences count.
+    // It had run before the first sample: only differences count.
     assert!(n(&idle["counters"]["Questions"]) < 100 && n(&idle["counters"]["Aborted_connects"]) == 0, "{idle:#}");
 
     let (mut blocker, mut waiter) = (db.client("root"), db.client("root"));
@@ -168,7 +168,7 @@ fn mariadb_that_is_full_or_does_not_let_us_in_says_so() {
     assert_eq!(wrong["trouble"]["kind"], "denied", "{wrong:#}");
     let none = with("", &[]);
     assert!(none["trouble"]["what"].as_str().is_some_and(|what| what.contains("--db-password-file")), "{none:#}");
-    // It counts who it turned away, and takes the look that has the right password.
+    // It counts refused connections, and accepts the one with the right password.
     let file = folder.join("password");
     std::fs::write(&file, "right-and-secret\n").expect("written");
     let few = with("wrong-and-secret", &["--db-password-file", &file.display().to_string()]);
@@ -182,8 +182,8 @@ fn mariadb_that_is_full_or_does_not_let_us_in_says_so() {
     let mut watch = Watch::start(&folder, &[&db.name()]);
     watch.until("an answer", |d| d["trouble"].is_null() && d["samples"].as_u64().is_some_and(|n| n > 0));
     let sites = RefCell::new((0..12).map(|_| db.client("site")).collect::<Vec<_>>());
-    // Who looks already still sees it. A look that had to begin anew knows nothing of those before it, so they keep coming. The
-    // one place beyond the most is for an administrator: who is sent away from it for not being one is not counted, until one has it.
+    // A connected watch still gets samples. A reconnected one has no earlier counts, so clients keep coming. One connection beyond
+    // the limit is reserved for an administrator. Until one has it, refused clients are not counted.
     let full = watch.until("no place", |d| {
         sites.borrow_mut().extend([db.client("root"), db.client("site")]);
         d["counters"]["Connection_errors_max_connections"].as_u64().is_some_and(|n| n > 0)
@@ -211,7 +211,7 @@ fn a_database_over_tcp_is_asked_over_tls_and_its_certificate_is_verified() {
     assert!(made.status.success(), "{made:?}");
     let files = ["db.pem", "db.key"].map(|name| folder.join(name));
     for file in &files {
-        // Its user is another than ours.
+        // It runs as another user than we.
         std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("its mode");
     }
     let [certificate, key] = files.map(|file| file.display().to_string());
@@ -235,7 +235,7 @@ fn a_database_over_tcp_is_asked_over_tls_and_its_certificate_is_verified() {
         seen["databases"][0]["trouble"].clone()
     };
     assert_eq!(trouble("localhost", &["", "--db-ca", &certificate]), Value::Null);
-    // Encrypted all the same: this way of proving the password does not tell it.
+    // Still encrypted: this authentication does not reveal the password.
     assert_eq!(trouble("localhost", &[""]), Value::Null);
     assert_eq!(trouble("localhost", &["?ssl-mode=DISABLED"])["kind"], "denied");
     let other = trouble("127.0.0.1", &["", "--db-ca", &certificate]);
@@ -265,7 +265,7 @@ fn a_database_that_hangs_or_is_dead_is_told_and_stops_no_other_look() {
     drop(db);
     watch.until("its end", trouble("unreachable"));
 
-    // Sockets on which nobody speaks, or somebody something else.
+    // Sockets with a silent server, or with another protocol.
     let mute = folder.join("mute.sock");
     let _listener = UnixListener::bind(&mute).expect("listens");
     for scheme in ["mysql", "postgres"] {
@@ -291,7 +291,7 @@ fn postgresql_tells_who_waits_for_whom_and_what_reads_whole_tables() {
         "{ITEMS} CREATE TABLE big AS SELECT v, 'n' || v AS name FROM generate_series(1, 3000) v; ANALYZE;"
     ));
     let name = db.name();
-    // Whoever made the tables may take a moment to go.
+    // The connection that created the tables may take a moment to close.
     let alone = |d: &Value| d["trouble"].is_null() && n(&d["samples"]) > 0 && d["connections"] == 1;
     let idle = seen(&folder, &[&name], "an answer, and nobody else", alone);
     assert!(idle["software"].as_str().is_some_and(|s| s.starts_with("PostgreSQL 1")), "{idle:#}");
@@ -360,7 +360,7 @@ fn postgresql_that_is_full_stopped_or_wants_another_password_says_so() {
     assert_eq!(with("right-and-secret")["trouble"]["kind"], "full");
     drop(sites);
     let stop = |number| signal(&db.daemon.child, number);
-    // Who is connected is served by a process of its own; nobody new is.
+    // A process of its own serves each existing connection; new ones get none.
     stop(libc::SIGSTOP);
     let mute = with("right-and-secret");
     stop(libc::SIGCONT);

@@ -1,5 +1,5 @@
-//! `doctor`: faults that look alike are told apart on real servers, what it proposes is tried and put back, and it says
-//! what it cannot do. All faults at all strengths: ./x lab doctor.
+//! `doctor`: it distinguishes similar faults on real servers, tries its proposal and restores the server, and says what it
+//! cannot do. All faults at all strengths: ./x lab doctor.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use crate::common::servers::{Daemon, Fpm, Mariadb, nginx, open_folder, php, php_
 use crate::common::{Apache, Folder, Target, free_port, get, n, number, processes_with, signal};
 use serde_json::{Value, json};
 
-/// What the doctor says of a server under the load of so many users.
+/// The doctor's document about servers under load.
 fn ask(folder: &Folder, servers: &[&str], url: &str, more: &[&str]) -> Value {
     let mut args = vec!["doctor"];
     args.extend(servers);
@@ -26,7 +26,8 @@ fn ids(said: &Value) -> Vec<&str> {
     said["findings"].as_array().expect("findings").iter().filter_map(|f| f["id"].as_str()).collect()
 }
 
-/// A process that answers one after the other, 40 ms for each; not this one, which has all servers of all tests below it.
+/// A server that answers one request after the other, 40 ms each. It is another process, because this one is the parent of all
+/// servers of all tests.
 fn serial_peer(folder: &Folder) -> (u16, Daemon) {
     let (port, file) = (free_port(), folder.join("peer.py"));
     let text = format!(
@@ -39,7 +40,7 @@ fn serial_peer(folder: &Folder) -> (u16, Daemon) {
     (port, Daemon::start(command, "python3", |_| TcpStream::connect(("127.0.0.1", port)).is_ok()))
 }
 
-/// Four faults that look the same from the front: every child at work, connections that wait, processors that idle.
+/// Four faults that look the same in front: all children busy, waiting connections, idle processors.
 #[test]
 fn full_pools_are_told_apart_by_what_their_workers_wait_for() {
     let folder = Folder::new();
@@ -80,7 +81,7 @@ fn full_pools_are_told_apart_by_what_their_workers_wait_for() {
     ];
     for (page, expected) in cases {
         let url = format!("http://127.0.0.1:{port}/{page}");
-        // The pool behind the front is found by itself.
+        // The doctor finds the pool behind the front by itself.
         let said = ask(&folder, &[&front, &fpm.name()], &url, &["-c", "16", "--db", &database_url]);
         assert_eq!(said["limit"], expected, "{page}: {:#} {:#}", said["findings"], said["examination"]["steps"]);
         let limit = &said["findings"][0];
@@ -89,7 +90,7 @@ fn full_pools_are_told_apart_by_what_their_workers_wait_for() {
         assert!(!limit["against"].as_array().expect("against").is_empty(), "{limit:#}");
         let chain = said["chain"].as_array().expect("a chain");
         assert_eq!((&chain[0]["server"], &chain[0]["to"][0]), (&"nginx".into(), &"php-fpm".into()), "{chain:?}");
-        // What it cost is told; how little that is benches/ has to show, on a machine with nothing else to do.
+        // The cost is reported; benches/ measure how little it is, on an idle machine.
         assert!(number(&said["cost_cores"]) > 0.0, "{}", said["cost_cores"]);
     }
 }
@@ -131,14 +132,14 @@ fn what_it_proposes_is_tried_and_the_server_put_back() {
     assert_eq!(folder.journal(), None);
 }
 
-/// By a second instance, of which nothing is left. mod_mime is referred to; mod_dir is needed without being referred to.
+/// A second instance tries it, and leaves nothing behind. mod_mime is referred to; mod_dir is needed without a reference.
 #[test]
 fn modules_that_nothing_needs_are_named_and_those_that_the_page_needs_are_not() {
     let folder = Folder::new();
     let unused = ["userdir", "speling", "dav", "dav_fs"];
     let lines = unused.map(|m| format!("LoadModule {m}_module /usr/lib/apache2/modules/mod_{m}.so\n")).concat();
     let apache = Apache::start_with(&folder, |config| {
-        // Without Perl an instance starts in no time.
+        // Without Perl an instance starts at once.
         let (before, rest) = config.split_once("<Location \"/perl/\">").expect("a section");
         let (_, after) = rest.split_once("</Location>").expect("its end");
         let kept = before.lines().filter(|l| !l.contains("perl_module") && !l.starts_with("DirectoryIndex"));
@@ -168,16 +169,16 @@ fn modules_that_nothing_needs_are_named_and_those_that_the_page_needs_are_not() 
     assert_eq!(processes_with("/lastdrop-modules-"), Vec::<i32>::new());
 }
 
-/// By a second instance, of which nothing is left. The distribution's PHP loads some twenty; the page names ctype, a file beside it
-/// sockets, and mysqli's methods are called by a name that is put together.
+/// A second instance tries it, and leaves nothing behind. The distribution's PHP loads some twenty extensions. The page names
+/// ctype, a file beside it names sockets, and the name of mysqli's methods is computed at run time.
 #[test]
 fn extensions_that_nothing_needs_are_named_and_those_that_the_site_needs_are_not() {
     let folder = Folder::new();
-    // Of a closed PHP it can be told, too.
+    // It also works with a restricted PHP.
     let closed = "pm.status_path = /status\nphp_admin_value[disable_functions] = get_loaded_extensions,opcache_reset";
     let fpm = Fpm::start(&folder, 3, &format!("{closed}\nphp_admin_value[open_basedir] = {}", folder.path().display()));
     let (port, root) = (free_port(), open_folder(&folder, "www"));
-    // Another site of the same PHP.
+    // Another site with the same PHP.
     let other = open_folder(&folder, "shop");
     let sites = php_site(port, &root, &fpm.socket) + &php_site(free_port(), &other, &fpm.socket);
     let _nginx = nginx(&folder, &sites, port);
@@ -211,8 +212,8 @@ fn extensions_that_nothing_needs_are_named_and_those_that_the_site_needs_are_not
     for extension in ["ftp", "gettext", "posix", "shmop", "sysvmsg", "tokenizer", "pdo_mysql", "pdo"] {
         assert!(named.contains(&extension), "{extension}: {tried:#}");
     }
-    // Named by the page, by what it includes, by another page, by another site; needed without being named; needed by that; of
-    // Zend's own sort.
+    // Named by the page, by an included file, by another page, by another site; needed without being named; needed by that one;
+    // a Zend extension.
     for extension in ["ctype", "calendar", "sockets", "exif", "mysqli", "mysqlnd", "opcache"] {
         assert!(!named.contains(&extension), "{extension}: {tried:#}");
     }
@@ -227,7 +228,7 @@ fn extensions_that_nothing_needs_are_named_and_those_that_the_site_needs_are_not
     assert_eq!(processes_with("lastdrop-extensions-"), Vec::<i32>::new());
     let left = glob_of(&std::env::temp_dir().display().to_string());
     assert!(!left.iter().any(|path| path.to_string_lossy().contains("/lastdrop-extensions-")), "{left:?}");
-    // Without a page that tells the script it is not tried, and that is said.
+    // Without a status page, which names the script, it is not tried, and a note says so.
     let text = fs::read_to_string(&fpm.config).expect("readable").replace("pm.status_path = /status\n", "");
     fs::write(&fpm.config, text).expect("written");
     let unseen = examine()["unseen"].to_string();
@@ -266,7 +267,7 @@ fn a_server_that_has_room_has_no_limit() {
     assert_eq!(text.code, 0, "{text:?}");
 }
 
-/// Whoever uses the server is not pushed beyond what it can do, by no rate either.
+/// Without --live the doctor does not overload a server in use, not even with a rate.
 #[test]
 fn with_other_peoples_traffic_it_is_gentle_by_itself() {
     let folder = Folder::new();
@@ -345,13 +346,13 @@ fn what_was_found_can_be_concluded_again_and_explained() {
     let first: Value = serde_json::from_str(&fs::read_to_string(&file).expect("written")).expect("JSON");
     let again = folder.json(&["doctor", "--from", &file], 0);
     assert_eq!(again["limit"], "workers-exhausted", "{:#} {:#}", again["findings"], again["examination"]["steps"]);
-    // What was executed to find it out is not executed again.
+    // The second conclusion executes no program again.
     let conclusions = |mut document: Value| {
         document.as_object_mut().expect("an object").remove("environment");
         document
     };
     assert_eq!(conclusions(again), conclusions(first.clone()));
-    // What an experiment has refuted does not come back.
+    // A refuted finding does not return.
     let mut refuted = first.clone();
     refuted["confirmed"] =
         json!({"id": "workers-exhausted", "ratio": 1.0, "interval": [0.98, 1.01], "limit_after": null, "kept": false});
@@ -369,7 +370,7 @@ fn what_was_found_can_be_concluded_again_and_explained() {
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("did you mean workers-exhausted"), "{}", wrong.stderr);
     assert_eq!(folder.run(&["doctor", "target"]).code, 2, "no URL");
-    // What is for databases of this machine is not for those behind an agent's servers.
+    // Options for databases of this machine do not apply to those behind an agent's servers.
     for (option, value) in [("--db", "mysql://u@h/"), ("--db-password-file", "/f"), ("--db-ca", "/f")] {
         let done = folder.run(&["doctor", "a/target", "--url", "http://127.0.0.1:1/", option, value]);
         assert!(done.code == 2 && done.stderr.contains(&format!("no {option} with AGENT/KIND")), "{done:?}");

@@ -1,27 +1,27 @@
-//! `doctor AGENT/KIND`: servers of another machine, which an agent there looks at and changes. The agent has a state folder of its own;
-//! who asks knows the broker's address and the token.
+//! `doctor AGENT/KIND`: servers of another machine, which an agent there examines and changes. The agent has its own state
+//! folder; the coordinator only knows the broker's address and the token.
 
 use std::fs;
 use std::io::{BufReader, Read};
 use std::process::ChildStdout;
 
-use crate::common::fleet::{Running, Up, listen, up};
+use crate::common::fleet::{RunningBroker, RunningCommand, listen, up};
 use crate::common::servers::{Fpm, nginx, open_folder, php, php_site};
 use crate::common::{Apache, Folder, Target, free_port, n, number, wait_until};
 use serde_json::Value;
 
-/// A broker, and one agent, `web`, whose servers are on a machine with a folder of its own. Whoever asks is a third.
-struct There {
-    // Ended in this order: whoever is left without a broker would go on trying.
-    agent: Running,
-    _broker: Up,
+/// A broker, an agent `web` with its servers in a folder of its own, and a coordinator in a third folder.
+struct RemoteFixture {
+    // The agent ends first: without a broker it would keep trying to connect.
+    agent: RunningCommand,
+    _broker: RunningBroker,
     asks: Folder,
     _folder: Folder,
     fleet: [String; 4],
 }
 
-impl There {
-    fn start(machine: &Folder, options: &[&str]) -> There {
+impl RemoteFixture {
+    fn start(machine: &Folder, options: &[&str]) -> RemoteFixture {
         let folder = Folder::new();
         let broker = up(&folder, &listen());
         let agent = broker.agent(machine, "web", options);
@@ -30,7 +30,7 @@ impl There {
         let token = asks.join("token");
         fs::write(&token, &broker.token).expect("written");
         let fleet = ["--nats".into(), broker.url.clone(), "--token-file".into(), token.display().to_string()];
-        There { agent, _broker: broker, asks, _folder: folder, fleet }
+        RemoteFixture { agent, _broker: broker, asks, _folder: folder, fleet }
     }
 
     fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
@@ -41,9 +41,9 @@ impl There {
         self.asks.json(&self.args(args), 0)
     }
 
-    /// A doctor that is at it.
-    fn begins(&self, args: &[&str]) -> (Running, BufReader<ChildStdout>) {
-        Running::start(self.asks.lastdrop(&self.args(args)))
+    /// Starts a doctor.
+    fn begins(&self, args: &[&str]) -> (RunningCommand, BufReader<ChildStdout>) {
+        RunningCommand::start(self.asks.lastdrop(&self.args(args)))
     }
 
     fn refuses(&self, args: &[&str], code: i32, why: &str) {
@@ -56,7 +56,7 @@ fn names(of: &Value) -> Vec<&str> {
     of.as_array().expect("a list").iter().map(|one| one["server"].as_str().expect("a name")).collect()
 }
 
-/// A doctor's command for a load that two workers of 100 ms each cannot take.
+/// A doctor's command with a load that is too much for two workers of 100 ms.
 fn asked<'a>(server: &'a str, url: &'a str) -> [&'a str; 10] {
     ["--url", url, "-d", "3s", "--keepalive", "off", "-c", "12", "--no-store", server]
 }
@@ -65,7 +65,7 @@ fn asked<'a>(server: &'a str, url: &'a str) -> [&'a str; 10] {
 fn a_small_pool_of_another_machine_is_found_its_change_is_tried_and_put_back() {
     let machine = Folder::new();
     let apache = Apache::small(&machine);
-    let there = There::start(&machine, &["--server", &apache.name(), "--act"]);
+    let there = RemoteFixture::start(&machine, &["--server", &apache.name(), "--act"]);
     let (before, url) = (apache.tree(), apache.url("/perl/sleep.pl"));
     let said = there.json(&[&asked("web/apache", &url)[..], &["--confirm"]].concat());
     assert_eq!(said["limit"], "workers-exhausted", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
@@ -90,7 +90,7 @@ fn a_small_pool_of_another_machine_is_found_its_change_is_tried_and_put_back() {
     assert_eq!(confirmed["kept"], false);
     assert_eq!((apache.tree(), machine.journal(), apache.pool()), (before, None, Some(2)), "put back");
     assert_eq!(there.asks.journal(), None, "nothing was changed by whoever asked");
-    // The text says whose machine it was.
+    // The text names the machine.
     let file = there.asks.join("said.json");
     fs::write(&file, said.to_string()).expect("written");
     let text = there.asks.run(&["doctor", "--from", &file.display().to_string()]);
@@ -102,7 +102,7 @@ fn a_small_pool_of_another_machine_is_found_its_change_is_tried_and_put_back() {
 fn what_an_agent_may_not_do_is_refused_before_any_load() {
     let machine = Folder::new();
     let target = Target::with_config(&machine, "workers = 2\nservice = '20ms'\n");
-    let there = There::start(&machine, &["--server", &target.name()]);
+    let there = RemoteFixture::start(&machine, &["--server", &target.name()]);
     let (url, before) = (target.url(), || n(&target.counts()["requests"]));
     let asked_before = before();
     there.refuses(&asked("web/nginx", &url), 1, "agent web: it looks at target:");
@@ -116,7 +116,7 @@ fn what_an_agent_may_not_do_is_refused_before_any_load() {
     );
     there.refuses(&[&asked("web/target", &url)[..], &["--db", "postgres://me@db.example/"]].concat(), 2, "no --db");
     there.refuses(&[&asked("web/target", &url)[..], &["target"]].concat(), 2, "are on different ones");
-    // The status page is the only one who was asked.
+    // Only the status page was requested.
     assert!(before() <= asked_before + 2, "a load was put on");
 }
 
@@ -132,14 +132,14 @@ fn what_is_behind_is_examined_where_the_agent_was_started_with_it_and_named_othe
     let front = format!("nginx:{config}");
     let args = [&asked("web/nginx", &url)[..], &["--gentle"]].concat();
     {
-        let there = There::start(&machine, &["--server", &front]);
+        let there = RemoteFixture::start(&machine, &["--server", &front]);
         let said = there.json(&args);
         assert_eq!(names(&said["examination"]["servers"]), ["web/nginx"]);
         let unseen = said["unseen"].to_string();
         assert!(unseen.contains("web: php-fpm, which takes part, is none of the servers"), "{unseen}");
     }
     let pool = format!("pool={}", fpm.name());
-    let there = There::start(&machine, &["--server", &front, "--server", &pool]);
+    let there = RemoteFixture::start(&machine, &["--server", &front, "--server", &pool]);
     let said = there.json(&args);
     assert_eq!(names(&said["chain"]), ["web/nginx", "web/pool"], "{:#}", said["chain"]);
     assert_eq!(said["chain"][0]["to"][0], "web/pool");
@@ -154,7 +154,7 @@ fn what_is_behind_is_examined_where_the_agent_was_started_with_it_and_named_othe
 fn a_tune_of_another_machines_server_tries_first_what_a_look_there_proposes() {
     let machine = Folder::new();
     let target = Target::with_config(&machine, "workers = 2\nservice = '40ms'\n");
-    let there = There::start(&machine, &["--server", &target.name(), "--act"]);
+    let there = RemoteFixture::start(&machine, &["--server", &target.name(), "--act"]);
     let (url, before) = (target.url(), fs::read(machine.join("target.toml")).expect("its configuration"));
     let tune =
         ["tune", "web/target", "--url", &url, "--doctor", "-c", "12", "-d", "500ms", "--trials", "2", "--blocks", "4"];
@@ -170,7 +170,7 @@ fn a_tune_of_another_machines_server_tries_first_what_a_look_there_proposes() {
 fn an_agent_that_ends_while_a_change_is_tried_puts_it_back_and_the_doctor_says_so() {
     let machine = Folder::new();
     let apache = Apache::small(&machine);
-    let there = There::start(&machine, &["--server", &apache.name(), "--act"]);
+    let there = RemoteFixture::start(&machine, &["--server", &apache.name(), "--act"]);
     let (before, url) = (apache.tree(), apache.url("/perl/sleep.pl"));
     let (doctor, mut out) = there.begins(&[&asked("web/apache", &url)[..], &["--confirm", "--json", "-"]].concat());
     doctor.says("does it help?");
@@ -186,7 +186,7 @@ fn an_agent_that_ends_while_a_change_is_tried_puts_it_back_and_the_doctor_says_s
     let why = doctor.says("agent web: ");
     assert!(why.contains("lost") || why.contains("ended"), "{why}");
     assert_eq!(doctor.end(libc::SIGCONT), Some(1));
-    // What was found before is not lost by that.
+    // The findings from before are not lost.
     let said: Value = serde_json::from_str(&text).expect("one document");
     assert_eq!((&said["limit"], &said["confirmed"]), (&"workers-exhausted".into(), &Value::Null), "{said:#}");
     assert!(said["notes"].to_string().contains("the change was not tried to its end: "), "{}", said["notes"]);
@@ -196,7 +196,7 @@ fn an_agent_that_ends_while_a_change_is_tried_puts_it_back_and_the_doctor_says_s
 fn a_machine_that_is_lost_before_the_load_that_is_asked_about_ends_the_examination() {
     let machine = Folder::new();
     let target = Target::with_config(&machine, "workers = 2\nservice = '50ms'\n");
-    let there = There::start(&machine, &["--server", &target.name()]);
+    let there = RemoteFixture::start(&machine, &["--server", &target.name()]);
     let url = target.url();
     let (doctor, mut out) = there.begins(&[&asked("web/target", &url)[..], &["--json", "-"]].concat());
     doctor.says("4 users");

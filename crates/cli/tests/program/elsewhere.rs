@@ -1,5 +1,5 @@
-//! Servers on other machines: two Apaches behind HAProxy, an agent beside each with a state folder of its own, and commands that reach
-//! them through a broker. All of it on this machine.
+//! Servers on other machines: two Apaches behind HAProxy, each with an agent that has its own state folder, and commands that
+//! reach them through a broker. All of it runs on this machine.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,24 +9,24 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::servers::{Daemon, haproxy};
-use crate::common::{Apache, Done, Folder, alone, free_port, get, n, signal, wait_until};
+use crate::common::{Apache, CommandOutput, Folder, alone, free_port, get, n, signal, wait_until};
 use serde_json::{Value, json};
 
-/// A program that goes on, with what it says on stderr; dropped, it ends.
-struct Running {
+/// A running program, and its stderr; ends on drop.
+struct RunningProcess {
     child: Child,
     said: Arc<Mutex<String>>,
 }
 
-impl Running {
-    fn start(mut command: Command) -> Running {
+impl RunningProcess {
+    fn start(mut command: Command) -> RunningProcess {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let said = Arc::new(Mutex::new(String::new()));
         let (lines, heard) = (BufReader::new(child.stderr.take().expect("its stderr")).lines(), Arc::clone(&said));
         std::thread::spawn(move || {
             lines.map_while(Result::ok).for_each(|line| *heard.lock().expect("lock") += &(line + "\n"));
         });
-        Running { child, said }
+        RunningProcess { child, said }
     }
 
     fn said(&self) -> String {
@@ -42,26 +42,26 @@ impl Running {
         self.child.wait().expect("it ends");
     }
 
-    /// Its exit code after it was asked to end.
+    /// Asks it to end and returns its exit code.
     fn end(&mut self) -> Option<i32> {
         signal(&self.child, libc::SIGTERM);
         self.child.wait().expect("it ends").code()
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // One that has ended is nobody's process any more.
+        // The pid of an ended process may have been reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.end();
         }
     }
 }
 
-/// A machine with a server: its folder, and the agent there.
+/// A machine with a server and an agent.
 struct Node {
     name: &'static str,
-    agent: Running,
+    agent: RunningProcess,
     apache: Apache,
     before: Vec<(PathBuf, Vec<u8>)>,
     folder: Folder,
@@ -69,8 +69,8 @@ struct Node {
 
 struct Site {
     nodes: Vec<Node>,
-    // After the agents: whoever is left without a broker would go on trying.
-    _broker: Running,
+    // Ends after the agents: without a broker they would keep trying to connect.
+    _broker: RunningProcess,
     _haproxy: Daemon,
     url: String,
     nats: String,
@@ -79,15 +79,15 @@ struct Site {
     folder: Folder,
 }
 
-/// A script that waits, so that a pool of few is held back by nothing else.
+/// A script that only waits, so that the number of workers is the only limit.
 const WAIT: &str = "select(undef, undef, undef, 0.05);\nprint \"Content-Type: text/plain\\n\\nok\\n\";\n";
 
 impl Site {
-    /// Nodes a and b, whose agents are started with these options, and pools of these sizes.
+    /// Starts nodes a and b with these pool sizes and options of the agents.
     fn start(options: [&[&str]; 2], pools: [u64; 2]) -> Site {
         let folder = Folder::new();
         let mut up = folder.lastdrop(&["fleet", "up", "--listen", &format!("127.0.0.1:{}", free_port())]);
-        let mut broker = Running::start({
+        let mut broker = RunningProcess::start({
             up.stdout(Stdio::piped());
             up
         });
@@ -132,7 +132,7 @@ impl Site {
         self.folder.json(&["fleet", "status"], 0)["agents"].as_array().cloned().unwrap_or_default()
     }
 
-    /// A plan that varies the pool of servers that are named so.
+    /// Writes a plan that varies a setting of these servers.
     fn plan(&self, servers: &str, setting: &str, duration: &str) -> String {
         let file = self.folder.join("plan.toml");
         let head = format!("server = {servers}\nurl = '{}'\nusers = 2\nkeepalive = 'off'\n", self.url);
@@ -144,9 +144,9 @@ impl Site {
         self.nodes.iter().map(|node| node.apache.pool()).collect()
     }
 
-    /// Every file as it was, and the pools.
+    /// Asserts that all files and the pools are as before.
     fn is_as_it_was(&self, pools: [usize; 2]) {
-        // The journal goes last, when the server has answered.
+        // The journal is deleted last, when the server has answered.
         let undone = || self.nodes.iter().all(|node| node.folder.journal().is_none());
         wait_until("the pools that they had", || undone() && self.pools() == pools.map(Some));
         for node in &self.nodes {
@@ -154,16 +154,16 @@ impl Site {
         }
     }
 
-    fn run(&self, args: &[&str]) -> Done {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         self.folder.run(args)
     }
 }
 
-fn agent(folder: &Folder, nats: &str, token: &str, name: &str, apache: &Apache, options: &[&str]) -> Running {
+fn agent(folder: &Folder, nats: &str, token: &str, name: &str, apache: &Apache, options: &[&str]) -> RunningProcess {
     let mut command =
         folder.lastdrop(&[&["agent", nats, "--name", name, "--server", &apache.name()], options].concat());
     command.env("LASTDROP_TOKEN", token).stdout(Stdio::null());
-    let agent = Running::start(command);
+    let agent = RunningProcess::start(command);
     agent.says("is in the fleet");
     agent
 }
@@ -171,7 +171,7 @@ fn agent(folder: &Folder, nats: &str, token: &str, name: &str, apache: &Apache, 
 #[test]
 fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
     let mut site = Site::start([&[], &[]], [50, 20]);
-    // As from a third machine: nothing but the broker's address and the token.
+    // As on a third machine: with only the broker's address and the token.
     let (third, token) = (Folder::new(), site.token.display().to_string());
     let fleet = ["--nats", &site.nats, "--token-file", &token];
     let watch = [&["watch", "a,b/apache", "--once", "--interval", "300ms"], &fleet[..]].concat();
@@ -192,7 +192,7 @@ fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
     let line = "b/apache differs: MaxRequestWorkers is 20, on the others 50";
     let text = third.run(&watch);
     assert!(text.code == 0 && text.stdout.contains(line), "{text:?}");
-    // Again and again, a line a look.
+    // Continuously, a line for each sample.
     let lines = third.run(&[&["watch", "a,b/apache", "--interval", "300ms", "-d", "6s"], &fleet[..]].concat());
     assert!(lines.code == 0 && lines.stdout.matches(line).count() >= 2, "{lines:?}");
     let knobs = third.json(&[&["knobs", "a,b/apache"], &fleet[..]].concat(), 0);
@@ -205,7 +205,7 @@ fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
         (n(&row("a/apache.MaxRequestWorkers")["value"]), n(&row("b/apache.MaxRequestWorkers")["value"])),
         (50, 20)
     );
-    // All that look at such a server; so many of them; by name.
+    // All agents with such a server; a number of them; by name.
     let all = |who| [&["watch", "apache", "--fleet", who, "--once", "--interval", "300ms"], &fleet[..]].concat();
     let seen = third.json(&all("all"), 0);
     assert_eq!(json!(differs(&seen)), wanted);
@@ -224,19 +224,19 @@ fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
         let done = third.run(&[&words[..], &fleet[..], &["--once"]].concat());
         assert!(done.code == 2 && done.stderr.contains(why), "{words:?}: {done:?}");
     }
-    // One alone is as one here.
+    // A single one is shown like a local one.
     let one = third.json(&[&["watch", "a/apache", "--once", "--interval", "300ms"], &fleet[..]].concat(), 0);
     assert!(
         one["server"].as_str().is_some_and(|s| s.starts_with("a/apache:")) && one.get("looks").is_none(),
         "{one:#}"
     );
-    // Looks beside a run come from there, also where the same agent puts the load on.
+    // Samples during a run come from the agent, also if the same agent generates the load.
     let run = ["run", &site.url, "-c", "2", "-d", "3s", "--server", "a/apache", "--fleet", "all"];
     let run = site.folder.json(&run, 0);
     assert_eq!(run["server"]["name"], named, "{:#}", run["server"]);
     let looks = run["server"]["looks"].as_array().expect("looks");
     assert!(looks.len() >= 2 && looks.iter().any(|l| n(&l["worker_count"]) > 0), "{looks:#?}");
-    // What was not named at its start is not looked at, whatever it is.
+    // The agent does not watch a server that was not named at its start.
     let other = site.run(&["watch", "a/nginx", "--once"]);
     assert!(other.code == 1 && other.stderr.contains("agent a: it looks at apache:"), "{other:?}");
     let other = site.run(&["knobs", "a/apache:/etc/passwd"]);
@@ -245,10 +245,10 @@ fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
     assert!(nobody.code == 2 && nobody.stderr.contains("no agent c in the fleet, which has a, b"), "{nobody:?}");
     let here = site.run(&["size", "a/apache"]);
     assert!(here.code == 1 && here.stderr.contains("is on another machine"), "{here:?}");
-    // The other node goes on being seen where one is lost, and the lost one is named.
+    // If one node is lost, samples of the other go on, and the lost one is named.
     let watch = ["watch", "a,b/apache", "--interval", "300ms", "--json", "-"];
     let mut command = site.folder.lastdrop(&watch);
-    let mut watching = Running::start({
+    let mut watching = RunningProcess::start({
         command.stdout(Stdio::piped());
         command
     });
@@ -271,7 +271,7 @@ fn an_agent_that_may_only_look_changes_nothing_and_counts_who_tries() {
     );
     let refused = site.run(&["restore", "b/apache"]);
     assert!(refused.code == 1 && refused.stderr.contains("--act"), "{refused:?}");
-    // Of a pair none is changed where one refuses.
+    // If one of a pair refuses, neither is changed.
     let plan = site.plan("'a,b/apache'", "MaxRequestWorkers = [3, 4]", "300ms");
     let refused = site.run(&["sweep", &plan]);
     assert!(refused.code == 1 && refused.stderr.contains("agent b: "), "{refused:?}");
@@ -279,7 +279,7 @@ fn an_agent_that_may_only_look_changes_nothing_and_counts_who_tries() {
     site.nodes[1].agent.says("it was started without --act");
     let agents = site.agents();
     assert_eq!((n(&agents[0]["refused"]["declined"]), n(&agents[1]["refused"]["declined"])), (0, 3), "{agents:#?}");
-    // The one that may is changed for each row, and put back.
+    // The one that may be changed is changed for each row, and restored.
     let plan = site.plan("'a/apache'", "MaxRequestWorkers = [3, 4]", "500ms");
     let document = site.folder.json(&["sweep", &plan, "--quiet"], 0);
     let rows = document["rows"].as_array().expect("rows");
@@ -311,7 +311,7 @@ fn a_pair_behind_a_balancer_is_tuned_as_one_and_restored_byte_for_byte() {
         "4",
     ];
     let document = site.folder.json(&args, 0);
-    // Eight users that wait for 50 ms each get more from more workers; on a machine that is busy with others that may not be certain.
+    // Eight users with requests of 50 ms get more from more workers. On a busy machine that may stay uncertain.
     let verdict = document["verdict"].as_str().expect("a verdict");
     assert!(["improved", "no_gain", "inconclusive"].contains(&verdict), "{document:#}");
     let trials = document["trials"].as_array().expect("trials");
@@ -332,7 +332,7 @@ fn a_doctor_examines_each_node_and_names_the_one_that_holds_the_site_back() {
     let site = Site::start([&["--act"], &["--act"]], [2, 40]);
     let args = [
         &["doctor", "a,b/apache", "--url", &site.url, "-c", "24", "-d", "5s", "--keepalive", "off", "--confirm"][..],
-        // The balancer's own connections are no visitors.
+        // The balancer's own connections are not visitors.
         &["--no-store", "--ignore-source", "127.0.0.1"],
     ];
     let document = site.folder.json(&args.concat(), 0);
@@ -352,22 +352,22 @@ fn a_doctor_examines_each_node_and_names_the_one_that_holds_the_site_back() {
     let differs = document["differs"].as_array().expect("differs");
     let pool = json!({"server": "b/apache", "what": "settings", "name": "MaxRequestWorkers", "value": 40, "others": 2});
     assert!(differs.contains(&pool), "{differs:#?}");
-    // The change is made on both, and put back on both.
+    // Both servers are changed, and both are restored.
     assert!(document["confirmed"]["ratio"].as_f64().is_some_and(|r| r > 1.0), "{:#}", document["confirmed"]);
     site.is_as_it_was([2, 40]);
 }
 
-/// A sweep of both, in the middle of a row.
-fn changed(site: &Site) -> Running {
+/// Starts a sweep of both, and waits for the middle of a row.
+fn changed(site: &Site) -> RunningProcess {
     let plan = site.plan("'a,b/apache'", "MaxRequestWorkers = [3, 4]", "60s");
     let mut command = site.folder.lastdrop(&["sweep", &plan, "--quiet"]);
     command.stdout(Stdio::null());
-    let sweep = Running::start(command);
+    let sweep = RunningProcess::start(command);
     let stage = |node: &Node| -> Option<Value> {
         let journal: Value = serde_json::from_slice(&fs::read(node.folder.journal()?).ok()?).ok()?;
         Some(journal["stage"].clone())
     };
-    // Their status pages are left alone until then: whoever asks is a visitor.
+    // Do not read their status pages before: that would count as a visitor.
     let changed = || site.nodes.iter().all(|node| stage(node) == Some("changed".into()));
     wait_until("a change of both", || changed() || !sweep.said().is_empty());
     let small = |pool: &Option<usize>| matches!(pool, Some(3 | 4));
@@ -390,7 +390,7 @@ fn when_all_is_killed_restore_on_each_machine_puts_its_server_back() {
     }
     site.is_as_it_was([6, 6]);
 
-    // The same from afar, when the agents are there again; until then nothing is changed anew.
+    // Restore remotely, when the agents are back; until then no new change is possible.
     let restart = |site: &mut Site| {
         let (nats, token) = (site.nats.clone(), site.agent_token.clone());
         for node in &mut site.nodes {
@@ -427,13 +427,13 @@ fn agents_put_back_by_themselves_what_nobody_leads_any_more() {
     for node in &site.nodes {
         node.agent.says("nothing was heard for");
     }
-    // An agent that is asked to end puts back first.
+    // An agent that is asked to end restores first.
     let mut sweep = changed(&site);
     for node in &mut site.nodes {
         assert_eq!(node.agent.end(), Some(0));
     }
     site.is_as_it_was([6, 6]);
-    // Whoever led it hears of it, and does not hang.
+    // The coordinator is informed, and does not hang.
     std::thread::sleep(Duration::from_millis(100));
     assert!(sweep.end().is_some_and(|code| code != 0));
 }

@@ -1,4 +1,4 @@
-//! What bounds the generator itself: ports, descriptors, threads, memory, and time in which it cannot look.
+//! Limits of the load generator itself: ports, descriptors, threads, memory, and time without a processor.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ fn rules(run: &Value) -> Vec<String> {
     reasons.iter().map(|r| r["rule"].as_str().expect("a name").to_string()).collect()
 }
 
-/// A thing that ends with the test.
-struct Running(std::process::Child);
+/// A process that ends with the test.
+struct RunningProcess(std::process::Child);
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         signal(&self.0, libc::SIGTERM);
         let _ = self.0.wait();
@@ -42,15 +42,15 @@ fn more_users_than_half_of_the_local_ports_are_answered_from_one_address() {
     fs::write(&config, text).expect("written");
     let mut nginx = Command::new("nginx");
     nginx.arg("-c").arg(&config).arg("-p").arg(folder.path());
-    let _nginx = Running(space.inside(&nginx).stderr(Stdio::null()).spawn().expect("nginx runs"));
+    let _nginx = RunningProcess(space.inside(&nginx).stderr(Stdio::null()).spawn().expect("nginx runs"));
     wait_until("nginx", || fs::metadata(folder.join("nginx.pid")).is_ok_and(|m| m.len() > 1));
-    // Half of the usual range is 14,116 ports: with the kernel's own search the others took 1.3 ms each, and all timed out.
+    // Half of the usual range is 14,116 ports. With the kernel's own search the other half took 1.3 ms each, and all timed out.
     let args = ["run", "http://127.0.0.1:8080/", "-c", "17000", "-n", "17000", "--think", "50s", "--timeout", "3s"];
     let run = json_of(space.inside(&folder.lastdrop(&[&args[..], &["--json", "-"]].concat())));
     let requests = &run["phases"][0]["requests"];
     assert_sums(&run);
     assert_eq!((n(&requests["timed_out"]), n(&requests["failed"]["connect"])), (0, 0), "{requests}");
-    // Each user asks once, however long that takes on a busy machine.
+    // Each user sends one request, however long that takes on a busy machine.
     assert_eq!(n(&requests["answered"]), 17_000, "{requests}");
     assert_eq!(n(&run["phases"][0]["connections"]["peak"]), 17_000, "{}", run["phases"][0]["connections"]);
 }
@@ -63,7 +63,7 @@ fn what_came_while_the_generator_could_not_look_is_an_answer_and_no_timeout() {
     let args = ["run", &target.url(), "-c", "20", "-d", "3s", "--timeout", "1s", "--json", "-"];
     let child = folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("runs");
     wait_until("load", || n(&target.counts()["requests"]) >= 40);
-    // All twenty answers come within the second of their timeout, and lie there for another.
+    // All twenty responses arrive within the timeout of one second, and wait unread for another.
     signal(&child, libc::SIGSTOP);
     thread::sleep(Duration::from_millis(2000));
     signal(&child, libc::SIGCONT);
@@ -90,7 +90,7 @@ fn a_lack_of_descriptors_or_ports_is_said() {
     let mut command = folder.lastdrop(&["target", "--listen", "127.0.0.1:8080", "--workers", "100"]);
     command.args(["--service", "50ms"]).stderr(Stdio::null());
     let mut inside = space.inside(&command);
-    let _target = Running(inside.stderr(Stdio::null()).spawn().expect("the target starts"));
+    let _target = RunningProcess(inside.stderr(Stdio::null()).spawn().expect("the target starts"));
     let args = ["run", "http://127.0.0.1:8080/", "-c", "80", "-d", "1s", "--no-store", "--json", "-"];
     let mut last = Value::Null;
     wait_until("the target in its namespace", || {
@@ -129,7 +129,7 @@ fn a_phase_whose_requests_are_used_up_sleeps_until_it_is_over() {
     let run = folder.json(&["run", plan.to_str().expect("text")], 0);
     assert_eq!(n(&run["phases"][0]["requests"]["due"]), 20, "{run}");
     assert_eq!(n(&run["phases"][1]["requests"]["due"]), 50, "{run}");
-    // It is processor time that tells: 2.8 s of it were spent in going round and round.
+    // The CPU time shows it: a busy loop took 2.8 s of it.
     let cpu = run["generator"]["cpu_s"].as_f64().expect("a time");
     assert!(cpu < 0.5, "{cpu} s of CPU for 70 requests");
 }
@@ -140,7 +140,7 @@ fn threads_that_cannot_be_started_are_an_error_at_once() {
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("its mode");
     let target = Target::start(&folder, &[]);
     let args = ["run", &target.url(), "-c", "2000", "-t", "256", "-d", "60s", "--no-store"];
-    // Others may run as nobody, too: the limit has to leave room for none of ours beyond a hundred.
+    // Other processes may also run as nobody: the limit must leave room for at most a hundred of ours.
     let output = as_nobody(&folder.lastdrop(&args), &["--nproc=100:100"]).output().expect("runs");
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
@@ -152,7 +152,7 @@ fn the_same_checksum_is_one_for_all_threads() {
     let folder = Folder::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("its address"));
-    // Each connection has an answer of its own, always the same.
+    // Each connection gets its own response, always the same.
     thread::spawn(move || {
         for (number, mut stream) in listener.incoming().flatten().enumerate() {
             thread::spawn(move || {
@@ -207,7 +207,7 @@ fn tls_server(folder: &Folder, answer: &'static [u8]) -> String {
                 }
                 tls.send_close_notify();
                 let _ = tls.complete_io(&mut stream);
-                // The TCP connection is left open for longer than anybody waits.
+                // The TCP connection stays open longer than any client waits.
                 thread::sleep(Duration::from_secs(20));
             });
         }
@@ -226,7 +226,7 @@ fn close_notify_is_the_end_of_the_stream() {
     for (what, (bytes, expected)) in cases {
         let folder = Folder::new();
         let url = tls_server(&folder, bytes);
-        // A connection that is kept could be used again before its end has come.
+        // A keep-alive connection could be reused before its end arrives.
         let args =
             ["run", &url, "-c", "2", "-n", "6", "--timeout", "5s", "--insecure", "--no-store", "--keepalive", "off"];
         let run = folder.json(&args, i32::from(expected[0] == 0));

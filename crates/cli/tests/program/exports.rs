@@ -1,5 +1,5 @@
-//! What is handed on to other programs, while runs go on and afterwards, read by the programs that it is for: HdrHistogram's
-//! own, Prometheus, protobuf with OpenTelemetry's schema. Their numbers are those of the JSON.
+//! Exports to other programs, during and after runs, read by these programs: HdrHistogram's own tools, Prometheus, protobuf
+//! with OpenTelemetry's schema. Their numbers equal those of the JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What a program says to what it is given.
+/// The output of a program for an input.
 fn piped(program: &str, args: &[&str], input: &[u8], package: &str) -> String {
     let child =
         Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -34,7 +34,7 @@ fn piped(program: &str, args: &[&str], input: &[u8], package: &str) -> String {
     all
 }
 
-/// Answers of each second of a phase so far, added up.
+/// Cumulative responses of a phase by second.
 fn sums(phase: &Value) -> Vec<f64> {
     let seconds = phase["seconds"].as_array().expect("seconds");
     let mut sum = 0.0;
@@ -67,7 +67,7 @@ fn files_are_the_same_while_a_run_goes_on_and_afterwards() {
     assert_eq!(lines[1..].iter().map(|l| l[2].parse::<u64>().expect("a count")).sum::<u64>(), answered);
     for (form, path) in [("csv", &csv), ("hdr", &hdr)] {
         let again = folder.run(&["export", "last", "--format", form]);
-        // A look that came too late while the run went on is there afterwards.
+        // A sample that came too late during the run is there afterwards.
         let seconds = |text: &str| -> Vec<String> {
             let fields = if form == "csv" { 10 } else { usize::MAX };
             text.lines().map(|l| l.split(',').take(fields).collect::<Vec<_>>().join(",")).collect()
@@ -75,7 +75,7 @@ fn files_are_the_same_while_a_run_goes_on_and_afterwards() {
         assert!(again.code == 0 && seconds(&again.stdout) == seconds(&read(path)), "{form}: {again:?}\n{}", read(path));
     }
 
-    // Events afterwards lack only what is not kept.
+    // Events exported afterwards lack only what is not stored.
     let again = folder.run(&["export", "last", "--format", "events"]);
     for told in [read(&events), again.stdout] {
         assert!(!told.contains("hunter2secret"), "{told}");
@@ -148,7 +148,7 @@ fn several_runs_are_told_apart() {
     assert_eq!(hdr.matches("#[StartTime").count(), 1, "{hdr}");
 }
 
-/// The numbers of a page of Prometheus' text format, by series as it is written.
+/// The numbers of a page in Prometheus' text format, by the text of the series.
 fn series(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter(|l| !l.starts_with('#'));
     lines.map(|l| l.rsplit_once(' ').expect("a value")).map(|(k, v)| (k.into(), v.parse().expect("a number"))).collect()
@@ -175,7 +175,7 @@ fn prometheus_scrapes_a_run_and_has_its_numbers() {
     let json = folder.join("run.json");
     let export = format!("prometheus:{page}");
     let url = target.url();
-    // It is ended when enough has been seen.
+    // The test ends it after enough samples.
     let args = ["run", &url, "--warm-up", "1s", "-d", "90s", "-c", "2", "--json", text(&json), "--export", &export];
     let child = folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     let mut run = Daemon { child };
@@ -260,7 +260,7 @@ fn prometheus_scrapes_a_run_and_has_its_numbers() {
     }
 }
 
-/// JSON that may have come in chunks.
+/// Parses JSON that may be chunked.
 fn unchunked(body: &str) -> Option<Value> {
     serde_json::from_str(&body[body.find('{')?..=body.rfind('}')?]).ok()
 }
@@ -282,7 +282,7 @@ fn posted(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     Some(body)
 }
 
-/// A message as protoc reads it by the official schema.
+/// A message decoded by protoc with the official schema.
 fn decoded(message: &[u8]) -> String {
     let schema = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/otlp");
     let include = format!("-I{}", schema.display());
@@ -291,7 +291,7 @@ fn decoded(message: &[u8]) -> String {
     piped("protoc", &[&include, what, text(&file)], message, "protobuf-compiler")
 }
 
-/// The last number of a metric in the text of protoc, of a phase.
+/// The last number of a phase's metric in protoc's text.
 fn last(decoded: &str, metric: &str, phase: &str) -> String {
     let metrics = decoded.split("metrics {").filter(|m| m.contains(&format!("name: \"{metric}\"")));
     let points = metrics.flat_map(|m| m.split("data_points {").skip(1));
@@ -324,7 +324,7 @@ fn a_collector_gets_messages_of_the_official_schema() {
     let id = format!("key: \"lastdrop.run.id\"\n      value {{\n        string_value: {}", run["id"]);
     for message in [live, posted] {
         let text = decoded(&message);
-        // What a schema does not know is shown by its number.
+        // protoc shows a field that the schema does not know by its number.
         let unknown = text.lines().find(|l| l.trim_start().starts_with(|c: char| c.is_ascii_digit()));
         assert_eq!(unknown, None);
         assert!(text.contains(&id) && text.contains("string_value: \"lastdrop\""), "{text}");
@@ -345,7 +345,7 @@ fn a_collector_gets_messages_of_the_official_schema() {
 fn who_takes_nothing_does_not_hold_up_the_run_and_that_is_told() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--service", "2ms"]);
-    // It accepts, and never answers.
+    // It accepts connections and never answers.
     let (address, _) = serve(posted, |_| -> Vec<u8> {
         loop {
             std::thread::park();
@@ -360,7 +360,7 @@ fn who_takes_nothing_does_not_hold_up_the_run_and_that_is_told() {
         let done = folder.run(&["run", &url, "-d", "2s", "-c", "2", "--json", "-", "--export", &export]);
         assert_eq!(done.code, 1, "{done:?}");
         assert!(done.stderr.contains("could not be exported whole") && done.stderr.contains(why), "{done:?}");
-        // The run is whole.
+        // The run is complete.
         let run: Value = serde_json::from_str(&done.stdout).expect("one document");
         assert!(number(&run["phases"][0]["duration_s"]) < 2.5 && run["end"] == "finished", "{run}");
     }

@@ -1,11 +1,11 @@
-//! `fleet` and `agent`: what they print, who is let in, and what is left when they are killed.
+//! `fleet` and `agent`: their output, who may join, and what a kill leaves.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::fleet::{Running, Up, listen, up};
+use crate::common::fleet::{RunningBroker, RunningCommand, listen, up};
 use crate::common::{Folder, Target, assert_sums, json_of, n, wait_until};
 
 #[test]
@@ -18,7 +18,7 @@ fn a_fleet_is_up_shows_its_agents_and_goes_without_a_trace() {
         let mode = fs::metadata(folder.join("state/fleet").join(secret)).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o077, 0, "{secret}");
     }
-    // Without options: the fleet of this machine.
+    // Without options it is the fleet of this machine.
     let document = folder.json(&["fleet", "status"], 0);
     assert_eq!(
         (document["schema"].as_str(), document["agents"].as_array().map(Vec::len)),
@@ -56,9 +56,9 @@ fn a_fleet_is_up_shows_its_agents_and_goes_without_a_trace() {
     assert!(text.starts_with("2 agents\n") && text.contains("looks at and changes nginx"), "{text}");
     assert_eq!(a.end(libc::SIGTERM), Some(0));
     assert_eq!(b.end(libc::SIGINT), Some(0));
-    assert_eq!(Up::servers(&folder).len(), 1);
+    assert_eq!(RunningBroker::servers(&folder).len(), 1);
     assert_eq!(fleet.running.end(libc::SIGTERM), Some(0));
-    assert!(Up::servers(&folder).is_empty());
+    assert!(RunningBroker::servers(&folder).is_empty());
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_killed_broker_is_started_again_and_a_killed_fleet_leaves_nothing_behind() {
     let fleet = up(&folder, &address);
     let agent = fleet.agent(&folder, "a", &[]);
     agent.says("a is in the fleet");
-    let [server] = Up::servers(&folder)[..] else { panic!("one nats-server") };
+    let [server] = RunningBroker::servers(&folder)[..] else { panic!("one nats-server") };
     // SAFETY: a plain call on the child of our child.
     unsafe { libc::kill(server, libc::SIGKILL) };
     fleet.running.says("killed by signal 9; starting it again");
@@ -77,13 +77,13 @@ fn a_killed_broker_is_started_again_and_a_killed_fleet_leaves_nothing_behind() {
     wait_until("the agent in the fleet again", || one(&folder));
     let (url, token) = (fleet.url.clone(), fleet.token.clone());
     assert_eq!(fleet.running.end(libc::SIGKILL), None);
-    wait_until("nats-server to follow", || Up::servers(&folder).is_empty());
-    // The same fleet in the same folder; its agent comes back by itself.
+    wait_until("nats-server to follow", || RunningBroker::servers(&folder).is_empty());
+    // A restart in the same folder is the same fleet; its agent reconnects by itself.
     let fleet = up(&folder, &address);
     assert_eq!((&fleet.url, &fleet.token), (&url, &token));
     agent.says("the broker is back");
     wait_until("the agent in the fleet again", || one(&folder));
-    // A second one cannot have the folder.
+    // A second broker cannot use the folder.
     let second = folder.run(&["fleet", "up", "--listen", &listen()]);
     assert!(second.code == 2 && second.stderr.contains("another broker is up"), "{second:?}");
 }
@@ -111,21 +111,21 @@ fn tokens_that_do_not_fit_open_nothing_and_say_why() {
     assert!(code == Some(2) && said.contains("no name of an agent"), "{said}");
     let (code, said) = with(&["agent", &fleet.url], "");
     assert!(code == Some(2) && said.contains("needs a token"), "{said}");
-    // On a command line it works, with a warning, and is not to be seen.
+    // A token on a command line works, with a warning, and ps does not show it.
     let (agent, _) =
-        Running::start(folder.lastdrop(&["agent", &fleet.url, "--name", "a", "--token", &fleet.agent_token]));
+        RunningCommand::start(folder.lastdrop(&["agent", &fleet.url, "--name", "a", "--token", &fleet.agent_token]));
     agent.says("can be seen by others");
     agent.says("a is in the fleet");
     let line = fs::read(format!("/proc/{}/cmdline", agent.child.id())).expect("its command line");
     assert!(!String::from_utf8_lossy(&line).contains("lda1."));
-    // And by a file.
+    // And in a file.
     let file = folder.join("token");
     fs::write(&file, format!("{}\n", fleet.token)).expect("written");
     let done = folder.run(&["fleet", "status", "--nats", &fleet.url, "--token-file", &file.to_string_lossy()]);
     assert!(done.code == 0 && done.stdout.starts_with("1 agent\n"), "{done:?}");
 }
 
-/// An ssh that connects to this machine, and writes down how it was called.
+/// A fake ssh that runs commands on this machine and logs its arguments.
 fn ssh(folder: &Folder) -> String {
     let path = folder.join("ssh");
     let script = format!(
@@ -148,8 +148,16 @@ fn agents_are_started_by_ssh_with_the_token_on_its_stdin() {
     let fleet = up(&folder, &listen());
     let program = env!("CARGO_BIN_EXE_lastdrop");
     let ssh = format!("{} -p 2222", ssh(&folder));
-    let (remote, _) =
-        Running::start(folder.lastdrop(&["fleet", "ssh", "web-1", "me@10.0.0.7", "--ssh", &ssh, "--program", program]));
+    let (remote, _) = RunningCommand::start(folder.lastdrop(&[
+        "fleet",
+        "ssh",
+        "web-1",
+        "me@10.0.0.7",
+        "--ssh",
+        &ssh,
+        "--program",
+        program,
+    ]));
     for _ in 0..2 {
         remote.says("is in the fleet");
     }
@@ -183,7 +191,7 @@ fn a_nats_server_of_ones_own_with_the_users_that_are_written_for_it_is_a_broker(
     };
     let (token, agent_token) = (value("token "), value("agent-token "));
     assert_eq!(fs::metadata(&users).expect("written").permissions().mode() & 0o077, 0);
-    // The rest of the server's configuration is its owner's.
+    // The owner of the server writes the rest of its configuration.
     let address = listen();
     let config = format!(
         "listen: \"{address}\"\ntls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}\njetstream {{ store_dir: \"{}\" }}\ninclude \"users.conf\"\n",
@@ -192,13 +200,13 @@ fn a_nats_server_of_ones_own_with_the_users_that_are_written_for_it_is_a_broker(
     fs::write(folder.join("own.conf"), config).expect("written");
     let mut server = Command::new("nats-server");
     server.args(["--config", &text("own.conf")]);
-    let (server, _) = Running::start(server);
+    let (server, _) = RunningCommand::start(server);
     server.says("Server is ready");
     let url = format!("tls://{address}");
     let agent = |name: &str| {
         let mut command = folder.lastdrop(&["agent", &url, "--name", name]);
         command.env("LASTDROP_TOKEN", &agent_token);
-        Running::start(command).0
+        RunningCommand::start(command).0
     };
     let agents = [agent("a"), agent("b")];
     agents.iter().for_each(|a| drop(a.says("is in the fleet")));
@@ -212,11 +220,11 @@ fn a_nats_server_of_ones_own_with_the_users_that_are_written_for_it_is_a_broker(
     assert_sums(&run);
     assert_eq!(n(&run["phases"][0]["requests"]["answered"]), 100);
     assert!(run["agents"].as_array().expect("agents").iter().all(|a| a["complete"] == true), "{}", run["agents"]);
-    // Whom its configuration does not name, it does not let in, whatever token they have.
+    // The server refuses agents that its configuration does not name, whatever token they have.
     let mut stranger = agent("c");
     stranger.says("does not let us in");
     assert_eq!(stranger.child.wait().expect("it ends").code(), Some(1));
-    // More agents later, with the token that there is; nobody else's.
+    // More agents later, with the existing token, but not with another fleet's.
     let file = text("token");
     fs::write(&file, &token).expect("written");
     let more = ["fleet", "config", "--certificate", &certificate, "-o", &users, "--token-file", &file, "a", "b", "c"];

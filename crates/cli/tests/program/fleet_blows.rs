@@ -1,4 +1,5 @@
-//! What `./x lab fleet` strikes fifty times, five times each: an agent, its engine, the broker, the coordinator, a link, disks, clocks, messages.
+//! The fault injection of `./x lab fleet`, five times each instead of fifty: an agent, its engine, the broker, the coordinator,
+//! a link, disks, clocks, messages.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use crate::common::Folder;
 fn two_blows_of_each_kind_lose_nothing_and_count_nothing_twice() {
     let folder = Folder::new();
     let mut lab = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs/fleet"));
-    // Most of a run under blows is waiting, so many may be under way at once.
+    // Most of such a run is waiting, so many can run at once.
     lab.args(["--times", "2", "--seconds", "3", "--lanes", "12"]);
     lab.env("LASTDROP", env!("CARGO_BIN_EXE_lastdrop")).env("CARGO_TARGET_DIR", folder.path()).stdin(Stdio::null());
     let output = lab.output().expect("python3 runs");

@@ -1,4 +1,4 @@
-//! `doctor --fleet`: the load comes from many machines, the server is looked at here.
+//! `doctor --fleet`: the load comes from many machines, the server is examined here.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -20,7 +20,7 @@ fn a_fleet_shows_the_doctor_what_one_machine_would_and_its_change_is_tried() {
     assert!(steps.len() >= 5, "{steps:#?}");
     for step in steps.iter().filter(|s| s["kind"] != "alone" && s["kind"] != "inside") {
         assert!(!step["servers"].as_array().expect("servers").is_empty(), "{step:#}");
-        // The agents are here: what they took is known.
+        // The agents are on this machine, so their CPU time is known.
         assert!(number(&step["generator"]["cores_here"]) > 0.0, "{step:#}");
         assert_eq!(step["servers"][0]["top_client"], Value::Null, "agents are no visitors: {step:#}");
         let run = folder.json(&["show", step["run"].as_str().expect("an id")], 0);
@@ -49,7 +49,7 @@ fn nothing_is_concluded_from_a_step_in_which_an_agent_was_lost() {
         line.clear();
         assert_ne!(told.read_line(&mut line).expect("text"), 0, "it ended before the load that is asked about");
     }
-    // The status page is one more client of the two workers.
+    // The status page needs one of the two workers, too.
     let requests = || n(&target.counts()["requests"]);
     let before = requests();
     crate::common::wait_until("a second of the load that is asked about", || requests() >= before + 60);

@@ -1,12 +1,12 @@
-//! Many machines in small: broker, server, coordinator and four agents in network namespaces of their own, joined by a bridge. What is told of
-//! them together is what the server has written down, and what their logs of requests come to.
+//! A small model of many machines: broker, server, coordinator and four agents in network namespaces of their own, joined by a
+//! bridge. The numbers of the run equal those of the server's log and of the agents' logs of requests.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::fleet::{Running, Up, up_by};
+use crate::common::fleet::{RunningBroker, RunningCommand, up_by};
 use crate::common::servers::Daemon;
 use crate::common::{Folder, Namespace, assert_sums, json_of, n};
 use lastdrop_model::Histogram;
@@ -28,7 +28,7 @@ fn ip(space: &Namespace, line: &str) {
     assert!(space.inside(&command).status().expect("nsenter runs").success(), "ip {line}");
 }
 
-/// Namespaces with a bridge between them.
+/// Network namespaces joined by a bridge.
 struct Net {
     bridge: Namespace,
     hosts: Vec<Namespace>,
@@ -42,7 +42,7 @@ impl Net {
         Net { bridge, hosts: Vec::new() }
     }
 
-    /// A machine with this address; its number.
+    /// Adds a machine with this address; returns its number.
     fn host(&mut self, address: &str) -> usize {
         let (host, number) = (Namespace::new(), self.hosts.len());
         ip(&self.bridge, &format!("link add v{number} type veth peer name eth0 netns {}", host.pid()));
@@ -54,22 +54,22 @@ impl Net {
     }
 }
 
-/// A request of a log: microseconds since 1970.
+/// A request of a log; times in microseconds since 1970.
 #[derive(Clone, Copy)]
-struct Line {
+struct LogLine {
     due: u64,
     sent: u64,
     done: u64,
 }
 
-/// What a log of requests has, all of it answered.
-fn log(path: &PathBuf) -> Vec<Line> {
+/// Reads a log of requests, which all have been answered.
+fn log(path: &PathBuf) -> Vec<LogLine> {
     let text = fs::read_to_string(path).expect("a log of requests");
     let line = |line: &str| {
         let words: Vec<&str> = line.split(',').collect();
         let at = |i: usize| words[i].parse().unwrap_or_else(|_| panic!("{line}"));
         assert_eq!(words[6], "answered", "{line}");
-        Line { due: at(2), sent: at(3), done: at(5) }
+        LogLine { due: at(2), sent: at(3), done: at(5) }
     };
     text.lines().skip(1).map(line).collect()
 }
@@ -77,9 +77,9 @@ fn log(path: &PathBuf) -> Vec<Line> {
 struct Scene {
     folder: Folder,
     net: Net,
-    // Ended in this order: whoever is left without a broker would go on trying.
-    _agents: Vec<Running>,
-    broker: Up,
+    // The agents end first: without a broker they would keep trying to connect.
+    _agents: Vec<RunningCommand>,
+    broker: RunningBroker,
     _server: Daemon,
     coordinator: usize,
 }
@@ -97,7 +97,7 @@ impl Scene {
         fs::write(&config, text).expect("written");
         let mut command = Command::new("/usr/sbin/nginx");
         command.arg("-c").arg(&config);
-        // It is written when nginx listens.
+        // nginx writes it when it listens.
         let pid = folder.join("nginx.pid");
         let is_up = |_: &Daemon| fs::read_to_string(&pid).is_ok_and(|text| !text.is_empty());
         let server = Daemon::start(net.hosts[server].inside(&command), "nginx", is_up);
@@ -110,14 +110,14 @@ impl Scene {
             let words = ["agent", &broker.url, "--name", name, "--allow", SERVER, "--log", &log];
             let mut command = folder.lastdrop(&words);
             command.env("LASTDROP_TOKEN", &broker.agent_token);
-            let agent = Running::start(net.hosts[host].inside(&command)).0;
+            let agent = RunningCommand::start(net.hosts[host].inside(&command)).0;
             agent.says(&format!("{name} is in the fleet"));
             agents.push(agent);
         }
         Scene { folder, net, _agents: agents, broker, _server: server, coordinator }
     }
 
-    /// `run` on a path of the server, by all agents or by the coordinator's own machine.
+    /// Runs `run` on a path of the server, with all agents or on the coordinator's machine.
     fn run(&self, path: &str, by_fleet: bool, options: &[&str]) -> Value {
         let url = format!("http://{SERVER}{path}");
         let fleet: &[&str] = if by_fleet { &["--fleet", "all", "--nats", &self.broker.url] } else { &[] };
@@ -128,7 +128,7 @@ impl Scene {
         run
     }
 
-    /// Requests of a path that the server has written down, by address.
+    /// The number of logged requests of a path, by address.
     fn served(&self, path: &str) -> BTreeMap<String, u64> {
         let mut served = BTreeMap::new();
         for line in fs::read_to_string(self.folder.join("access.log")).expect("the server's log").lines() {
@@ -140,13 +140,13 @@ impl Scene {
         served
     }
 
-    /// What the agents' logs have of the latest run, agent by agent.
-    fn logs(&self) -> Vec<Vec<Line>> {
+    /// The lines of the latest run in each agent's log.
+    fn logs(&self) -> Vec<Vec<LogLine>> {
         AGENTS.iter().map(|name| log(&self.folder.join(&format!("{name}.csv")))).collect()
     }
 
-    /// Everything that the run says and the server or the logs say, too.
-    fn is_the_truth(&self, path: &str, run: &Value) -> Vec<Vec<Line>> {
+    /// Asserts that the run agrees with the server's log and the agents' logs.
+    fn is_the_truth(&self, path: &str, run: &Value) -> Vec<Vec<LogLine>> {
         let (served, logs) = (self.served(path), self.logs());
         let agents = run["agents"].as_array().expect("agents");
         for (i, agent) in agents.iter().enumerate() {
@@ -158,7 +158,7 @@ impl Scene {
         let requests = &run["phases"][0]["requests"];
         let all: u64 = served.values().sum();
         assert_eq!((n(&requests["sent"]), n(&requests["answered"])), (all, all), "{requests}");
-        // Histograms of all seconds against that of every line of every agent, bucket by bucket.
+        // The histogram of all seconds equals that of all lines of all agents, bucket by bucket.
         let mut merged = Histogram::new();
         for second in run["phases"][0]["seconds"].as_array().expect("seconds") {
             let text = second["response_hdr"].as_str().expect("a histogram");
@@ -178,16 +178,16 @@ impl Scene {
     }
 }
 
-/// When requests came due, in order, microseconds after the first.
-fn schedule(lines: impl IntoIterator<Item = Line>) -> Vec<u64> {
+/// The due times in order, in microseconds after the first.
+fn schedule(lines: impl IntoIterator<Item = LogLine>) -> Vec<u64> {
     let mut due: Vec<u64> = lines.into_iter().map(|line| line.due).collect();
     due.sort_unstable();
     let first = due[0];
     due.iter().map(|at| at - first).collect()
 }
 
-/// How far the gaps of a schedule are from exponential ones of that rate (Kolmogorov and Smirnov); below 1.63 / √n for 99 of 100 schedules that are
-/// Poisson's. The same test as of one machine's arrivals (`load::arrivals`).
+/// Distance of a schedule's gaps from an exponential distribution with that rate (Kolmogorov-Smirnov). It is below 1.63 / √n
+/// for 99 of 100 Poisson schedules. `load::arrivals` has the same test for one machine.
 fn distance(schedule: &[u64], rate: f64) -> f64 {
     let mut gaps: Vec<f64> = schedule.windows(2).map(|w| (w[1] - w[0]) as f64 * rate / 1e6).collect();
     gaps.sort_by(f64::total_cmp);
@@ -199,8 +199,8 @@ fn distance(schedule: &[u64], rate: f64) -> f64 {
     gaps.iter().enumerate().map(off).fold(0.0, f64::max)
 }
 
-/// Of so many requests half were sent this late or less, in microseconds.
-fn median_lateness(lines: &[Line]) -> u64 {
+/// The median lateness of the requests, in microseconds.
+fn median_lateness(lines: &[LogLine]) -> u64 {
     let mut late: Vec<u64> =
         lines.iter().map(|l| l.sent.checked_sub(l.due).expect("nothing is sent before it is due")).collect();
     late.sort_unstable();
@@ -210,7 +210,7 @@ fn median_lateness(lines: &[Line]) -> u64 {
 #[test]
 fn four_agents_are_told_as_the_server_and_their_logs_have_them() {
     let scene = Scene::new();
-    // Open loop: one schedule, that of one machine.
+    // Open loop: the schedule equals that of one machine.
     let options =
         ["-r", "600", "--arrivals", "poisson", "-d", "4s", "--seed", "11", "--drain", "2s", "--connections", "64"];
     let run = scene.run("/open", true, &options);
@@ -221,7 +221,7 @@ fn four_agents_are_told_as_the_server_and_their_logs_have_them() {
     let (union, single) = (logs.concat(), log(&alone_log));
     assert_eq!(union.len(), single.len(), "{}", alone["phases"][0]["requests"]);
     let (ours, theirs) = (schedule(union.iter().copied()), schedule(single.iter().copied()));
-    // The instant of each agent is off by half of a round trip at most, which is told, on either end of a distance.
+    // Each agent's start is off by half of a round trip at most, which is reported, with and without a delay.
     let off = run["agents"].as_array().expect("agents").iter().map(|a| n(&a["error_us"])).max().expect("four");
     for (i, (a, b)) in ours.iter().zip(&theirs).enumerate() {
         assert!(a.abs_diff(*b) <= 4 * off + 2_000, "arrival {i}: {a} µs, {b} µs by one machine; clocks ± {off} µs");

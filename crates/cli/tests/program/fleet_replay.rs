@@ -1,4 +1,4 @@
-//! `replay --fleet`: a log is played by several machines, each request once, by one of them, at its own time.
+//! `replay --fleet`: several machines replay a log, each request once, on one of them, at its own time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::common::servers::{Daemon, nginx};
 use crate::common::{Folder, assert_sums, free_port, n, number, signal, wait_until};
 use serde_json::Value;
 
-/// Two agents, and an nginx that writes down each target.
+/// Two agents, and an nginx that logs each target.
 struct Scene {
     folder: Folder,
     _fleet: Fleet,
@@ -32,7 +32,7 @@ impl Scene {
         Scene { folder, _fleet: fleet, _server: server, url: format!("http://127.0.0.1:{port}/") }
     }
 
-    /// A log whose lines are twenty a second, from these addresses in turn; each has its number in its target.
+    /// Writes a log with twenty lines per second, from these addresses in turn, each with its number in the target.
     fn log(&self, lines: u64, addresses: u64) -> String {
         let line = |i: u64| {
             let (second, who) = (i / 20, i * 7 % addresses);
@@ -47,7 +47,7 @@ impl Scene {
         path.display().to_string()
     }
 
-    /// What the server has seen since it had seen so many: addresses and numbers, in its order.
+    /// Addresses and numbers of the requests after the first `after` ones, in the server's order.
     fn saw(&self, after: usize, at_least: usize) -> Vec<(u64, u64)> {
         let lines = || fs::read_to_string(self.folder.join("seen.log")).expect("its log");
         wait_until("the server's log", || lines().lines().count() >= after + at_least);
@@ -64,7 +64,7 @@ impl Scene {
     }
 }
 
-/// How often each number was seen.
+/// The count of each number.
 fn counted(seen: &[(u64, u64)]) -> BTreeMap<u64, u64> {
     let mut counts = BTreeMap::new();
     seen.iter().for_each(|(_, number)| *counts.entry(*number).or_default() += 1);
@@ -91,13 +91,13 @@ fn each_request_of_a_log_is_sent_once_by_one_agent() {
     let due = |i: usize| n(&agents[i]["requests"]["due"]);
     assert_eq!((agents.len(), due(0) + due(1)), (2, 400));
     assert!(due(0).abs_diff(2 * due(1)) <= 2, "{agents:#?}");
-    // The last one is due after 20 s less a twentieth, eight times as fast.
+    // The last one is due after 20 s less a twentieth, at eightfold speed.
     assert!(number(&phase(&run)["duration_s"]) >= 2.49, "{}", phase(&run)["duration_s"]);
     let replay = &run["replay"];
     assert_eq!(["requests", "unparsed", "unusable", "next"].map(|k| n(&replay[k])), [400, 0, 0, 400], "{replay}");
     let classes = phase(&run)["classes"].as_array().expect("classes");
     assert_eq!(classes.iter().map(|c| n(&c["requests"]["answered"])).sum::<u64>(), 400);
-    // Every twelfth request is one of address 5, whom the server sends to the login now.
+    // Every twelfth request comes from address 5, which the server now redirects to the login.
     assert_eq!(
         ["status", "compared"].map(|k| n(&phase(&run)["mismatch"][k])),
         [33, 400],
@@ -105,15 +105,15 @@ fn each_request_of_a_log_is_sent_once_by_one_agent() {
         phase(&run)["mismatch"]
     );
     assert!(run["validity"]["reasons"].as_array().expect("reasons").iter().any(|r| r["rule"] == "answers-differ"));
-    // Those that are due in the first second, and no other: twenty a second, eight times as fast.
+    // Only the requests due in the first second: twenty per second, at eightfold speed.
     let run = scene.replay(&log, &["--speed", "8", "-d", "1s", "--fleet", "all"]);
     assert_eq!((n(&phase(&run)["requests"]["due"]), n(&run["replay"]["next"])), (160, 160), "{}", run["replay"]);
     assert_eq!(counted(&scene.saw(400, 160)), each_once(0..160));
-    // At a rate of its own, a part of it.
+    // A part of the log, at a given rate.
     let run = scene.replay(&log, &["-r", "200", "-n", "50", "--from", "100", "--fleet", "all"]);
     assert_eq!(counted(&scene.saw(560, 50)), each_once(100..150));
     assert_eq!(n(&run["replay"]["next"]), 150, "{}", run["replay"]);
-    // The file in which the log went to the agents is not kept.
+    // The file with the requests for the agents is deleted.
     let shown = scene.folder.json(&["show", "last"], 0);
     assert_eq!(shown["plan"]["replay"]["tape"], Value::Null, "{}", shown["plan"]["replay"]);
     let lost = scene.folder.run(&["replay", &log, "--to", &scene.url, "--analyse", "--fleet", "all"]);
@@ -135,7 +135,7 @@ fn sessions_go_whole_to_one_agent_and_keep_their_order() {
     assert_eq!((last.len(), n(&run["replay"]["next"])), (12, 300));
     let agents = run["agents"].as_array().expect("agents");
     assert!(agents.iter().all(|a| n(&a["requests"]["answered"]) == 150), "six sessions of 25 each: {agents:#?}");
-    // A part of it, and fewer users than agents.
+    // A part of the log, with fewer users than agents.
     let run = scene.replay(&log, &["-c", "6", "--sessions", "address", "-n", "60", "--fleet", "all"]);
     assert_eq!((counted(&scene.saw(300, 60)), n(&run["replay"]["next"])), (each_once(0..60), 60));
     let few = ["replay", &log, "--to", &scene.url, "-c", "1", "--sessions", "address", "--fleet", "all"];

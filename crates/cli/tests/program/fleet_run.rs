@@ -1,4 +1,4 @@
-//! `run --fleet`: one run on several machines, counted as the server counts, and what is said where a machine is lost.
+//! `run --fleet`: one run on several machines, with the server's counts, and the report if a machine is lost.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use crate::common::servers::{Daemon, nginx};
 use crate::common::{Folder, Target, assert_sums, free_port, n, number, signal, wait_until};
 use serde_json::Value;
 
-/// A broker, agents with folders of their own, and an nginx that writes down each request.
+/// A broker, agents with folders of their own, and an nginx that logs each request.
 struct Scene {
     folder: Folder,
     fleet: Fleet,
@@ -35,7 +35,7 @@ impl Scene {
         Scene { folder, fleet, _server: server, url: format!("http://127.0.0.1:{port}") }
     }
 
-    /// Lines of the server's log; those of nginx come when a request is over.
+    /// Lines of the server's log; nginx writes one when a request has ended.
     fn logged(&self) -> u64 {
         fs::read_to_string(self.folder.join("access.log")).unwrap_or_default().lines().count() as u64
     }
@@ -54,7 +54,7 @@ fn requests(run: &Value) -> &Value {
 fn a_fleet_sends_what_one_machine_would_and_counts_what_the_server_counts() {
     let scene = Scene::new(&[("a", &[]), ("b", &["--skew", "5000000"])]);
     let target = scene.counted();
-    // Open loop, weights: the schedule of one machine with that seed.
+    // Open loop with weights: the schedule equals that of one machine with the same seed.
     let options = ["-r", "400", "--arrivals", "poisson", "-d", "3s", "--seed", "7", "--drain", "2s"];
     let run = scene.folder.json(&[&["run", &target, "--fleet", "a*2,b"], &options[..]].concat(), 0);
     assert_sums(&run);
@@ -71,14 +71,14 @@ fn a_fleet_sends_what_one_machine_would_and_counts_what_the_server_counts() {
     assert_eq!(run["generator"]["threads"], 2);
     let alone = scene.folder.json(&[&["run", &target], &options[..]].concat(), 0);
     assert_eq!(n(&requests(&alone)["due"]), n(&requests(&run)["due"]), "one schedule");
-    // Seconds are the fleet's: those of one machine, second by second, as far as the clock of each was read a moment later.
+    // The seconds of the fleet equal those of one machine, except that each agent reads its clock a moment later.
     let seconds = |run: &Value| -> Vec<u64> {
         run["phases"][0]["seconds"].as_array().expect("seconds").iter().map(|s| n(&s["answered"])).collect()
     };
     for (a, b) in seconds(&run).iter().zip(seconds(&alone)) {
         assert!(a.abs_diff(b) <= 80, "{:?} {:?}", seconds(&run), seconds(&alone));
     }
-    // Counted requests of a closed loop, with a file that goes along: each row once.
+    // A closed loop with a number of requests and a data file: each row once.
     let before = scene.logged();
     let rows: String = (0..500).map(|i| format!("{i}\n")).collect();
     fs::write(scene.folder.join("rows.csv"), format!("row\n{rows}")).expect("written");
@@ -98,10 +98,10 @@ fn a_fleet_sends_what_one_machine_would_and_counts_what_the_server_counts() {
     seen.sort_unstable();
     let answered = |i: usize| n(&run["agents"][i]["requests"]["answered"]);
     assert_eq!(answered(0) + answered(1), 500);
-    // Users of equal agents are half each, and each user makes as many requests as another.
+    // Equal agents have half of the users each, and all users make the same number of requests.
     assert_eq!((answered(0), answered(1)), (250, 250));
     assert_eq!(seen, (0..500).collect::<Vec<_>>());
-    // The report of the kept run tells of the agents.
+    // The report of the stored run lists the agents.
     let text = scene.folder.run(&["show", "last"]).stdout;
     assert!(text.contains("agent a: 250 sent") && text.contains("agent b: 250 sent"), "{text}");
 }
@@ -141,7 +141,7 @@ fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
     let reason = &run["validity"]["reasons"][0];
     assert_eq!(reason["rule"], "agent-lost");
     assert!(reason["what"].as_str().is_some_and(|w| w.contains("agent b")), "{reason}");
-    // What is left of the fleet takes the next run.
+    // The remaining agents carry out the next run.
     scene.fleet.agents.truncate(1);
     let before = scene.logged();
     let next = scene.folder.json(&["run", &target, "--fleet", "a", "-n", "100", "-c", "4"], 0);
@@ -158,7 +158,7 @@ fn a_run_whose_coordinator_was_killed_is_whole_once_somebody_asks_again() {
     wait_until("a second of load", || scene.logged() >= 200);
     child.kill().expect("killed");
     child.wait().expect("gone");
-    // The agents go on without it.
+    // The agents continue without it.
     let idle = || {
         let status = scene.folder.json(&["fleet", "status"], 0);
         status["agents"].as_array().expect("agents").iter().all(|a| a["run"].is_null())
@@ -189,7 +189,7 @@ fn what_an_agent_may_not_do_does_not_begin_and_a_stopped_run_is_whole() {
     refused(&["a", "-d", "1s", "--log", "x.csv"], 2, "--log");
     refused(&["a", "-d", "1s", "--unix-socket", "/tmp/x"], 2, "Unix socket");
     assert_eq!(scene.logged(), 0);
-    // Stopped by its user: everything that was sent is in the report.
+    // Stopped by the user: the report contains everything that was sent.
     let args = ["run", &target, "--fleet", "a", "-r", "50", "-d", "60s", "--json", "-", "--quiet"];
     let child = scene.folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     wait_until("a second of load", || scene.logged() >= 60);
@@ -228,17 +228,17 @@ fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
     let answered: Vec<u64> = swept["rows"].as_array().expect("rows").iter().map(|r| n(&r["answered"])).collect();
     assert_eq!(answered, [60; 4], "{swept:#}");
     let tune = ["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--trials", "2", "--blocks", "4"];
-    // What the doctor proposes comes from a look under the load of the same agents.
+    // The doctor's proposals come from an examination under the load of the same agents.
     let tuned = ask(&[&tune[..], &["--doctor"]].concat());
     let trials = tuned["trials"].as_array().expect("trials");
     assert!(trials.iter().any(|t| t["role"] == "baseline" && t["valid"] == true), "{trials:#?}");
-    // A rate that two workers can do, searched from below.
+    // The highest rate of two workers, searched from below.
     let search = ["--objective", "p99<2s,errors<1%", "--rate", "20", "--max-rate", "40", "--no-staircase", "-d", "1s"];
     let found = ask(&[&["capacity", &url], &search[..]].concat());
     assert_eq!(found["met"], true, "{found:#}");
     let steps = found["steps"].as_array().expect("steps");
     assert!(steps.iter().any(|s| s["ok"] == true) && number(&found["capacity_rps"]) >= 20.0, "{found:#}");
-    // Two kept runs are compared where they are.
+    // A comparison of stored runs needs no fleet.
     let refused = folder.run(&["compare", "1", "2", "--fleet", "all"]);
     assert!(refused.code == 2 && refused.stderr.contains("--live"), "{refused:?}");
 }
@@ -246,7 +246,7 @@ fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
 #[test]
 fn a_redirect_takes_no_agent_where_it_may_not_go() {
     let scene = Scene::new(&[("a", &["--allow", "127.0.0.1"])]);
-    // It listens, and would note whoever comes.
+    // It listens and would record any connection.
     let elsewhere = TcpListener::bind("127.0.0.2:0").expect("an address of this machine");
     elsewhere.set_nonblocking(true).expect("set");
     let address = elsewhere.local_addr().expect("its address");
@@ -257,10 +257,10 @@ fn a_redirect_takes_no_agent_where_it_may_not_go() {
     let run = go(&address.to_string());
     assert_eq!(n(&run["phases"][0]["followed"]["elsewhere"]), 20, "{}", run["phases"][0]["followed"]);
     assert_eq!((n(&requests(&run)["sent"]), n(&requests(&run)["answered"])), (20, 20));
-    // One that may be followed is.
+    // A redirect to an allowed host is followed.
     let run = go(&format!("127.0.0.1:{}", scene.url.rsplit(':').next().expect("a port")));
     assert_eq!(n(&run["phases"][0]["followed"]["redirects"]), 20, "{}", run["phases"][0]["followed"]);
-    // A plan that names it is refused before anything begins.
+    // A plan that names the host is refused before anything begins.
     let refused = scene.folder.run(&["run", &format!("http://{address}/"), "--fleet", "a", "-n", "1", "--no-store"]);
     assert!(refused.code == 1 && refused.stderr.contains("--allow"), "{refused:?}");
     assert!(elsewhere.accept().is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "somebody came");

@@ -1,4 +1,4 @@
-//! Reports in other forms than text: each says what the JSON says, and is read by the programs that it is for.
+//! Reports in formats other than text: each has the numbers of the JSON, and the programs that it is for can read it.
 
 use std::fs;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::common::{Apache, Folder, Target, n, number};
 use serde_json::Value;
 
-/// Lines of CSV by the names of their columns. No field of these has a comma of its own.
+/// Lines of CSV by the names of their columns. No field here contains a comma.
 fn rows(csv: &str) -> Vec<serde_json::Map<String, Value>> {
     let mut lines = csv.lines().map(|l| l.split(',').map(str::to_string).collect::<Vec<_>>());
     let heading = lines.next().unwrap_or_else(|| panic!("a heading: {csv}"));
@@ -17,7 +17,7 @@ fn rows(csv: &str) -> Vec<serde_json::Map<String, Value>> {
     lines.map(row).collect()
 }
 
-/// What Python's junitparser reads: tests, failures, errors, skipped, and the names of those that failed.
+/// The numbers that Python's junitparser reads: tests, failures, errors, skipped, and the names of the failed tests.
 fn junit(xml: &str, folder: &Folder) -> Value {
     let path = folder.join("junit.xml");
     fs::write(&path, xml).expect("written");
@@ -55,7 +55,7 @@ fn a_run_says_the_same_in_every_form() {
     let xml = folder.run(&["show", "last", "--format", "junit"]).stdout;
     assert_eq!(junit(&xml, &folder), serde_json::json!([2, 1, 0, 0, ["p50<1ms"]]), "{xml}");
 
-    // A line a second, as export has it.
+    // A line per second, as in an export.
     let seconds = folder.run(&["show", "last", "--csv"]);
     assert_eq!(seconds.stdout, folder.run(&["export", "last"]).stdout);
     let sum: u64 = rows(&seconds.stdout).iter().filter_map(|r| r["answered"].as_str()?.parse::<u64>().ok()).sum();
@@ -82,7 +82,7 @@ fn text_and_documents_do_not_meet_on_stdout() {
         let done = folder.run(args);
         assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{done:?}");
     }
-    // A file beside it is.
+    // With a file it works.
     let json = folder.join("run.json");
     let done = folder.run(&["run", &url, "-n", "5", "--format", "md", "--json", json.to_str().expect("text")]);
     assert!(done.code == 0 && done.stdout.starts_with("**") && json.exists(), "{done:?}");

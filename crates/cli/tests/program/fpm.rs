@@ -1,5 +1,5 @@
-//! The settings of a real PHP-FPM behind a real nginx: read, changed in a file that it includes, refused, and put back
-//! whatever happens.
+//! The settings of a real PHP-FPM behind a real nginx: read, changed in an included file, refused, and restored whatever
+//! happens.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
-use crate::common::{Done, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
+use crate::common::{CommandOutput, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
-/// A pool of three whose settings are in a file that the main one includes, and a page of it.
+/// A pool of three with its settings in an included file, and a page.
 struct Site {
     fpm: Fpm,
     _nginx: Daemon,
@@ -39,7 +39,7 @@ impl Site {
         Site { pool: folder.join("pool.d/www.conf"), fpm, _nginx: nginx, port }
     }
 
-    /// What its master shows instead of its command line.
+    /// The process title of its master.
     fn title(&self) -> String {
         let shown = fs::read(format!("/proc/{}/cmdline", self.master())).unwrap_or_default();
         String::from_utf8_lossy(&shown).trim_end_matches('\0').to_string()
@@ -127,7 +127,7 @@ fn a_sweep_acts_on_the_pool_and_leaves_it_as_it_was() {
     let folder = Folder::new();
     let site = Site::start(&folder, "pm.status_path = /status");
     let before = site.tree();
-    // Nobody else asks anything of it: the status page counts.
+    // Nobody else sends requests: the status page proves it.
     let plan = site.plan(&folder, "1s", "'pm.max_children' = [2, 5]\npm = ['static', 'dynamic']");
     let args = ["sweep", plan.as_str(), "--quiet", "--json", "-"];
     let mut sweep = folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
@@ -142,7 +142,7 @@ fn a_sweep_acts_on_the_pool_and_leaves_it_as_it_was() {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    let done = CommandOutput::of(sweep.wait_with_output().expect("ends"), &[]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!(seen.contains(&(2, 2)) && seen.contains(&(5, 5)) && seen.contains(&(0, 1)), "{seen:?}");
     let document: Value = serde_json::from_str(&done.stdout).expect("JSON");
@@ -164,7 +164,7 @@ fn a_pool_in_the_main_file_runs_on_a_file_of_ours_and_is_as_it_was_afterwards() 
         seen.insert((site.children(), site.title().contains("trial.conf")));
         thread::sleep(Duration::from_millis(20));
     }
-    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    let done = CommandOutput::of(sweep.wait_with_output().expect("ends"), &[]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!(seen.contains(&(2, true)) && seen.contains(&(5, true)), "{seen:?}");
     assert_eq!(state(), before, "{done:?}");
@@ -174,7 +174,7 @@ fn a_pool_in_the_main_file_runs_on_a_file_of_ours_and_is_as_it_was_afterwards() 
     wait_until("the changed pool", || site.children() == 5);
     signal(&sweep, libc::SIGKILL);
     sweep.wait().expect("ended");
-    // Its own configuration is tested, not the file of ours that it runs on and that is lost.
+    // The test reads its own configuration, not our file on which it runs and which is lost.
     let mut ours = fs::read_dir(folder.join("state")).expect("a folder").filter_map(|e| Some(e.ok()?.path()));
     let ours = ours.find(|path| path.display().to_string().ends_with(".trial.conf")).expect("an override");
     fs::remove_file(ours).expect("removed");
@@ -222,7 +222,7 @@ fn settings_of_php_act_and_what_the_pool_sets_for_good_is_refused() {
         seen.extend(says());
         thread::sleep(Duration::from_millis(20));
     }
-    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    let done = CommandOutput::of(sweep.wait_with_output().expect("ends"), &[]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!(["YY", "YN", "NY", "NN"].iter().all(|wanted| seen.contains(wanted)), "{seen:?}");
     let refused = folder.run(&["sweep", &site.plan(&folder, "200ms", "'opcache.revalidate_freq' = 5"), "--live"]);
@@ -275,7 +275,7 @@ fn one_that_detaches_itself_again_at_each_reload_is_followed() {
     let folder = Folder::new();
     let (config, socket) = (folder.join("fpm.conf"), folder.join("fpm.sock"));
     let at = folder.path().display();
-    // Its pool is in the main file, so that it runs on a file of ours meanwhile: another command line.
+    // Its pool is in the main file, so it runs on a file of ours meanwhile, with another command line.
     let text = format!(
         "[global]\npid = {at}/fpm.pid\nerror_log = {at}/fpm.log\n[www]\nuser = www-data\ngroup = www-data\n\
          listen = {at}/fpm.sock\nlisten.owner = www-data\npm = static\npm.max_children = 3\n"
@@ -300,7 +300,7 @@ fn one_that_detaches_itself_again_at_each_reload_is_followed() {
     assert!(folder.journal().is_none() && site.master() != first, "it is another process now");
 }
 
-/// The longest queue of a unix socket, as the kernel has it.
+/// The limit of a unix socket's listen queue, from the kernel.
 fn longest_queue(socket: &Path) -> Option<u64> {
     let filter = format!("src {}", socket.display());
     let out = Command::new("ss").args(["-lxnH", &filter]).output().expect("ss runs").stdout;
@@ -339,7 +339,7 @@ fn its_listen_queue_is_changed_by_a_start_with_the_words_and_variables_that_it_w
         }
         thread::sleep(Duration::from_millis(20));
     }
-    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    let done = CommandOutput::of(sweep.wait_with_output().expect("ends"), &[]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!([(33, 2), (33, 4), (77, 2), (77, 4)].iter().all(|row| seen.contains(row)), "{seen:?}");
     let words: Value = serde_json::from_str(&words).expect("a journal");
@@ -407,7 +407,7 @@ fn each_of_several_pools_has_settings_of_its_own() {
         seen.insert(all());
         thread::sleep(Duration::from_millis(20));
     }
-    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    let done = CommandOutput::of(sweep.wait_with_output().expect("ends"), &[]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!([(2, 1), (2, 4), (5, 1), (5, 4)].iter().all(|row| seen.contains(row)), "{seen:?}");
     wait_until("its own pools", || all() == (3, 1));

@@ -1,5 +1,5 @@
-//! The settings of a real HAProxy before two servers: read, changed in its own files, refused, and put back whatever
-//! happens; with a master and without.
+//! The settings of a real HAProxy with two servers: read, changed in its own files, refused, and restored whatever happens;
+//! with a master and without.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::haproxy::Haproxy;
-use crate::common::{Done, Folder, KILLED, end_at, end_at_each_step, free_port, get, signal, wait_until};
+use crate::common::{CommandOutput, Folder, KILLED, end_at, end_at_each_step, free_port, get, signal, wait_until};
 use serde_json::Value;
 
 fn start_sweep(folder: &Folder, plan: &str) -> Child {
@@ -18,8 +18,8 @@ fn start_sweep(folder: &Folder, plan: &str) -> Child {
     folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
 }
 
-fn end(child: Child) -> Done {
-    Done::of(child.wait_with_output().expect("ends"), &[])
+fn end(child: Child) -> CommandOutput {
+    CommandOutput::of(child.wait_with_output().expect("ends"), &[])
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn settings_are_those_that_it_says_itself() {
     assert!(knobs["knobs"].as_array().expect("rows").iter().all(|row| row["name"] != "never.maxconn"), "{knobs:#}");
     assert_eq!(knobs["notes"].as_array().map(Vec::len), Some(0), "{knobs:#}");
 
-    // Its frontends count; looking at it does not.
+    // Its frontends count requests; reading its settings makes none.
     let url = format!("http://127.0.0.1:{}/", haproxy.port);
     let look = || folder.json(&["watch", &haproxy.name(), "--once", "--interval", "300ms"], 0);
     assert_eq!((&look()["requests_rps"], &look()["queued"]), (&0.0.into(), &0.into()));
@@ -82,27 +82,27 @@ fn settings_are_those_that_it_says_itself() {
     assert!(unnamed.code == 1 && unnamed.stderr.contains("could be any of"), "{unnamed:?}");
 }
 
-/// Of both servers: new connections and requests.
+/// New connections and requests of each of the two servers.
 type Counts = [[usize; 2]; 2];
 
-/// What was seen while it ran with some settings.
+/// Observations of HAProxy with certain settings.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observation {
     threads: BTreeSet<usize>,
-    /// Most connections of clients, and most requests at once at the first server.
+    /// Maximum of client connections, and of simultaneous requests at the first server.
     clients: u64,
     most: usize,
     counts: Counts,
 }
 
-/// Sweeps, and tells what each of the configurations did.
-fn sweep(folder: &Folder, haproxy: &Haproxy, settings: &str) -> BTreeMap<String, Seen> {
+/// Sweeps, and returns observations for each configuration.
+fn sweep(folder: &Folder, haproxy: &Haproxy, settings: &str) -> BTreeMap<String, Observation> {
     let plan = haproxy.plan(folder, "1s", settings);
     let mut child = start_sweep(folder, &plan);
-    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<String, Observation> = BTreeMap::new();
     let key = || {
         let text = fs::read_to_string(haproxy.config()).ok()? + &fs::read_to_string(haproxy.site()).ok()?;
-        // Who runs may not have read yet what stands there.
+        // The running process may not have read the file yet.
         let is_read = haproxy.info("Nbthread").is_some_and(|n| text.contains(&format!("nbthread {n}\n")))
             && haproxy.info("Maxconn").is_some_and(|n| text.contains(&format!("maxconn  {n} ")))
             && haproxy.stat("be_app", "app1", "slim").is_some_and(|n| text.contains(&format!(" maxconn {n}   # few")));
@@ -132,18 +132,18 @@ fn sweep(folder: &Folder, haproxy: &Haproxy, settings: &str) -> BTreeMap<String,
     }
     let done = end(child);
     assert_eq!(done.code, 0, "{done:?}");
-    // What is only passed by is of no use.
+    // A configuration seen only in passing is not used.
     seen.retain(|_, of| of.counts[0][1] + of.counts[1][1] > 20);
     seen
 }
 
-/// Each knob is set to two values, and does what it is for.
+/// Sets each knob to two values and asserts that it has its effect.
 fn acts(flags: &[&'static str]) {
     let folder = Folder::new();
     let haproxy = Haproxy::start(&folder, flags);
     let (tree, masters) = (haproxy.tree(), haproxy.masters());
-    let with = |seen: &BTreeMap<String, Seen>, part: &str, check: &dyn Fn(&Seen) -> bool| {
-        let all: Vec<&Seen> = seen.iter().filter(|(text, _)| text.contains(part)).map(|(_, of)| of).collect();
+    let with = |seen: &BTreeMap<String, Observation>, part: &str, check: &dyn Fn(&Observation) -> bool| {
+        let all: Vec<&Observation> = seen.iter().filter(|(text, _)| text.contains(part)).map(|(_, of)| of).collect();
         assert!(!all.is_empty() && all.into_iter().all(check), "{part}: {seen:#?}");
     };
     let seen = sweep(&folder, &haproxy, "nbthread = [1, 2]\n'be_app.balance' = ['roundrobin', 'source']");
@@ -161,8 +161,8 @@ fn acts(flags: &[&'static str]) {
     assert!(seen.values().any(|of| of.most > 1), "{seen:#?}");
 
     let seen = sweep(&folder, &haproxy, "'be_app.http-reuse' = ['never', 'always']");
-    let sum = |of: &Seen, what: usize| of.counts[0][what] + of.counts[1][what];
-    // A connection that a client opens is a connection to a server, or it is not.
+    let sum = |of: &Observation, what: usize| of.counts[0][what] + of.counts[1][what];
+    // Each connection of a client opens a connection to a server, or reuses one.
     with(&seen, "http-reuse never", &|of| sum(of, 0) * 5 > sum(of, 1) * 4);
     with(&seen, "http-reuse always", &|of| sum(of, 0) * 2 < sum(of, 1));
 
@@ -189,7 +189,7 @@ fn one_that_has_locked_itself_up_is_started_by_root_again() {
     let folder = Folder::new();
     let jail = folder.join("jail");
     fs::create_dir(&jail).expect("a folder");
-    // That root has started it is shown by the pid file, which nobody else could write.
+    // The pid file, which only root could write, shows that root has started it.
     let pid_file = folder.join("pid");
     let global = format!("\tuser nobody\n\tchroot {}\n\tdaemon\n\tpidfile {}\n", jail.display(), pid_file.display());
     let haproxy = Haproxy::start_by(&folder, &[], &[], &global, "");
@@ -227,7 +227,7 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     fs::create_dir_all(folder.join("haproxy")).expect("a folder");
     std::os::unix::fs::chown(folder.join("haproxy"), Some(65_534), Some(65_534)).expect("its owner");
     let haproxy = Haproxy::start_by(&folder, &launcher, &["-W"], "", &more);
-    // What a user's server names is changed with that user's rights: its files are that user's.
+    // The files of a user's server are changed with that user's rights, and stay that user's.
     let own = Command::new("chown").args(["-R", "65534:65534"]).arg(folder.join("haproxy")).status();
     assert!(own.expect("chown runs").success());
     let before = (haproxy.tree(), haproxy.masters(), haproxy.info("Pid"));
@@ -247,7 +247,7 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert!(unknown.code == 2 && unknown.stderr.contains("it knows maxconn, nbthread"), "{unknown:?}");
     let wrong = sweep("'be_app.balance' = 'best'");
     assert!(wrong.code == 2 && wrong.stderr.contains("is one of roundrobin"), "{wrong:?}");
-    // Its frontends count who else asks.
+    // Its frontends count requests of others.
     let stop = AtomicBool::new(false);
     let busy = thread::scope(|scope| {
         scope.spawn(|| {
@@ -264,8 +264,7 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert!(busy.code == 1 && busy.stderr.contains("is serving other people"), "{busy:?}");
     assert_eq!((haproxy.tree(), haproxy.masters(), haproxy.info("Pid")), before);
 
-    // An address that is taken shows only when it reloads.
-    // Of an address from which nobody connects: once it is free nothing else takes it.
+    // A used address shows only at the reload. No client connects from this one, so nothing else takes it once it is free.
     let taken = TcpListener::bind("127.0.9.9:0").expect("a port");
     let port = taken.local_addr().expect("its address").port();
     let site = fs::read_to_string(haproxy.site()).expect("readable");
@@ -286,7 +285,7 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert_eq!((haproxy.tree(), haproxy.info("Pid"), folder.journal()), (before.0, before.1, None));
 }
 
-/// A sweep that is killed at any step leaves nothing.
+/// After a sweep that is killed at any step, a restore leaves nothing changed.
 fn is_put_back(flags: &[&'static str]) {
     let folder = Folder::new();
     let haproxy = Haproxy::start(&folder, flags);
@@ -308,7 +307,7 @@ fn is_put_back(flags: &[&'static str]) {
     let steps = end_at_each_step(&folder, &sweep, is_as_found);
     assert!(steps >= 12, "{steps}");
 
-    // The machine was short of memory.
+    // The machine had too little memory.
     assert_eq!(end_at(&folder, &sweep, steps / 2).code, KILLED);
     haproxy.end(libc::SIGKILL);
     let restored = folder.run(&["restore"]);
@@ -334,7 +333,7 @@ fn a_tune_without_anything_to_try_says_so() {
     let short = ["-c", "2", "-d", "150ms", "--warm-up", "50ms", "--live", "--quiet"];
     let nothing = ["--only", "nbthread", "--not", "nbthread"];
     let document = folder.json(&[&["tune", &haproxy.name(), "--url", &url], &short[..], &nothing].concat(), 0);
-    // Where nothing was tried nobody knows whether there is a gain.
+    // Without a trial the gain is unknown.
     assert!(
         document["verdict"] == "inconclusive" && document["because"].to_string().contains("nothing to try"),
         "{document:#}"

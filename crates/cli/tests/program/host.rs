@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::common::{Done, Folder, Namespace, as_nobody, free_port, json_of, signal, wait_until};
+use crate::common::{CommandOutput, Folder, Namespace, as_nobody, free_port, json_of, signal, wait_until};
 use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{Host, HostSession, OtherTrafficPolicy, ServerRef};
 use serde_json::Value;
@@ -684,7 +684,7 @@ fn what_belongs_to_the_machine_is_changed_only_when_that_is_said() {
     session.kill();
     let (_, told) = Session::start(inside(&command(&folder, "host")));
     assert!(told.contains("first: lastdrop restore"), "{told}");
-    let done = Done::of(inside(&folder.lastdrop(&["restore"])).output().expect("runs"), &[]);
+    let done = CommandOutput::of(inside(&folder.lastdrop(&["restore"])).output().expect("runs"), &[]);
     assert!(done.code == 0 && done.stdout.contains("put back"), "{done:?}");
     assert_eq!((read(&swappiness), journals(&folder)), ("60".into(), 0));
     let now = (own_value("vm.swappiness"), fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled"));

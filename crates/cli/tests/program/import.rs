@@ -1,4 +1,4 @@
-//! `lastdrop import`: what was recorded elsewhere becomes a plan that runs.
+//! `lastdrop import`: recordings of other programs become working plans.
 
 use std::fs;
 use std::io::BufReader;
@@ -9,15 +9,15 @@ use std::os::unix::fs::PermissionsExt;
 use crate::common::{Folder, Target, answer, n, serve};
 use serde_json::{Value, json};
 
-/// Method, target and body of a request, with its cookie.
+/// Method, target, body and cookie of a request.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ReceivedRequest {
     line: String,
     cookie: String,
     body: String,
 }
 
-fn read(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
+fn read(reader: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if reader.read_until(b'\n', &mut head).ok()? == 0 {
@@ -32,11 +32,11 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
     let mut body = vec![0; field("content-length").parse().unwrap_or(0)];
     reader.read_exact(&mut body).ok()?;
     let line = head.lines().next()?.trim_end_matches(" HTTP/1.1").to_string();
-    Some(Seen { line, cookie: field("cookie"), body: String::from_utf8_lossy(&body).into_owned() })
+    Some(ReceivedRequest { line, cookie: field("cookie"), body: String::from_utf8_lossy(&body).into_owned() })
 }
 
-/// A shop whose token is another for each visitor, and whose orders have numbers of their own.
-fn shop(seen: &Seen) -> Vec<u8> {
+/// A shop with a token per visitor and numbered orders.
+fn shop(seen: &ReceivedRequest) -> Vec<u8> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1000);
     let html = "Content-Type: text/html\r\n";

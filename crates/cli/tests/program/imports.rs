@@ -1,27 +1,27 @@
-//! What other load generators report, compared: with each other, and with runs of ours. Real reports of those that are at hand.
+//! Reports of other load generators, compared with each other and with our runs. Reports of installed programs are real.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Done, Folder, Target, number};
+use crate::common::{CommandOutput, Folder, Target, number};
 use serde_json::Value;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-/// Both outputs of a program that has to succeed, in a file.
+/// Writes stdout and stderr of a program, which has to succeed, into a file.
 fn report(folder: &Folder, name: &str, program: &str, args: &[&str]) -> PathBuf {
     let output = Command::new(program).args(args).env("HOME", folder.path()).output();
     let output = output.unwrap_or_else(|e| panic!("{program} (./x test installs it): {e}"));
-    assert!(output.status.success(), "{:?}", Done::of(output, args));
+    assert!(output.status.success(), "{:?}", CommandOutput::of(output, args));
     let path = folder.join(name);
     fs::write(&path, [output.stdout, b"\n".to_vec(), output.stderr].concat()).expect("written");
     path
 }
 
-/// What stands behind a label in a report.
+/// The value after a label in a report.
 fn said(path: &Path, label: &str) -> f64 {
     let text = fs::read_to_string(path).expect("a report");
     let rest =
@@ -29,7 +29,7 @@ fn said(path: &Path, label: &str) -> f64 {
     rest.split_whitespace().find_map(|w| w.parse().ok()).unwrap_or_else(|| panic!("{label}: {rest}"))
 }
 
-/// An example of a program that is not at hand.
+/// An example report of a program that is not installed.
 fn example(name: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/reports");
     format!("{folder}/{name}")
@@ -60,7 +60,7 @@ fn real_reports_of_ab_siege_wrk_and_hey_are_compared_by_what_they_say() {
         (number(&rps["a"]).round(), number(&rps["b"]).round()),
         (said(&ab, "Requests per second:").round(), said(&wrk, "Requests/sec:").round())
     );
-    // Whole milliseconds of a service that takes three and some.
+    // ab prints whole milliseconds; the service takes a little over three.
     assert_eq!(number(&document["metrics"]["p50_us"]["a"]).round(), said(&ab, "50%") * 1e3);
     assert!(number(&document["metrics"]["p99_us"]["b"]) > 3000.0, "{document:#}");
     assert!(notes(&document).contains("A is by ab: its times are whole milliseconds"), "{document:#}");

@@ -1,4 +1,4 @@
-//! What users, their files and hostile servers put in: it acts as it is written, has a bound, or is refused.
+//! Input from users, their files and hostile servers: it takes effect as written, is bounded, or is refused.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,23 +8,23 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Done, Folder, Target, answer, free_port, n, serve};
+use crate::common::{CommandOutput, Folder, Target, answer, free_port, n, serve};
 use serde_json::Value;
 
-/// A request as it came: head and body.
+/// A received request: head and body.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ReceivedRequest {
     head: String,
     body: String,
 }
 
-impl Seen {
+impl ReceivedRequest {
     fn target(&self) -> &str {
         self.head.split(' ').nth(1).unwrap_or_default()
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if reader.read_until(b'\n', &mut head).ok()? == 0 {
@@ -45,10 +45,10 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
         body.resize(length.lines().next()?.trim().parse().ok()?, 0);
         reader.read_exact(&mut body).ok()?;
     }
-    Some(Seen { head, body: String::from_utf8_lossy(&body).into_owned() })
+    Some(ReceivedRequest { head, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
-fn targets(seen: &Mutex<Vec<Seen>>) -> Vec<String> {
+fn targets(seen: &Mutex<Vec<ReceivedRequest>>) -> Vec<String> {
     let mut all: Vec<String> = seen.lock().expect("nobody panicked").iter().map(|r| r.target().to_string()).collect();
     all.sort();
     all.dedup();
@@ -124,7 +124,7 @@ fn connections_bound_a_closed_loop_too() {
     };
     let kept = run(&["-n", "2000"]);
     assert_eq!((n(&kept["requests"]["answered"]), n(&kept["connections"]["opened"])), (2000, 4), "{kept}");
-    // Sixteen wait while four are served: four service times before each.
+    // Sixteen wait while four are served, so each waits four service times.
     let latency = |kind: &str| kept["latency_us"][kind]["mean"].as_f64().expect("a number");
     let waited = latency("blocked") / latency("service");
     assert!((2.5..6.0).contains(&waited), "{}", kept["latency_us"]);
@@ -192,13 +192,13 @@ fn braces_are_sent_as_they_are() {
         let done = done.expect("the program runs");
         let all = seen.lock().expect("nobody panicked").clone();
         let one = all.first().unwrap_or_else(|| panic!("nothing came of {line:?}: {done:?}"));
-        // siege encodes them, as it does all that may not stand in a URL.
+        // siege encodes them, as all characters that are invalid in a URL.
         let target = if line[0] == "siege" { "/%7B%7Bx%7D%7D" } else { "/{{x}}" };
         assert_eq!(one.target(), target, "{line:?}");
         assert!(one.head.contains("{{z}}") || line[0] == "http_load", "{line:?}: {one:?}");
         assert!(one.body == if line[0] == "httperf" { "{{y}}" } else { "" }, "{line:?}: {one:?}");
     }
-    // In our own requests four braces are two.
+    // In our own requests, four braces stand for two.
     let own = format!("http://{address}/{{{{{{{{x}}}}?{{{{user}}}}");
     seen.lock().expect("nobody panicked").clear();
     folder.json(&["run", &own, "-n", "1", "-c", "1", "--body", "{{{{"], 0);
@@ -295,7 +295,7 @@ fn a_hostile_page_costs_little_time_and_memory_and_what_is_left_out_is_told() {
         // A megabyte of URLs, each of them 8 KB.
         assert!(if path == "many" { (4 * 130..=4 * 133).contains(&parts) } else { parts == 4 }, "{path}: {parts}");
         assert!(n(&run["generator"]["peak_rss_bytes"]) < 80 << 20, "{path}: {}", run["generator"]);
-        // It was 21 s for one of them.
+        // One of them once took 21 s.
         assert!(run["generator"]["cpu_s"].as_f64().expect("a number") < 5.0, "{path}: {}", run["generator"]);
     }
 }
@@ -324,7 +324,7 @@ fn thousands_of_phases_cost_no_memory_until_they_are_there() {
     fs::write(&plan, format!("url = '{}'\n{phases}", target.url())).expect("written");
     let run = folder.json(&["run", plan.to_str().expect("text")], 0);
     assert_eq!(run["phases"].as_array().expect("phases").len(), 2000);
-    // It was 3 GB. On a machine that is late thousands of phases have requests in flight at once.
+    // It once took 3 GB. On a slow machine thousands of phases have requests in flight at once.
     assert!(n(&run["generator"]["peak_rss_bytes"]) < 500 << 20, "{}", run["generator"]);
     fs::write(&plan, format!("url = '{}'\n{}", target.url(), phases.repeat(6))).expect("written");
     let done = folder.run(&["run", plan.to_str().expect("text")]);
@@ -349,8 +349,8 @@ fn thousands_of_requests_are_read_in_a_moment_and_kept_once() {
     let large = Instant::now();
     assert_eq!(folder.run(&["run", plan]).code, 0);
     let large = large.elapsed();
-    // Some 2 s beyond the other on a busy machine. Where the place of each was found by counting lines from the beginning of
-    // the file, 100,000 took 8 s, and twice as many four times as long.
+    // It takes some 2 s longer than the other on a busy machine. When the place of each was found by counting lines from the
+    // beginning of the file, 100,000 took 8 s, and twice as many four times as long.
     assert!(large < small + Duration::from_secs(20), "{large:?}, beside {small:?}");
     let before = size();
     assert_eq!(folder.run(&["run", plan]).code, 0);
@@ -404,7 +404,7 @@ fn phases_of_the_same_name_each_show_their_own_load() {
 
 #[test]
 fn siege_says_why_a_connection_failed() {
-    // It accepts connections, and speaks no TLS.
+    // It accepts connections but does not speak TLS.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
     thread::spawn(move || {
@@ -457,7 +457,7 @@ fn pipes_devices_and_sockets_are_refused_where_a_file_is_wanted() {
             running.push((args, child.expect("runs")));
         }
     }
-    // Each is told within seconds; a named pipe has some to find its writer.
+    // Each is reported within seconds; a named pipe waits some seconds for its writer.
     let deadline = Instant::now() + Duration::from_secs(30);
     for (args, mut child) in running {
         while child.try_wait().expect("a child").is_none() {
@@ -468,7 +468,7 @@ fn pipes_devices_and_sockets_are_refused_where_a_file_is_wanted() {
             thread::sleep(Duration::from_millis(20));
         }
         let words: Vec<&str> = args.iter().map(String::as_str).collect();
-        let done = Done::of(child.wait_with_output().expect("ended"), &words);
+        let done = CommandOutput::of(child.wait_with_output().expect("ended"), &words);
         assert!(done.code != 0 && !done.stderr.is_empty() && !done.stderr.contains("panicked"), "{done:?}");
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::servers::children_of;
-use crate::common::{Done, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
+use crate::common::{CommandOutput, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// A server that nobody has heard of: `procs` workers behind a listen queue of `backlog`, by options, variables or a file.
@@ -119,7 +119,7 @@ fn sweep_and_see(folder: &Folder, server: &Server, plan: &str) -> (Value, BTreeS
         seen.insert((server.workers(), server.backlog()));
         thread::sleep(Duration::from_millis(20));
     }
-    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    let done = CommandOutput::of(sweep.wait_with_output().expect("ends"), &[]);
     assert_eq!(done.code, 0, "{done:?}");
     (serde_json::from_str(&done.stdout).expect("JSON"), seen)
 }

@@ -25,7 +25,7 @@ fn main_phase(run: &Value) -> &Value {
 
 /// A request as a test server saw it.
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct ReceivedRequest {
     peer: String,
     method: String,
     path: String,
@@ -35,18 +35,18 @@ struct Seen {
 }
 
 /// Reads one request; None at the end of the connection.
-fn read_request(stream: &mut BufReader<TcpStream>) -> Option<Seen> {
+fn read_request(stream: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut line = String::new();
     if stream.read_line(&mut line).ok()? == 0 {
         return None;
     }
     let mut words = line.split_whitespace();
-    let mut seen = Seen {
+    let mut seen = ReceivedRequest {
         peer: stream.get_ref().peer_addr().ok()?.ip().to_string(),
         method: words.next()?.into(),
         path: words.next()?.into(),
         version: words.next()?.into(),
-        ..Seen::default()
+        ..ReceivedRequest::default()
     };
     loop {
         let mut line = String::new();
@@ -724,7 +724,7 @@ fn a_page_is_loaded_with_what_it_embeds() {
 
 #[test]
 fn an_icon_is_part_of_a_page_only_where_the_page_names_it() {
-    let (address, seen) = serve(read_request, |request: &Seen| match request.path.as_str() {
+    let (address, seen) = serve(read_request, |request: &ReceivedRequest| match request.path.as_str() {
         "/plain" => answer("200 OK", "Content-Type: text/html\r\n", "<h1>no icon</h1>"),
         "/icon" => answer("200 OK", "Content-Type: text/html\r\n", "<link rel=icon href=/favicon.ico>"),
         _ => answer("404 Not Found", "", "none"),
@@ -934,12 +934,12 @@ fn reset(stream: &TcpStream) {
 }
 
 /// What a hostile server does to a connection.
-type Act = Box<dyn Fn(TcpStream) + Send + Sync>;
+type ConnectionHandler = Box<dyn Fn(TcpStream) + Send + Sync>;
 
 #[test]
 fn every_hostile_end_is_counted_and_memory_stays_small() {
     let folder = Folder::new();
-    let cases: Vec<(&str, &[&str], Act)> = vec![
+    let cases: Vec<(&str, &[&str], ConnectionHandler)> = vec![
         ("reset at accept", &["reset", "closed"], Box::new(|s| reset(&s))),
         (
             "reset after the request",
@@ -1080,7 +1080,7 @@ fn every_hostile_end_is_counted_and_memory_stays_small() {
 fn tls_that_breaks_is_counted_in_every_state() {
     let folder = Folder::new();
     let alert: &[u8] = &[0x15, 3, 3, 0, 2, 2, 40];
-    let cases: Vec<(&str, &str, Act)> = vec![
+    let cases: Vec<(&str, &str, ConnectionHandler)> = vec![
         (
             "an alert",
             "HandshakeFailure",

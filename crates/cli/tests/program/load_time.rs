@@ -22,9 +22,9 @@ const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(3);
 
 /// This process, with the pauses that many machines have before and after.
-struct Late;
+struct DelayedCarrier;
 
-impl Carrier for Late {
+impl Carrier for DelayedCarrier {
     fn carry(&mut self, run: &CarrierTask<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<CarrierResult, String> {
         let at = Instant::now() + BEFORE;
         let prepared = Prepared::new(run.plan).map_err(|e| e.to_string())?.starting(at);
@@ -38,14 +38,14 @@ impl Carrier for Late {
 }
 
 /// A machine that is asked from elsewhere: every question and every answer is written down and read again.
-struct FromElsewhere(LocalSite);
+struct RemoteSiteStub(LocalSite);
 
 fn sent<T: Serialize + DeserializeOwned>(what: T) -> T {
     let text = serde_json::to_string(&what).expect("it is data");
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-impl Site for FromElsewhere {
+impl Site for RemoteSiteStub {
     fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
         self.0.find(&sent(goal.clone())).map(sent)
     }
@@ -118,9 +118,9 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
         if !is_late {
             return examine(&mut lab, &order, &mut here).expect("an examination");
         }
-        examine(&mut lab, &order, &mut FromElsewhere(here)).expect("an examination")
+        examine(&mut lab, &order, &mut RemoteSiteStub(here)).expect("an examination")
     };
-    for carrier in [None, Some(Box::new(Late) as Box<dyn Carrier>)] {
+    for carrier in [None, Some(Box::new(DelayedCarrier) as Box<dyn Carrier>)] {
         let is_late = carrier.is_some();
         let all = look(carrier);
         let step = all.step(StepKind::Few).expect("a step");

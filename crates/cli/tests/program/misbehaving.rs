@@ -4,20 +4,20 @@
 use std::process::Output;
 
 use crate::common::Folder;
-use crate::common::beside::{Beside, fields};
-use crate::common::misbehaving::{Heard, Misbehaving};
+use crate::common::misbehaving::{MisbehavingServer, ReceivedRequest};
+use crate::common::originals::{OriginalAndOwn, fields};
 use regex::Regex;
 
-struct Both {
-    beside: Beside,
-    server: Misbehaving,
+struct PersonalityTest {
+    beside: OriginalAndOwn,
+    server: MisbehavingServer,
 }
 
-impl Both {
-    fn start() -> Both {
-        let server = Misbehaving::start();
-        let beside = Beside::for_misbehaving(Folder::new(), server.port);
-        Both { beside, server }
+impl PersonalityTest {
+    fn start() -> PersonalityTest {
+        let server = MisbehavingServer::start();
+        let beside = OriginalAndOwn::for_misbehaving(Folder::new(), server.port);
+        PersonalityTest { beside, server }
     }
 
     /// Both print the same but for their numbers, and agree about `equal`.
@@ -28,7 +28,7 @@ impl Both {
     }
 
     /// What both print of a line, and what each has sent for it.
-    fn both(&self, line: &str) -> ((Output, Vec<Heard>), (Output, Vec<Heard>)) {
+    fn both(&self, line: &str) -> ((Output, Vec<ReceivedRequest>), (Output, Vec<ReceivedRequest>)) {
         self.server.fresh();
         let mut heard = Vec::new();
         let (original, own) = self.beside.both_with(line, || heard.push(self.server.fresh()));
@@ -55,7 +55,7 @@ fn numbers(text: &str, label: &str, n: usize) -> Vec<f64> {
 
 #[test]
 fn httperf_counts_what_ends_before_its_calls_do() {
-    let both = Both::start();
+    let both = PersonalityTest::start();
     both.compare(
         "httperf {H} --uri /nothing --num-conns 5
          httperf {H} --uri /nothing --num-conns 5 --num-calls 3
@@ -136,7 +136,7 @@ fn httperf_counts_what_ends_before_its_calls_do() {
 
 #[test]
 fn siege_counts_and_says_what_siege_does() {
-    let both = Both::start();
+    let both = PersonalityTest::start();
     both.compare(
         "siege -R rc -c 1 -r 3 {U}/nothing
          siege -R rc -c 1 -r 3 {U}/reset
@@ -219,7 +219,7 @@ fn siege_counts_and_says_what_siege_does() {
 
 #[test]
 fn ab_gives_up_where_ab_does() {
-    let both = Both::start();
+    let both = PersonalityTest::start();
     both.compare(
         "ab -q -n 6 {U}/nothing
          ab -q -n 6 -k {U}/nothing
@@ -280,7 +280,7 @@ fn ab_gives_up_where_ab_does() {
 
 #[test]
 fn what_is_sent_is_what_the_originals_send() {
-    let both = Both::start();
+    let both = PersonalityTest::start();
     let lines = "ab -q -n 1 '{U}/a b'
         ab -q -n 1 '{U}/a<b>\"c\"|^`{}\\d#e?f'
         ab -q -n 1 {U}/é{FF}
@@ -340,7 +340,7 @@ fn lossless(bytes: &[u8]) -> String {
 
 #[test]
 fn http_load_counts_whatever_came() {
-    let both = Both::start();
+    let both = PersonalityTest::start();
     let run = |url: &str, more: &str| {
         std::fs::write(both.beside.place("ours").join("list"), format!("{url}\n")).expect("written");
         both.server.fresh();
@@ -374,7 +374,7 @@ fn http_load_counts_whatever_came() {
 
 #[test]
 fn the_remark_is_for_people() {
-    let both = Both::start();
+    let both = PersonalityTest::start();
     let remarks = |more: &str, variable: Option<&str>| {
         let mut command = both.beside.commands(&format!("ab -q -n 2 {more}{{U}}/ok")).1;
         if let Some(value) = variable {
@@ -461,7 +461,7 @@ const READERS: &[(&str, &[&str])] = &[
 
 #[test]
 fn public_scripts_read_ours_as_they_read_the_originals() {
-    let both = Both::start();
+    let both = PersonalityTest::start();
     for (line, readers) in READERS {
         let ((original, _), (own, _)) = both.both(line);
         // As scripts do, which read both together.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Done, Folder, KILLED, end_at, end_at_each_step, free_port, get, signal, wait_until};
+use crate::common::{CommandOutput, Folder, KILLED, end_at, end_at_each_step, free_port, get, signal, wait_until};
 use serde_json::Value;
 
 /// An nginx in the background, its site in a file of its own that a link includes, as Debian has it.
@@ -164,8 +164,8 @@ fn start_sweep(folder: &Folder, plan: &str) -> Child {
     folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
 }
 
-fn end(child: Child) -> Done {
-    Done::of(child.wait_with_output().expect("ends"), &[])
+fn end(child: Child) -> CommandOutput {
+    CommandOutput::of(child.wait_with_output().expect("ends"), &[])
 }
 
 #[test]

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::common::{Apache, Done, Folder, Target, free_port, get, n, processes_with, signal, wait_until};
+use crate::common::{Apache, CommandOutput, Folder, Target, free_port, get, n, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// Does something again and again, until it is told to stop.
-struct Again(Arc<AtomicBool>, Option<JoinHandle<()>>);
+struct Repeater(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
-impl Again {
-    fn start(every: Duration, mut act: impl FnMut() + Send + 'static) -> Again {
+impl Repeater {
+    fn start(every: Duration, mut act: impl FnMut() + Send + 'static) -> Repeater {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let thread = thread::spawn(move || {
@@ -25,11 +25,11 @@ impl Again {
                 thread::sleep(every);
             }
         });
-        Again(stop, Some(thread))
+        Repeater(stop, Some(thread))
     }
 }
 
-impl Drop for Again {
+impl Drop for Repeater {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
         let _ = self.1.take().map(JoinHandle::join);
@@ -37,7 +37,7 @@ impl Drop for Again {
 }
 
 /// The shortest command that changes a server and puts it back: it starts it afresh, as it is.
-fn change(folder: &Folder, apache: &Apache, more: &[&str]) -> Done {
+fn change(folder: &Folder, apache: &Apache, more: &[&str]) -> CommandOutput {
     let (name, url) = (apache.name(), apache.url("/perl/light.pl"));
     let mut args = vec!["size", &name, "--variant", "plain=", "--url", &url, "--quiet"];
     args.extend(more);
@@ -67,7 +67,7 @@ fn what_apache_asks_of_itself_is_no_visitor_and_a_visitor_is_one() {
         assert_eq!(done.code, 0, "after {before:?}: {done:?}");
     }
     let port = apache.port;
-    let visitor = Again::start(Duration::from_millis(300), move || drop(get(port, "/index.html")));
+    let visitor = Repeater::start(Duration::from_millis(300), move || drop(get(port, "/index.html")));
     let before = apache.masters();
     let done = change(&folder, &apache, &[]);
     assert_eq!(done.code, 1, "{done:?}");
@@ -84,7 +84,7 @@ fn without_a_status_page_apache_is_told_from_visitors_too() {
     let done = change(&folder, &apache, &[]);
     assert_eq!(done.code, 0, "{done:?}");
     let port = apache.port;
-    let visitor = Again::start(Duration::from_millis(300), move || drop(get(port, "/index.html")));
+    let visitor = Repeater::start(Duration::from_millis(300), move || drop(get(port, "/index.html")));
     let done = change(&folder, &apache, &[]);
     assert!(done.code == 1 && done.stderr.contains("from 127.0.0.1"), "{done:?}");
     drop(visitor);
@@ -95,7 +95,7 @@ fn a_checker_of_health_is_named_and_can_be_left_out_of_account() {
     let folder = Folder::new();
     let apache = Apache::start(&folder);
     let url = apache.url("/health");
-    let checker = Again::start(Duration::from_millis(500), move || {
+    let checker = Repeater::start(Duration::from_millis(500), move || {
         let _ = Command::new("curl").args(["-s", "--interface", "127.0.0.9", &url]).stdout(Stdio::null()).status();
     });
     let refused = change(&folder, &apache, &[]);
@@ -131,7 +131,7 @@ fn directives_come_into_force_by_what_they_need_and_unknown_ones_do_not_cut_visi
     // A listening socket survives a reload with the backlog that it has.
     let smallest = Arc::new(AtomicUsize::new(usize::MAX));
     let (seen, port) = (smallest.clone(), apache.port);
-    let look = Again::start(Duration::from_millis(30), move || {
+    let look = Repeater::start(Duration::from_millis(30), move || {
         seen.fetch_min(backlog(port).unwrap_or(usize::MAX), Ordering::Relaxed);
     });
     let done = trace("ListenBacklog 77");
@@ -155,7 +155,7 @@ fn a_limit_below_what_a_fresh_worker_has_is_refused_by_the_guard() {
         let name = format!("target@{}", target.url());
         folder.run(&["guard", &name, "--max-private", limit, "--act", "-d", "15s", "--every", "300ms"])
     };
-    let refused = |done: &Done| {
+    let refused = |done: &CommandOutput| {
         assert_eq!(done.code, 1, "{done:?}");
         assert!(done.stderr.contains("--max-private") && done.stderr.contains("private)"), "{done:?}");
     };
@@ -168,7 +168,7 @@ fn a_limit_below_what_a_fresh_worker_has_is_refused_by_the_guard() {
     // Workers that have 8 MB more after their first request: found out after a few.
     let target = Target::start(&folder, &["--workers", "3", "--leak", "8M"]);
     let port = target.port;
-    let visitors = Again::start(Duration::from_millis(50), move || drop(get(port, "/")));
+    let visitors = Repeater::start(Duration::from_millis(50), move || drop(get(port, "/")));
     wait_until("workers that have served", || target.counts()["requests"].as_u64() > Some(20));
     refused(&guard(&target, "5M"));
     assert!(target.counts()["forks"].as_u64() < Some(15), "{}", target.counts());
@@ -189,7 +189,7 @@ fn a_guarded_pool_is_whole_before_the_next_worker_goes() {
     wait_until("eight workers", || processes_with(&config).len() == 9);
     let fewest = Arc::new(AtomicUsize::new(usize::MAX));
     let seen = fewest.clone();
-    let look = Again::start(Duration::from_millis(20), move || {
+    let look = Repeater::start(Duration::from_millis(20), move || {
         // The guard has it on its command line, too.
         let servers = || -> Vec<i32> {
             processes_with(&config)
@@ -243,7 +243,7 @@ fn a_guard_outlives_its_server_and_its_log_and_the_server_outlives_a_killed_guar
     let again = Target::with_config(&folder, settings);
     wait_until("workers replaced again", || n(&again.counts()["forks"]) > 3);
     signal(&guard, libc::SIGINT);
-    let done = Done::of(guard.wait_with_output().expect("ends"), &args);
+    let done = CommandOutput::of(guard.wait_with_output().expect("ends"), &args);
     assert!(done.code == 1 && done.stderr.contains("the log could not be written"), "{done:?}");
     for said in ["the server was restarted", "has left"] {
         assert!(done.stdout.contains(said), "{said}: {done:?}");
@@ -271,7 +271,7 @@ fn another_users_workers_are_not_taken_for_the_master() {
     fs::copy(env!("CARGO_BIN_EXE_lastdrop"), &program).expect("copied");
     let as_user = |args: &[&str]| {
         let output = Command::new(&program).args(args).env("LASTDROP_STATE", "/nonexistent").uid(33).gid(33).output();
-        Done::of(output.expect("runs"), args)
+        CommandOutput::of(output.expect("runs"), args)
     };
     let name = format!("nginx@http://127.0.0.1:{port}/");
     let watched = as_user(&["watch", &name, "--once", "--interval", "300ms", "--json", "-"]);

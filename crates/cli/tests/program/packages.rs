@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::common::{Done, Folder, Target, alone};
+use crate::common::{CommandOutput, Folder, Target, alone};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -55,7 +55,7 @@ fn unpacked(folder: &Folder) -> PathBuf {
 fn succeeds(command: &mut Command) -> (String, String) {
     let output =
         command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?} (./x test installs it): {e}"));
-    let done = Done::of(output, &[]);
+    let done = CommandOutput::of(output, &[]);
     assert_eq!(done.code, 0, "{command:?}: {done:?}");
     (done.stdout, done.stderr)
 }
@@ -87,7 +87,7 @@ fn the_static_binary_runs_where_there_is_nothing_else() {
         let mut command = Command::new("chroot");
         command.arg(&root).arg("/lastdrop").args(args).env_clear();
         command.env("PATH", "/usr/sbin:/usr/bin").stdin(Stdio::null());
-        Done::of(command.output().expect("chroot (these tests want root)"), args)
+        CommandOutput::of(command.output().expect("chroot (these tests want root)"), args)
     };
     let version = inside(&["--version"]);
     assert_eq!(
@@ -257,7 +257,7 @@ fn systemd_takes_the_units_and_the_program_their_command_lines() {
         // As far as its words are understood: the one that is added is refused.
         let line = starts.replace("/usr/bin/lastdrop", &root.join("usr/bin/lastdrop").display().to_string());
         let script = format!(". {}; {line}{end}", defaults.display());
-        let done = Done::of(Command::new("sh").args(["-c", &script]).output().expect("sh"), &[]);
+        let done = CommandOutput::of(Command::new("sh").args(["-c", &script]).output().expect("sh"), &[]);
         let refused = if command == "watch" { "cannot be used with" } else { "never" };
         assert!(done.code == 2 && done.stderr.contains(refused), "{unit}: {done:?}");
     }
@@ -323,7 +323,7 @@ fn the_ci_example_fails_a_build_that_is_slower_and_no_other() {
         let mut script = Command::new(Path::new(SOURCE).join("examples/ci/regression"));
         script.args([old.url(), new.url()]).env("PATH", &path).env("RESULTS", folder.join(results)).env("USERS", "2");
         script.env("OBJECTIVE", objective).env("TIME", "2s").env("RATE", "20").stdin(Stdio::null());
-        Done::of(script.output().expect("sh"), &[results])
+        CommandOutput::of(script.output().expect("sh"), &[results])
     };
     let slower = check("slower", &fast, &slow, "");
     assert_eq!(slower.code, 3, "{slower:?}");

@@ -7,13 +7,13 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::beside::{Beside, fields, shape};
+use crate::common::originals::{OriginalAndOwn, fields, shape};
 use crate::common::{Folder, Target, alone, free_port, get, signal, wait_until};
 use regex::Regex;
 
 /// An nginx of our own, and two folders to work in.
 struct Server {
-    beside: Beside,
+    beside: OriginalAndOwn,
     port: u16,
 }
 
@@ -69,7 +69,7 @@ impl Server {
             ("wl", "/\0/text\0".to_string()),
         ];
         let files = files.into_iter().map(|(name, text)| (name, text.into_bytes())).collect();
-        Server { beside: Beside::new(folder, words, files), port }
+        Server { beside: OriginalAndOwn::new(folder, words, files), port }
     }
 
     fn matrix(&self, lines: &str, equal: &[&str]) {
@@ -79,9 +79,9 @@ impl Server {
 }
 
 impl Deref for Server {
-    type Target = Beside;
+    type Target = OriginalAndOwn;
 
-    fn deref(&self) -> &Beside {
+    fn deref(&self) -> &OriginalAndOwn {
         &self.beside
     }
 }

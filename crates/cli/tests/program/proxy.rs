@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// What the server behind has seen while a text stood in the file that it is told of.
 #[derive(Debug, Default, Clone, Copy)]
-struct Seen {
+struct Observation {
     requests: usize,
     connections: usize,
     /// Requests at once.
@@ -24,13 +24,13 @@ struct Seen {
 }
 
 /// A server behind that answers after a tenth of a second, and `/slow` after three.
-struct Behind {
+struct BackendServer {
     port: u16,
-    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+    seen: Arc<Mutex<BTreeMap<String, Observation>>>,
 }
 
-impl Behind {
-    fn start(site: &Path) -> Behind {
+impl BackendServer {
+    fn start(site: &Path) -> BackendServer {
         let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
         let port = listener.local_addr().expect("its address").port();
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
@@ -41,11 +41,11 @@ impl Behind {
                 thread::spawn(move || answer(stream, &all, &site));
             }
         });
-        Behind { port, seen }
+        BackendServer { port, seen }
     }
 
     /// What was seen while the lines of workers had this in them, and none of the others.
-    fn seen(&self, parameters: &str) -> Seen {
+    fn seen(&self, parameters: &str) -> Observation {
         self.seen.lock().expect("nobody panicked").get(parameters).copied().unwrap_or_default()
     }
 
@@ -54,7 +54,7 @@ impl Behind {
     }
 }
 
-fn answer(stream: TcpStream, all: &Mutex<BTreeMap<String, Seen>>, site: &Path) {
+fn answer(stream: TcpStream, all: &Mutex<BTreeMap<String, Observation>>, site: &Path) {
     let mut writer = stream.try_clone().expect("a second handle");
     let mut lines = BufReader::new(stream).lines();
     let mut is_new = true;
@@ -64,8 +64,9 @@ fn answer(stream: TcpStream, all: &Mutex<BTreeMap<String, Seen>>, site: &Path) {
         let line = text.lines().find(|l| l.starts_with("ProxyPass")).unwrap_or_default();
         let key = line.split_once("/ ").map_or("", |(_, rest)| rest.trim_start_matches("http").trim()).to_string();
         let key = key.split_whitespace().filter(|w| w.contains('=')).collect::<Vec<_>>().join(" ");
-        let with =
-            |change: &dyn Fn(&mut Seen)| change(all.lock().expect("nobody panicked").entry(key.clone()).or_default());
+        let with = |change: &dyn Fn(&mut Observation)| {
+            change(all.lock().expect("nobody panicked").entry(key.clone()).or_default())
+        };
         with(&|seen| {
             seen.requests += 1;
             seen.connections += usize::from(is_new);
@@ -83,7 +84,7 @@ fn answer(stream: TcpStream, all: &Mutex<BTreeMap<String, Seen>>, site: &Path) {
 
 struct Site {
     apache: Apache,
-    behind: Behind,
+    behind: BackendServer,
     file: PathBuf,
 }
 
@@ -93,7 +94,7 @@ impl Site {
         let sites = folder.join("apache/sites");
         fs::create_dir_all(&sites).expect("made");
         let file = sites.join("site.conf");
-        let behind = Behind::start(&file);
+        let behind = BackendServer::start(&file);
         fs::write(&file, workers(behind.port)).expect("written");
         let modules = ["proxy", "proxy_http", "proxy_balancer", "lbmethod_byrequests", "slotmem_shm"];
         let load = modules.map(|m| format!("LoadModule {m}_module /usr/lib/apache2/modules/mod_{m}.so\n")).concat();

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::common::browser::Browser;
 use crate::common::shop::{PASSWORD, Shop, USER};
 use crate::common::tls_server::TlsServer;
-use crate::common::{Done, Folder, answer, assert_sums, head, n, serve, signal};
+use crate::common::{CommandOutput, Folder, answer, assert_sums, head, n, serve, signal};
 
 /// A recording that goes on.
 struct Recording {
@@ -54,13 +54,13 @@ impl Recording {
         format!("http://127.0.0.1:{}{path}", self.port())
     }
 
-    fn end(mut self, by: i32) -> Done {
+    fn end(mut self, by: i32) -> CommandOutput {
         signal(&self.child, by);
         let mut stdout = String::new();
         self.out.read_to_string(&mut stdout).expect("text");
         let status = self.child.wait().expect("it ends");
         let stderr = self.errors.take().and_then(|e| e.join().ok()).unwrap_or_default();
-        Done { args: vec![], code: status.code().unwrap_or(-1), stdout, stderr }
+        CommandOutput { args: vec![], code: status.code().unwrap_or(-1), stdout, stderr }
     }
 
     /// Sends bytes, and gives what comes back until the connection is closed.
@@ -118,7 +118,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// Fifty users do what was recorded: nothing fails, and each has made and changed a thing of their own.
-fn replays(folder: &Folder, shop: &Shop, done: &Done) {
+fn replays(folder: &Folder, shop: &Shop, done: &CommandOutput) {
     assert_eq!(done.code, 0, "{done:?}");
     let path = folder.join("plan.toml");
     let plan = fs::read_to_string(&path).expect("a plan");
@@ -187,16 +187,16 @@ fn what_a_client_does_in_an_application_fifty_users_can_do() {
 
 /// A request as a small application needs it.
 #[derive(Debug, Clone, Default)]
-struct Asked {
+struct ReceivedRequest {
     method: String,
     path: String,
     fields: Vec<(String, String)>,
     body: String,
 }
 
-impl Asked {
-    fn read(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
-        let mut asked = Asked::default();
+impl ReceivedRequest {
+    fn read(stream: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
+        let mut asked = ReceivedRequest::default();
         let mut line = String::new();
         if stream.read_line(&mut line).ok()? == 0 {
             return None;
@@ -223,7 +223,7 @@ impl Asked {
 
 /// An application that takes a form only from its own page, which it knows by the Referer; without it the user is asked again, with
 /// status 200. Its home page differs for those who have a cookie in nothing but a link.
-fn careful_application() -> (String, Arc<Mutex<Vec<Asked>>>, Arc<AtomicBool>) {
+fn careful_application() -> (String, Arc<Mutex<Vec<ReceivedRequest>>>, Arc<AtomicBool>) {
     let careless = Arc::new(AtomicBool::new(true));
     let takes = Arc::clone(&careless);
     let page = |title: &str, body: &str| {
@@ -233,7 +233,7 @@ fn careful_application() -> (String, Arc<Mutex<Vec<Asked>>>, Arc<AtomicBool>) {
             format!("<title>{title}</title><p>{body}</p>"),
         )
     };
-    let (address, seen) = serve(Asked::read, move |asked: &Asked| {
+    let (address, seen) = serve(ReceivedRequest::read, move |asked: &ReceivedRequest| {
         let path = asked.path.split('?').next().unwrap_or_default();
         let own = format!("http://{}/form", asked.field("host").unwrap_or_default());
         let from_form = asked.field("referer").is_some_and(|r| r.starts_with(&own));
@@ -277,7 +277,7 @@ fn a_form_that_is_taken_from_its_own_page_alone_is_taken_again_and_a_run_that_wr
         seen.iter().filter(|a| a.path == path && a.field("cookie").is_none()).count()
     };
     assert_eq!((strangers("/home"), strangers("/save")), (1, 0), "asked once, and by GET alone");
-    let saved = |seen: &[Asked]| seen.iter().filter(|a| a.path.starts_with("/saved")).count() as u64;
+    let saved = |seen: &[ReceivedRequest]| seen.iter().filter(|a| a.path.starts_with("/saved")).count() as u64;
     let before = saved(&seen.lock().expect("unpoisoned"));
     let run = folder.json(&["run", &plan, "-c", "2", "-n", "40"], 0);
     assert_sums(&run);

@@ -13,7 +13,7 @@ use lastdrop_model::{Counts, HostSample, KeptPlan, Kind, ListenQueue, Plan, Samp
 use lastdrop_store::Store;
 
 /// What a browser makes of a page.
-struct Opened {
+struct RenderedPage {
     /// The document after its scripts ran.
     dom: String,
     /// Lines of the console: errors and violations of the policy are there.
@@ -23,7 +23,7 @@ struct Opened {
 }
 
 /// Opens a page from disk in a browser of its own that has no network.
-fn open(folder: &Folder, page: &Path) -> Opened {
+fn open(folder: &Folder, page: &Path) -> RenderedPage {
     let profile = folder.join("browser");
     let log = folder.join("net.json");
     let output = Command::new("chromium")
@@ -41,7 +41,7 @@ fn open(folder: &Folder, page: &Path) -> Opened {
     // Each request of the page names who began it: a page from a file has no origin but this.
     let requests =
         net.lines().filter(|l| l.contains("\"initiator\":\"null\"") && l.contains("\"url\":")).map(String::from);
-    Opened {
+    RenderedPage {
         dom: String::from_utf8_lossy(&output.stdout).into_owned(),
         console: errors.lines().filter(|l| l.contains("CONSOLE")).map(String::from).collect(),
         requests: requests.collect(),
@@ -54,7 +54,7 @@ fn reader(folder: &Folder) -> Browser {
 }
 
 /// The page is small, quiet, keeps nobody out, and drew what it has to draw.
-fn assert_sound(folder: &Folder, reader: &Browser, page: &Path, over_time: usize) -> Opened {
+fn assert_sound(folder: &Folder, reader: &Browser, page: &Path, over_time: usize) -> RenderedPage {
     let size = fs::metadata(page).expect("a page").len();
     assert!(size < 1_000_000, "{size} bytes");
     let opened = open(folder, page);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{
-    Done, Folder, KILLED, Target, alone, end_at, end_at_each_step, get, processes_with, signal, wait_until,
+    CommandOutput, Folder, KILLED, Target, alone, end_at, end_at_each_step, get, processes_with, signal, wait_until,
 };
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ fn start_tune(folder: &Folder, target: &Target, more: &[&str]) -> Child {
     folder.lastdrop(&args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs")
 }
 
-fn end(child: Child) -> Done {
-    Done::of(child.wait_with_output().expect("ends"), &[])
+fn end(child: Child) -> CommandOutput {
+    CommandOutput::of(child.wait_with_output().expect("ends"), &[])
 }
 
 /// The target runs once, as it was started, with its own pool.
@@ -373,7 +373,8 @@ fn journals_and_locks_that_others_had_a_hand_in_are_refused_by_name_and_the_rest
         fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).expect("its mode");
         for args in [&["restore"][..], &["tune", &target.name(), "--url", &target.url()]] {
             for at in [&shared, &shared.join("new")] {
-                let done = Done::of(folder.lastdrop(args).env("LASTDROP_STATE", at).output().expect("runs"), args);
+                let done =
+                    CommandOutput::of(folder.lastdrop(args).env("LASTDROP_STATE", at).output().expect("runs"), args);
                 let is_told = done.stderr.contains("shared (owner 65534");
                 let has_nothing = done.stdout == "Nothing to put back.\n" && at != &shared;
                 assert!(is_told || has_nothing, "{done:?}");

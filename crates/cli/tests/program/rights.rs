@@ -13,7 +13,7 @@ use crate::common::servers::{children_of, nginx};
 use crate::common::{Folder, free_port, get, n, wait_until};
 
 /// A kind of server as another user fakes it. In its words `{config}`, `{theirs}` and `{secret}` stand for names.
-struct Fake {
+struct FakeServer {
     /// Before the colon of its name; of `pid` the process follows.
     kind: &'static str,
     program: &'static str,
@@ -26,12 +26,12 @@ struct Fake {
     settings: &'static str,
 }
 
-const fn unchanged(kind: &'static str, program: &'static str, argv: &'static [&'static str]) -> Fake {
-    Fake { kind, program, argv, hostile: "", calm: "", settings: "" }
+const fn unchanged(kind: &'static str, program: &'static str, argv: &'static [&'static str]) -> FakeServer {
+    FakeServer { kind, program, argv, hostile: "", calm: "", settings: "" }
 }
 
-const FAKES: &[Fake] = &[
-    Fake {
+const FAKES: &[FakeServer] = &[
+    FakeServer {
         kind: "nginx",
         program: "nginx",
         argv: &["nginx: master process nginx -c {config}"],
@@ -39,7 +39,7 @@ const FAKES: &[Fake] = &[
         calm: "worker_processes 2;\nerror_log {secret};\nevents {}\nhttp { include {roots}/*.conf; }\n",
         settings: "",
     },
-    Fake {
+    FakeServer {
         kind: "apache",
         program: "apache2",
         argv: &["apache2", "-DFOREGROUND", "-k", "start", "-f", "{config}"],
@@ -48,7 +48,7 @@ const FAKES: &[Fake] = &[
         calm: "MaxRequestWorkers 4\nDocumentRoot /\nIncludeOptional {roots}/*.conf\n",
         settings: "MaxRequestWorkers = [5]",
     },
-    Fake {
+    FakeServer {
         kind: "php-fpm",
         program: "php-fpm8.2",
         argv: &["php-fpm: master process ({config})"],
@@ -57,7 +57,7 @@ const FAKES: &[Fake] = &[
         calm: "[www]\nlisten=127.0.0.1:1\npm=static\npm.max_children=2\ninclude={roots}/*.conf\n",
         settings: "",
     },
-    Fake {
+    FakeServer {
         kind: "haproxy",
         program: "haproxy",
         argv: &["haproxy", "-f", "{config}"],
@@ -65,7 +65,7 @@ const FAKES: &[Fake] = &[
         calm: "global\n maxconn 50\n stats socket {socket}\ndefaults\n mode http\n",
         settings: "maxconn = [60]",
     },
-    Fake {
+    FakeServer {
         kind: "lighttpd",
         program: "lighttpd",
         argv: &["lighttpd", "-D", "-f", "{config}"],
@@ -73,7 +73,7 @@ const FAKES: &[Fake] = &[
         calm: "server.max-worker = 2\ninclude \"{theirs}/conf.d/*.conf\"\n",
         settings: "'server.max-worker' = [3]",
     },
-    Fake {
+    FakeServer {
         kind: "gunicorn",
         program: "python3",
         argv: &["python3", "{theirs}/gunicorn", "-c", "{config}"],
@@ -81,7 +81,7 @@ const FAKES: &[Fake] = &[
         calm: "workers = 2\n",
         settings: "",
     },
-    Fake {
+    FakeServer {
         kind: "uwsgi",
         program: "uwsgi",
         argv: &["uwsgi", "--ini", "{config}"],
@@ -89,7 +89,7 @@ const FAKES: &[Fake] = &[
         calm: "[uwsgi]\nprocesses = 2\nini = {secret}\n",
         settings: "",
     },
-    Fake {
+    FakeServer {
         kind: "puma",
         program: "ruby",
         argv: &["ruby", "{theirs}/puma", "-C", "{config}"],
@@ -97,7 +97,7 @@ const FAKES: &[Fake] = &[
         calm: "workers 2\n",
         settings: "",
     },
-    Fake {
+    FakeServer {
         kind: "target",
         program: "lastdrop",
         argv: &["lastdrop", "target", "--overlay", "{secret}", "--config", "{config}"],
@@ -105,7 +105,7 @@ const FAKES: &[Fake] = &[
         calm: "workers = 3\n",
         settings: "workers = [3]",
     },
-    Fake {
+    FakeServer {
         kind: "mariadb",
         program: "mariadbd",
         argv: &["mariadbd", "--defaults-file={config}", "--datadir={theirs}"],
@@ -113,7 +113,7 @@ const FAKES: &[Fake] = &[
         calm: "[mysqld]\nmax_connections = 7\n",
         settings: "",
     },
-    Fake {
+    FakeServer {
         kind: "postgresql",
         program: "postgres",
         argv: &["postgres", "-D", "{theirs}", "--config_file={config}"],
@@ -121,7 +121,7 @@ const FAKES: &[Fake] = &[
         calm: "max_connections = 7\n",
         settings: "",
     },
-    Fake {
+    FakeServer {
         kind: "caddy",
         program: "caddy",
         argv: &["caddy", "run", "--config", "{config}"],
@@ -129,7 +129,7 @@ const FAKES: &[Fake] = &[
         calm: ":80\n",
         settings: "GOGC = [200]",
     },
-    Fake { settings: "UV_THREADPOOL_SIZE = [5]", ..unchanged("node", "node", &["node", "{theirs}/app.js"]) },
+    FakeServer { settings: "UV_THREADPOOL_SIZE = [5]", ..unchanged("node", "node", &["node", "{theirs}/app.js"]) },
     unchanged("tomcat", "java", &["java", "-cp", "{theirs}", "org.apache.catalina.startup.Bootstrap", "run"]),
     unchanged("pid", "redis-server", &["redis-server", "{secret}"]),
     unchanged("pid", "memcached", &["memcached", "-u", "root"]),
@@ -139,16 +139,16 @@ const FAKES: &[Fake] = &[
 ];
 
 /// A fake that runs.
-struct Running {
-    fake: &'static Fake,
+struct RunningServer {
+    fake: &'static FakeServer,
     name: String,
     config: String,
     pid: i32,
     port: u16,
 }
 
-impl Running {
-    fn start(scene: &mut Scene, fake: &'static Fake, within: &[&str]) -> Running {
+impl RunningServer {
+    fn start(scene: &mut Scene, fake: &'static FakeServer, within: &[&str]) -> RunningServer {
         let file = format!("{}.conf", fake.program.replace(' ', "-"));
         let config = scene.write(&file, fake.calm);
         let filled = |word: &&str| {
@@ -165,7 +165,7 @@ impl Running {
             kind if fake.calm.is_empty() => format!("{kind}@http://127.0.0.1:{port}/"),
             kind => format!("{kind}:{root}{config}"),
         };
-        Running { fake, name, config, pid, port }
+        RunningServer { fake, name, config, pid, port }
     }
 
     fn file(&self) -> &str {
@@ -209,7 +209,7 @@ impl Running {
 }
 
 /// Runs something for each, three at a time.
-fn for_all(all: &[Running], what: impl Fn(&Running) + Sync) {
+fn for_all(all: &[RunningServer], what: impl Fn(&RunningServer) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -228,7 +228,7 @@ fn executed(document: &Value) -> Vec<(String, u64)> {
 }
 
 /// First with configurations that have no end, or are root's; then with those that are read and changed.
-fn look_at_and_change(all: &[Running], scene: &Scene) {
+fn look_at_and_change(all: &[RunningServer], scene: &Scene) {
     for one in all.iter().filter(|one| !one.fake.hostile.is_empty()) {
         scene.write(one.file(), one.fake.hostile);
     }
@@ -245,7 +245,7 @@ fn look_at_and_change(all: &[Running], scene: &Scene) {
 #[test]
 fn programs_of_an_ordinary_user_are_never_executed_as_root() {
     let mut scene = Scene::new();
-    let all: Vec<Running> = FAKES.iter().map(|fake| Running::start(&mut scene, fake, &[])).collect();
+    let all: Vec<RunningServer> = FAKES.iter().map(|fake| RunningServer::start(&mut scene, fake, &[])).collect();
     let before = scene.records().len();
     look_at_and_change(&all, &scene);
     for one in &all {
@@ -261,7 +261,7 @@ fn what_meets_servers_of_an_ordinary_user_by_chance_executes_nothing_as_root() {
     let mut scene = Scene::new();
     let kinds = ["nginx", "apache", "php-fpm", "caddy", "target", "mariadb"];
     let met = FAKES.iter().filter(|fake| kinds.contains(&fake.kind));
-    let all: Vec<Running> = met.map(|fake| Running::start(&mut scene, fake, &[])).collect();
+    let all: Vec<RunningServer> = met.map(|fake| RunningServer::start(&mut scene, fake, &[])).collect();
     let [log, pipe] = ["access.log", "pipe"].map(|name| scene.at("theirs").join(name));
     std::os::unix::fs::symlink(scene.at("secret"), &log).expect("a link");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o666)).expect("a pipe");
@@ -289,7 +289,7 @@ fn what_meets_servers_of_an_ordinary_user_by_chance_executes_nothing_as_root() {
 fn a_restore_writes_nothing_of_roots_for_an_ordinary_user() {
     let mut scene = Scene::new();
     let fake = FAKES.iter().find(|fake| fake.kind == "lighttpd").expect("a kind");
-    let one = Running::start(&mut scene, fake, &[]);
+    let one = RunningServer::start(&mut scene, fake, &[]);
     let plan = scene.text("plan.toml");
     let text = format!(
         "server = '{}'\nurl = '{}'\nduration = '60s'\nusers = 1\n[settings]\n{}\n",
@@ -350,7 +350,7 @@ fn a_container_of_an_ordinary_user_has_nothing_executed_as_root() {
     let within = ["unshare", "-Urmpf", "--mount-proc", "--kill-child"];
     let kinds = ["nginx", "apache", "php-fpm", "haproxy", "lighttpd", "gunicorn", "uwsgi", "target", "caddy"];
     let kept = FAKES.iter().filter(|fake| kinds.contains(&fake.kind));
-    let all: Vec<Running> = kept.map(|fake| Running::start(&mut scene, fake, &within)).collect();
+    let all: Vec<RunningServer> = kept.map(|fake| RunningServer::start(&mut scene, fake, &within)).collect();
     look_at_and_change(&all, &scene);
     for one in &all {
         assert!(fs::metadata(format!("/proc/{}", one.pid)).is_ok(), "{} was stopped", one.fake.program);
@@ -361,7 +361,7 @@ fn a_container_of_an_ordinary_user_has_nothing_executed_as_root() {
 }
 
 /// A genuine server of the ordinary user: its program, its command line, the word by which it is known, and its files.
-struct Genuine {
+struct GenuineServer {
     kind: &'static str,
     program: &'static str,
     argv: &'static [&'static str],
@@ -370,8 +370,8 @@ struct Genuine {
     workers: usize,
 }
 
-const GENUINE: &[Genuine] = &[
-    Genuine {
+const GENUINE: &[GenuineServer] = &[
+    GenuineServer {
         kind: "apache",
         program: "/usr/sbin/apache2",
         argv: &["/usr/sbin/apache2", "-DFOREGROUND", "-f", "{config}"],
@@ -382,7 +382,7 @@ const GENUINE: &[Genuine] = &[
                  StartServers 2\nMinSpareServers 2\nMaxSpareServers 2\nMaxRequestWorkers 2\n",
         workers: 2,
     },
-    Genuine {
+    GenuineServer {
         kind: "nginx",
         program: "/usr/sbin/nginx",
         argv: &["/usr/sbin/nginx", "-p", "{theirs}", "-c", "{config}"],
@@ -391,7 +391,7 @@ const GENUINE: &[Genuine] = &[
                  uwsgi_temp_path {theirs}/u;\nscgi_temp_path {theirs}/s;\nserver { listen 127.0.0.1:{port}; return 200 ok; }\n}\n",
         workers: 2,
     },
-    Genuine {
+    GenuineServer {
         kind: "haproxy",
         program: "/usr/sbin/haproxy",
         argv: &["/usr/sbin/haproxy", "-W", "-f", "{config}"],
@@ -399,7 +399,7 @@ const GENUINE: &[Genuine] = &[
                  timeout connect 5s\nfrontend f\n bind 127.0.0.1:{port}\n http-request return status 200 content-type text/plain string ok\n",
         workers: 1,
     },
-    Genuine {
+    GenuineServer {
         kind: "lighttpd",
         program: "/usr/sbin/lighttpd",
         argv: &["/usr/sbin/lighttpd", "-D", "-f", "{config}"],
@@ -407,7 +407,7 @@ const GENUINE: &[Genuine] = &[
                  server.errorlog = \"{theirs}/lighttpd.log\"\n",
         workers: 2,
     },
-    Genuine {
+    GenuineServer {
         kind: "gunicorn",
         program: "/usr/bin/python3",
         argv: &["/usr/bin/python3", "/usr/bin/gunicorn", "-c", "{config}", "app:app"],

@@ -204,7 +204,7 @@ fn a_store_that_cannot_be_written_is_said_at_the_start() {
 }
 
 /// A server that says the same to every connection and then does what the case wants.
-fn hostile(answer: &'static [u8], then: Then) -> String {
+fn hostile(answer: &'static [u8], then: AfterResponse) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("its address"));
     thread::spawn(move || {
@@ -212,12 +212,12 @@ fn hostile(answer: &'static [u8], then: Then) -> String {
             let Ok(mut stream) = stream else { return };
             thread::spawn(move || {
                 let mut request = [0u8; 4096];
-                if then == Then::CloseUnread {
+                if then == AfterResponse::CloseUnread {
                     return;
                 }
                 let _ = stream.read(&mut request);
                 match then {
-                    Then::OneByteASecond => {
+                    AfterResponse::OneByteASecond => {
                         for byte in answer {
                             if stream.write_all(&[*byte]).is_err() {
                                 return;
@@ -225,12 +225,12 @@ fn hostile(answer: &'static [u8], then: Then) -> String {
                             thread::sleep(Duration::from_millis(100));
                         }
                     }
-                    Then::Endless => while stream.write_all(answer).is_ok() {},
+                    AfterResponse::Endless => while stream.write_all(answer).is_ok() {},
                     _ => {
                         let _ = stream.write_all(answer);
                     }
                 }
-                if then == Then::Wait {
+                if then == AfterResponse::Wait {
                     let _ = stream.read(&mut request);
                 }
             });
@@ -240,7 +240,7 @@ fn hostile(answer: &'static [u8], then: Then) -> String {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum AfterResponse {
     Close,
     CloseUnread,
     Wait,
@@ -252,27 +252,37 @@ enum Then {
 fn hostile_servers_are_counted_and_never_hang_or_crash_us() {
     let folder = Folder::new();
     for (name, answer, then, kind) in [
-        ("garbage", &b"\x00\x01\x02garbage\r\n\r\n"[..], Then::Close, "protocol"),
-        ("half a head", b"HTTP/1.1 200 OK\r\nContent-", Then::Close, "closed"),
-        ("half a head, then nothing", b"HTTP/1.1 200 OK\r\nContent-", Then::Wait, "timed_out"),
-        ("short body", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", Then::Close, "closed"),
+        ("garbage", &b"\x00\x01\x02garbage\r\n\r\n"[..], AfterResponse::Close, "protocol"),
+        ("half a head", b"HTTP/1.1 200 OK\r\nContent-", AfterResponse::Close, "closed"),
+        ("half a head, then nothing", b"HTTP/1.1 200 OK\r\nContent-", AfterResponse::Wait, "timed_out"),
+        ("short body", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", AfterResponse::Close, "closed"),
         (
             "two lengths",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-            Then::Close,
+            AfterResponse::Close,
             "protocol",
         ),
-        ("broken chunk", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", Then::Close, "protocol"),
-        ("accept and close", b"", Then::CloseUnread, "reset or closed"),
-        ("slow head", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", Then::OneByteASecond, "timed_out"),
+        (
+            "broken chunk",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            AfterResponse::Close,
+            "protocol",
+        ),
+        ("accept and close", b"", AfterResponse::CloseUnread, "reset or closed"),
+        ("slow head", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", AfterResponse::OneByteASecond, "timed_out"),
         (
             "endless head",
             b"X-Header: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
-            Then::Endless,
+            AfterResponse::Endless,
             "protocol",
         ),
-        ("a whole answer and more", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\naHTTP/1.1", Then::Close, "answered"),
-        ("until close", b"HTTP/1.1 200 OK\r\n\r\nall", Then::Close, "answered"),
+        (
+            "a whole answer and more",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\naHTTP/1.1",
+            AfterResponse::Close,
+            "answered",
+        ),
+        ("until close", b"HTTP/1.1 200 OK\r\n\r\nall", AfterResponse::Close, "answered"),
     ] {
         let url = hostile(answer, then);
         let code = i32::from(kind != "answered");

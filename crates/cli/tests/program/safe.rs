@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::common::{Apache, Done, Folder, Target, free_port, get, processes_with, signal, wait_until};
+use crate::common::{Apache, CommandOutput, Folder, Target, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
 // ---- servers --------------------------------------------------------------------------------------------------------
@@ -99,12 +99,12 @@ fn answer(headers: &str, body: &str) -> Vec<u8> {
 }
 
 /// A program that is ended with the test, however that ends.
-struct Running(Child);
+struct RunningProcess(Child);
 
-impl Running {
-    fn start(command: &mut Command) -> Running {
+impl RunningProcess {
+    fn start(command: &mut Command) -> RunningProcess {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Running(command.spawn().expect("starts"))
+        RunningProcess(command.spawn().expect("starts"))
     }
 
     fn end(&mut self, number: i32) {
@@ -113,7 +113,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -294,7 +294,7 @@ fn secrets_reach_neither_store_nor_documents_nor_reports() {
         &["wrk", "-d", "1s", "-t", "1", "-c", "1", "-H", &cookie, &url],
     ] {
         let output = folder.lastdrop(args).env("SIEGERC", "/dev/null").output().expect("runs");
-        let done = Done::of(output, args);
+        let done = CommandOutput::of(output, args);
         assert!(done.code == 0 && !done.stdout.contains(SECRET) && !done.stderr.contains(SECRET), "{done:?}");
     }
     fs::remove_file(urls).expect("removed");
@@ -356,7 +356,7 @@ fn process_lists_show_no_secrets() {
     let siege = ["siege", "-t", "30S", "-H", &header, url.as_str()];
     for args in [&run[..], &ab, &siege] {
         let before = target.counts()["requests"].as_u64().expect("a count");
-        let mut child = Running::start(&mut folder.lastdrop(args));
+        let mut child = RunningProcess::start(&mut folder.lastdrop(args));
         wait_until("requests", || target.counts()["requests"].as_u64().is_some_and(|n| n > before + 3));
         let line = fs::read(format!("/proc/{}/cmdline", child.0.id())).expect("its command line");
         let line = String::from_utf8_lossy(&line).into_owned();
@@ -391,7 +391,7 @@ fn stores_and_journals_are_for_their_owner_alone_and_old_ones_are_mended() {
     fs::write(folder.join("sweep.toml"), plan).expect("written");
     let mut command = folder.lastdrop(&["sweep", &text(&folder.join("sweep.toml"))]);
     command.env_remove("LASTDROP_STORE").env("XDG_DATA_HOME", folder.join("data"));
-    let mut sweep = Running::start(&mut command);
+    let mut sweep = RunningProcess::start(&mut command);
     let of = |end: &str| {
         let all = fs::read_dir(&state).expect("readable").filter_map(|e| Some(e.ok()?.path()));
         all.filter(|p| p.to_string_lossy().ends_with(end)).collect::<Vec<_>>()
@@ -468,7 +468,7 @@ fn steers(text: &str) -> bool {
 }
 
 /// A program that is busy until it is ended, and whose own name and whose function's were chosen by somebody else.
-fn burn(folder: &Folder) -> Running {
+fn burn(folder: &Folder) -> RunningProcess {
     let program = folder.join(&format!("burn{EVIL}"));
     let source = folder.join("burn.c");
     fs::write(&source, "void burn(void) { for (volatile long i = 0;; i++); }\nint main(void) { burn(); }\n")
@@ -484,14 +484,14 @@ fn burn(folder: &Folder) -> Running {
     tool("gcc", &[&object, "-o", &built]);
     // perf looks a function up in a file that it can name.
     fs::copy(&built, &program).expect("copied");
-    Running::start(&mut Command::new(&program))
+    RunningProcess::start(&mut Command::new(&program))
 }
 
 #[test]
 fn names_of_processes_and_files_do_not_steer_the_terminal() {
     let folder = Folder::new();
     let child = burn(&folder);
-    let plain = Running::start(&mut Command::new(folder.join("burn")));
+    let plain = RunningProcess::start(&mut Command::new(folder.join("burn")));
     let plainly_named = format!("pid:{}", plain.0.id());
     let name = format!("pid:{}", child.0.id());
     let (recording, svg) = (text(&folder.join("r.jsonl")), text(&folder.join("f.svg")));
@@ -532,7 +532,7 @@ fn what_a_server_says_of_itself_does_not_steer_the_terminal() {
     let url = format!("http://127.0.0.1:{port}/");
     let shown = |args: &[&str]| {
         let output = folder.lastdrop(args).env("SIEGERC", "/dev/null").output().expect("runs");
-        let done = Done::of(output, args);
+        let done = CommandOutput::of(output, args);
         let lines = format!("{}{}", done.stdout, done.stderr).replace("\r\n", "\n");
         assert!(!steers(&lines), "{done:?}");
         lines
@@ -548,7 +548,7 @@ fn what_a_server_says_of_itself_does_not_steer_the_terminal() {
     // Colours of siege's own stay what they are; nobody else's come through.
     let path = format!("{url}a%1b");
     let mut siege = folder.lastdrop(&["siege", "-v", "-r", "1", "-c", "1", &path]);
-    let done = Done::of(siege.env("SIEGERC", "/dev/null").output().expect("runs"), &["siege"]);
+    let done = CommandOutput::of(siege.env("SIEGERC", "/dev/null").output().expect("runs"), &["siege"]);
     assert!(done.stdout.contains("\x1b[0;34mHTTP/1.1 200"), "{done:?}");
     // Bytes that are no text at all.
     let (port, _) = fixed(b"HTTP/1.1 200 OK\r\nServer: latin\x9b1\r\nContent-Length: 0\r\n\r\n".to_vec());
@@ -611,7 +611,7 @@ fn a_report_that_nobody_gets_is_a_failure() {
     for args in all {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("there");
         let output = folder.lastdrop(args).stdout(full).env("SIEGERC", "/dev/null").output().expect("runs");
-        let done = Done::of(output, args);
+        let done = CommandOutput::of(output, args);
         // Usage of ab has a code of its own.
         let code = if args[1..].contains(&"-h") { 22 } else { 1 };
         assert!(done.code == code && (code != 1 || done.stderr.contains("No space left")), "{done:?}");
@@ -619,7 +619,7 @@ fn a_report_that_nobody_gets_is_a_failure() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = folder.lastdrop(args).stdout(writer).env("SIEGERC", "/dev/null").output().expect("runs");
-        let done = Done::of(output, args);
+        let done = CommandOutput::of(output, args);
         assert!([0, 22].contains(&done.code) && !done.stderr.contains("write"), "{done:?}");
     }
     // With the document on stdout the text is on stderr.
@@ -687,7 +687,7 @@ fn an_older_report_stays_until_the_new_one_is_whole() {
     let args = |d| {
         ["run", &url, "-d", d, "-c", "2", "--objective", "errors<1%", "--json", &json, "--junit", &junit, "--log", &log]
     };
-    let mut child = Running::start(&mut folder.lastdrop(&args("30s")));
+    let mut child = RunningProcess::start(&mut folder.lastdrop(&args("30s")));
     let partial = files[2].with_file_name(format!("log.csv.{}.partial", child.0.id()));
     wait_until("lines in the log", || fs::metadata(&partial).is_ok_and(|m| m.len() > 1000));
     child.end(libc::SIGKILL);

@@ -354,13 +354,13 @@ fn limits_of_control_groups_show_in_a_run() {
 }
 
 /// A target alone in a network namespace of its own.
-struct Alone {
+struct IsolatedTarget {
     target: Child,
     pid: String,
 }
 
-impl Alone {
-    fn start(args: &[&str]) -> Alone {
+impl IsolatedTarget {
+    fn start(args: &[&str]) -> IsolatedTarget {
         let mut command = Command::new("unshare");
         command
             .args([
@@ -378,7 +378,7 @@ impl Alone {
         wait_until("the target in its namespace", || {
             fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default().contains(":1F90 ")
         });
-        Alone { target, pid }
+        IsolatedTarget { target, pid }
     }
 
     /// The program, to be run inside.
@@ -398,7 +398,7 @@ impl Alone {
     }
 }
 
-impl Drop for Alone {
+impl Drop for IsolatedTarget {
     fn drop(&mut self) {
         signal(&self.target, libc::SIGTERM);
         let _ = self.target.wait();
@@ -408,7 +408,7 @@ impl Drop for Alone {
 #[test]
 fn a_server_in_another_network_namespace_is_seen_from_outside() {
     let folder = Folder::new();
-    let server = Alone::start(&["--workers", "1", "--backlog", "2", "--stall-for", "3s"]);
+    let server = IsolatedTarget::start(&["--workers", "1", "--backlog", "2", "--stall-for", "3s"]);
     let name = format!("pid:{}", server.pid);
     let watch = folder.lastdrop(&["watch", &name, "--once", "--interval", "3s", "--json", "-"]);
     let watch = { watch }.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("runs");
@@ -423,7 +423,7 @@ fn a_server_in_another_network_namespace_is_seen_from_outside() {
 #[test]
 fn of_servers_with_one_address_in_several_namespaces_our_own_is_meant() {
     let folder = Folder::new();
-    let servers = [Alone::start(&["--workers", "1"]), Alone::start(&["--workers", "1"])];
+    let servers = [IsolatedTarget::start(&["--workers", "1"]), IsolatedTarget::start(&["--workers", "1"])];
     let name = "target@http://127.0.0.1:8080/";
     let look = ["watch", name, "--once", "--interval", "200ms", "--json", "-"];
     for server in &servers {
@@ -438,7 +438,7 @@ fn of_servers_with_one_address_in_several_namespaces_our_own_is_meant() {
 #[test]
 fn a_shortage_of_local_ports_shows_in_its_second() {
     let folder = Folder::new();
-    let server = Alone::start(&["--workers", "2"]);
+    let server = IsolatedTarget::start(&["--workers", "2"]);
     // 100 ports, none of them used again within the minute; 40 connections a second use them up in the third second.
     server.tell("sh", &["-c", "echo 40000 40099 > /proc/sys/net/ipv4/ip_local_port_range"]);
     server.tell("sh", &["-c", "echo 0 > /proc/sys/net/ipv4/tcp_tw_reuse"]);
@@ -475,7 +475,7 @@ fn a_shortage_of_local_ports_shows_in_its_second() {
 #[test]
 fn a_full_connection_table_shows_in_its_second() {
     let folder = Folder::new();
-    let server = Alone::start(&["--workers", "2"]);
+    let server = IsolatedTarget::start(&["--workers", "2"]);
     // A rule that wants to know connections, so that the kernel keeps a table of them; it only counts.
     let rules = "add table inet t; add chain inet t c { type filter hook output priority 0; }; add rule inet t c ct state new counter";
     server.tell("nft", &[rules]);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::common::servers::{Daemon, Fpm, Mariadb, children_of, nginx, open_folder, php, php_site};
-use crate::common::{Done, Folder, KILLED, Target, end_at, free_port, get, n, signal, wait_until};
+use crate::common::{CommandOutput, Folder, KILLED, Target, end_at, free_port, get, n, signal, wait_until};
 use serde_json::{Value, json};
 
 /// Two workers before a pool of three.
@@ -142,9 +142,9 @@ fn some_time(most: Duration) -> Duration {
 }
 
 /// Ends what goes on until it is set, also where a test fails.
-struct Ends<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -356,7 +356,8 @@ fn servers_and_their_settings_are_told_apart_by_name() {
         let plan = site.plan(servers, "requests = 4", settings);
         site.folder.run(&["sweep", &plan, "--live", "--quiet", "--json", "-"])
     };
-    let refused = |done: Done, words: &str| assert!(done.code == 2 && done.stderr.contains(words), "{words}: {done:?}");
+    let refused =
+        |done: CommandOutput, words: &str| assert!(done.code == 2 && done.stderr.contains(words), "{words}: {done:?}");
     refused(sweep(&[plain, plain], ""), "two servers are called 'nginx'");
     refused(sweep(&[plain, plain], ""), &format!("a={plain} b={plain}"));
     refused(sweep(&["we.b=nginx"], ""), "'we.b' is no name for a server");
@@ -489,7 +490,7 @@ fn a_watch_of_several_servers_shows_each_of_them_and_who_is_connected_to_whom() 
     let paths = [&site.fpm.socket, &db.socket].map(|socket| format!("unix:{}", socket.display()));
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _ends = Ends(&stop);
+        let _ends = SetOnDrop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 assert!(get(site.port, "/db.php").is_some_and(|text| text.contains("asked")));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Done, Folder, Namespace, Target, n, number, signal, wait_until};
+use crate::common::{CommandOutput, Folder, Namespace, Target, n, number, signal, wait_until};
 use serde_json::Value;
 
 /// Runs the program by a shell, after something that the shell does first.
@@ -26,12 +26,12 @@ fn unfinished(folder: &Folder) -> fs::DirEntry {
     entries.find(partial).expect("the part that was written")
 }
 
-fn without_proc(folder: &Folder, args: &[&str]) -> Done {
+fn without_proc(folder: &Folder, args: &[&str]) -> CommandOutput {
     let inner = after(folder, "umount -l /proc", args);
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--"]).arg(inner.get_program()).args(inner.get_args());
     unshare.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
-    Done::of(unshare.output().expect("unshare runs (these tests want root)"), args)
+    CommandOutput::of(unshare.output().expect("unshare runs (these tests want root)"), args)
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn without_proc_it_is_proc_that_is_missed() {
 }
 
 /// Runs the program where /etc is the machine's, and has this /etc/lastdrop.toml besides.
-fn with_abilities(folder: &Folder, text: &str, args: &[&str]) -> Done {
+fn with_abilities(folder: &Folder, text: &str, args: &[&str]) -> CommandOutput {
     let (etc, file) = (folder.join("etc"), folder.join("abilities.toml"));
     fs::create_dir_all(&etc).expect("a folder");
     fs::write(&file, text).expect("written");
@@ -72,7 +72,7 @@ fn with_abilities(folder: &Folder, text: &str, args: &[&str]) -> Done {
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--propagation", "private", "--"]).arg(inner.get_program()).args(inner.get_args());
     unshare.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
-    Done::of(unshare.output().expect("unshare runs (these tests want root)"), args)
+    CommandOutput::of(unshare.output().expect("unshare runs (these tests want root)"), args)
 }
 
 #[test]
@@ -167,14 +167,14 @@ impl Clock {
     }
 
     /// The program, whose clock is set by so much once something is so.
-    fn run(&self, folder: &Folder, args: &[&str], when: impl Fn() -> bool, seconds: i64) -> Done {
+    fn run(&self, folder: &Folder, args: &[&str], when: impl Fn() -> bool, seconds: i64) -> CommandOutput {
         self.set(0);
         let mut command = folder.lastdrop(args);
         command.env("LD_PRELOAD", &self.library).env("CLOCK_STEP", &self.step).stdin(Stdio::null());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
         wait_until("the moment for another time", when);
         self.set(seconds);
-        Done::of(child.wait_with_output().expect("it ends"), args)
+        CommandOutput::of(child.wait_with_output().expect("it ends"), args)
     }
 }
 
@@ -254,12 +254,12 @@ fn where_there_is_only_ipv6_loopback_is_that_of_ipv6() {
         let mut first = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut first).expect("text");
         signal(&child, libc::SIGINT);
-        let done = Done::of(child.wait_with_output().expect("it ends"), args);
+        let done = CommandOutput::of(child.wait_with_output().expect("it ends"), args);
         assert!(first.contains(said), "{first:?} {done:?}");
     }
     let mut other =
         space.inside(&folder.lastdrop(&["record", "--to", "http://[::1]:1/", "--listen", "127.0.0.1:8888"]));
-    let done = Done::of(other.output().expect("it runs"), &[]);
+    let done = CommandOutput::of(other.output().expect("it runs"), &[]);
     assert!(done.code == 2 && done.stderr.contains("cannot listen on 127.0.0.1:8888"), "{done:?}");
 }
 
@@ -270,7 +270,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_and_no_end() {
     // Blocks of 512 bytes: a log of requests is soon full.
     let log = folder.join("requests.csv").display().to_string();
     let args = ["run", &target.url(), "-c", "2", "-n", "24000", "-d", "60s", "--log", &log];
-    let done = Done::of(after(&folder, "ulimit -f 3000", &args).output().expect("it runs"), &args);
+    let done = CommandOutput::of(after(&folder, "ulimit -f 3000", &args).output().expect("it runs"), &args);
     assert!(done.code >= 0 && done.stdout.contains("answered"), "{done:?}");
     assert!(done.stderr.contains("File too large"), "{done:?}");
     let written = unfinished(&folder).metadata().expect("it is there").len();
@@ -278,7 +278,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_and_no_end() {
     // There is no room for a store, and a run is not kept then.
     let args = ["run", &target.url(), "-c", "2", "-d", "2s", "--json", "-"];
     let first = format!("unset LASTDROP_STORE XDG_DATA_HOME && export HOME={} && ulimit -f 1", folder.path().display());
-    let done = Done::of(after(&folder, &first, &args).output().expect("it runs"), &args);
+    let done = CommandOutput::of(after(&folder, &first, &args).output().expect("it runs"), &args);
     let run: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done:?}"));
     assert!(run["phases"][0]["requests"]["answered"].as_u64() > Some(0), "{run}");
 }

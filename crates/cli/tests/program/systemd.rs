@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::servers::{Fpm, children_of};
-use crate::common::{Apache, Done, Folder, free_port, get, signal, wait_until};
+use crate::common::{Apache, CommandOutput, Folder, free_port, get, signal, wait_until};
 use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{OtherTrafficPolicy, ServerRef, Session, discover};
 
@@ -212,7 +212,7 @@ fn a_unit_is_changed_by_a_drop_in_and_put_back_whatever_happens() {
             seen.push(machine.workers());
             thread::sleep(Duration::from_millis(20));
         }
-        let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+        let done = CommandOutput::of(sweep.wait_with_output().expect("ends"), &[]);
         assert!(done.code == 0 && seen.contains(&2) && seen.contains(&5), "{way}: {seen:?} {done:?}");
         let document: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
         assert!(document["rows"][1]["note"].as_str().is_some_and(|n| n.contains("at most 50")), "{document:#}");
@@ -278,14 +278,14 @@ fn shipped(unit: &str) -> (String, String) {
 }
 
 /// Runs the program with the rights of a unit. Gives what it says, and the programs that it has executed.
-fn in_unit(folder: &Folder, capabilities: &str, args: &[&str]) -> (Done, Vec<String>) {
+fn in_unit(folder: &Folder, capabilities: &str, args: &[&str]) -> (CommandOutput, Vec<String>) {
     let (program, log) = (folder.lastdrop(args), folder.join("executed"));
     let mut command = Command::new("setpriv");
     command.args(["--no-new-privs", "--inh-caps=-all", &format!("--bounding-set=-all,{capabilities}")]);
     command.args(["strace", "-f", "-qq", "-e", "trace=execve,execveat", "-e", "signal=none", "-o"]).arg(&log);
     command.arg(program.get_program()).args(program.get_args());
     command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
-    let done = Done::of(command.output().expect("util-linux and strace"), args);
+    let done = CommandOutput::of(command.output().expect("util-linux and strace"), args);
     let text = fs::read_to_string(log).expect("what was executed");
     (done, text.lines().filter(|line| line.contains("exec")).map(str::to_string).collect())
 }

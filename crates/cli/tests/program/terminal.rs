@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// How a process has its terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tie {
+enum TerminalRole {
     /// As the leader of its session, to whom the kernel says that it has gone.
     Session,
     /// Only as its output: nobody says anything.
@@ -25,7 +25,7 @@ enum Tie {
 }
 
 /// A process on a terminal of its own.
-struct OnTerminal {
+struct TerminalProcess {
     child: Child,
     /// Who has the other end.
     reader: Option<JoinHandle<()>>,
@@ -59,8 +59,8 @@ fn read_until(gone: &AtomicBool, mut master: File, to: &Mutex<Vec<u8>>) {
     }
 }
 
-impl OnTerminal {
-    fn start(folder: &Folder, args: &[&str], tie: Tie, rows: u16, columns: u16) -> OnTerminal {
+impl TerminalProcess {
+    fn start(folder: &Folder, args: &[&str], tie: TerminalRole, rows: u16, columns: u16) -> TerminalProcess {
         let (mut master, mut slave) = (-1, -1);
         let none = std::ptr::null_mut();
         // SAFETY: it writes two descriptors that nobody else has; name and settings may be left out.
@@ -79,11 +79,14 @@ impl OnTerminal {
         unsafe {
             command.pre_exec(move || {
                 libc::setsid();
-                if tie != Tie::Output {
+                if tie != TerminalRole::Output {
                     libc::ioctl(0, libc::TIOCSCTTY, 0);
                 }
                 // Whoever has started the tests may have it ignored.
-                libc::signal(libc::SIGHUP, if tie == Tie::HangupIgnored { libc::SIG_IGN } else { libc::SIG_DFL });
+                libc::signal(
+                    libc::SIGHUP,
+                    if tie == TerminalRole::HangupIgnored { libc::SIG_IGN } else { libc::SIG_DFL },
+                );
                 Ok(())
             })
         };
@@ -93,7 +96,7 @@ impl OnTerminal {
             let (to, gone) = (Arc::clone(&written), Arc::clone(&gone));
             thread::spawn(move || read_until(&gone, master, &to))
         };
-        OnTerminal { child, reader: Some(reader), gone, terminal: slave, written }
+        TerminalProcess { child, reader: Some(reader), gone, terminal: slave, written }
     }
 
     fn text(&self) -> String {
@@ -126,7 +129,7 @@ impl OnTerminal {
     }
 }
 
-impl Drop for OnTerminal {
+impl Drop for TerminalProcess {
     fn drop(&mut self) {
         self.gone.store(true, Ordering::SeqCst);
         let _ = self.child.kill();
@@ -142,13 +145,13 @@ fn kept(folder: &Folder, document: &str) -> (Value, String) {
 
 #[test]
 fn a_run_whose_terminal_goes_away_keeps_its_report_and_ends_as_by_sighup() {
-    for tie in [Tie::Session, Tie::Output] {
+    for tie in [TerminalRole::Session, TerminalRole::Output] {
         for view in ["full", "lines"] {
             let folder = Folder::new();
             let target = Target::start(&folder, &[]);
             let (url, document) = (target.url(), folder.join("run.json").display().to_string());
             let args = ["run", &url, "-c", "2", "-d", "10m", "--view", view, "--json", &document];
-            let mut run = OnTerminal::start(&folder, &args, tie, 24, 80);
+            let mut run = TerminalProcess::start(&folder, &args, tie, 24, 80);
             run.shows("p99");
             run.hang_up();
             let status = run.wait();
@@ -167,7 +170,7 @@ fn a_run_that_ignores_sighup_goes_on_to_its_end_without_its_terminal() {
         let target = Target::start(&folder, &[]);
         let (url, document) = (target.url(), folder.join("run.json").display().to_string());
         let args = ["run", &url, "-c", "2", "-d", "3s", "--view", view, "--json", &document];
-        let mut run = OnTerminal::start(&folder, &args, Tie::HangupIgnored, 24, 80);
+        let mut run = TerminalProcess::start(&folder, &args, TerminalRole::HangupIgnored, 24, 80);
         run.shows("p99");
         run.hang_up();
         assert_eq!(run.wait().code(), Some(129), "{view}");
@@ -191,7 +194,7 @@ fn what_has_no_report_ends_with_its_terminal_too() {
         (&["ab", "-n", "100000000", "-c", "2", &url], "Benchmarking"),
     ];
     for (args, shown) in commands {
-        let mut command = OnTerminal::start(&folder, args, Tie::Session, 24, 80);
+        let mut command = TerminalProcess::start(&folder, args, TerminalRole::Session, 24, 80);
         command.shows(shown);
         command.hang_up();
         let status = command.wait();
@@ -205,7 +208,8 @@ fn signals_that_end_or_stop_it_find_the_terminal_as_it_was() {
     let target = Target::start(&folder, &[]);
     let url = target.url();
     let start = || {
-        let run = OnTerminal::start(&folder, &["run", &url, "-c", "2", "-d", "10m"], Tie::Session, 24, 80);
+        let run =
+            TerminalProcess::start(&folder, &["run", &url, "-c", "2", "-d", "10m"], TerminalRole::Session, 24, 80);
         run.shows("p99");
         run
     };
@@ -248,7 +252,7 @@ fn a_terminal_of_absurd_size_takes_no_absurd_memory() {
         [(&["run", &url, "-c", "2", "-d", "10m"], "p99"), (&["top", &log], "\x1b[?1049h")];
     for (args, shown) in commands {
         for (rows, columns) in [(24, 80), (u16::MAX, u16::MAX)] {
-            let mut command = OnTerminal::start(&folder, args, Tie::Session, rows, columns);
+            let mut command = TerminalProcess::start(&folder, args, TerminalRole::Session, rows, columns);
             command.shows(shown);
             if rows < u16::MAX {
                 resize(&command.terminal, u16::MAX, u16::MAX);
@@ -270,10 +274,10 @@ fn a_tune_whose_terminal_goes_away_restores_its_server_by_itself() {
     let (name, url, ours) = (target.name(), target.url(), folder.path().display().to_string());
     let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let in_a_trial = || processes_with(".trial.conf").iter().any(|pid| line(pid).contains(&ours));
-    for tie in [Tie::Session, Tie::Output] {
+    for tie in [TerminalRole::Session, TerminalRole::Output] {
         // Without a watchdog, which would do it as well.
         let args = ["tune", &name, "--url", &url, "-c", "8", "-d", "1s", "--warm-up", "50ms", "--dead-man", "0s"];
-        let mut tune = OnTerminal::start(&folder, &args, tie, 24, 80);
+        let mut tune = TerminalProcess::start(&folder, &args, tie, 24, 80);
         wait_until("a trial", in_a_trial);
         tune.hang_up();
         assert_eq!(tune.wait().code(), Some(129), "{tie:?}: {}", tune.text());

@@ -6,15 +6,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{Done, Folder};
+use crate::common::{CommandOutput, Folder};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-fn run(folder: &Folder, program: &str, args: &[&str]) -> Done {
+fn run(folder: &Folder, program: &str, args: &[&str]) -> CommandOutput {
     let mut command = Command::new(Path::new(SOURCE).join(program));
     command.args(args).current_dir(SOURCE).stdin(Stdio::null()).env("LASTDROP", env!("CARGO_BIN_EXE_lastdrop"));
     // Rows of labs go where those of real ones are not.
-    Done::of(command.env("CARGO_TARGET_DIR", folder.path()).output().expect("it runs"), &[])
+    CommandOutput::of(command.env("CARGO_TARGET_DIR", folder.path()).output().expect("it runs"), &[])
 }
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -70,7 +70,7 @@ fn roots_demo_and_labs_in_a_clone_of_an_ordinary_users_run_as_that_user() {
         for words in [&["demo"][..], &["lab", "who"]] {
             let mut x = Command::new(clone.join("x"));
             x.args(words).env("PATH", &path).env_remove("CARGO_TARGET_DIR").stdin(Stdio::null());
-            let done = Done::of(x.output().expect("it runs"), words);
+            let done = CommandOutput::of(x.output().expect("it runs"), words);
             assert_eq!((done.code, done.stdout.trim()), (0, owner.to_string().as_str()), "{done:?}");
         }
     }

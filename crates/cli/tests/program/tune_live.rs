@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
-use crate::common::{Done, Folder, Target, free_port, get, n, number, processes_with, signal, wait_until};
+use crate::common::{CommandOutput, Folder, Target, free_port, get, n, number, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// nginx with a log that has times, before a pool of two whose page sleeps for as long as a file says; where that says nothing it fails with
@@ -342,7 +342,7 @@ fn an_objective_on_the_processors_is_judged_on_runs_and_on_trials() {
     let run = ["run", &url, "-c", "2", "-d", "2s", "--quiet", "--objective"];
     let met = folder.run(&[&run[..], &["cpu<=100%,cpu_per_request<1s"]].concat());
     assert_eq!(met.code, 0, "{met:?}");
-    let missed: Done = folder.run(&[&run[..], &["cpu_per_request<1us"]].concat());
+    let missed: CommandOutput = folder.run(&[&run[..], &["cpu_per_request<1us"]].concat());
     assert_eq!(missed.code, 3, "{missed:?}");
     let tune = [
         "tune",

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::common::accessible::assert_accessible;
 use crate::common::browser::Browser;
-use crate::common::pages::{Pages, Seen};
+use crate::common::pages::{PageResponse, UiServer};
 use crate::common::tls_server::TlsServer;
 use crate::common::{Folder, Target, answer, head, serve, signal, wait_until};
 use lastdrop_store::Store;
@@ -50,7 +50,7 @@ fn nobody_gets_anything_without_the_token() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
     let id = short_run(&folder, &target);
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let (host, origin) = (pages.host(), pages.origin());
     assert!(pages.url.starts_with(&format!("{origin}/?token=")) && pages.entrance().len() > 50, "{}", pages.url);
     let run = format!("/run/{id}");
@@ -109,7 +109,7 @@ fn what_changes_something_is_asked_by_our_own_forms_alone() {
     let id = short_run(&folder, &target);
     let mut child = long_run(&folder, &target);
     let live = last(&folder);
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let (host, origin, cookie) = (pages.host(), pages.origin(), pages.cookie());
     let key = format!("key={}", pages.key(&cookie, &format!("/run/{id}")));
     let (ours, session) = (("Host", host.as_str()), ("Cookie", cookie.as_str()));
@@ -159,7 +159,7 @@ fn no_other_process_is_ever_signalled() {
         folder.join("runs.sqlite")
     );
     assert!(Command::new("/usr/bin/python3").args(["-c", &script]).status().expect("python3").success());
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let cookie = pages.cookie();
     let page = pages.get(&cookie, &format!("/run/{id}"));
     assert!(page.body.contains("It did not end by itself") && !page.body.contains("/stop\""), "{page:?}");
@@ -172,7 +172,7 @@ fn no_other_process_is_ever_signalled() {
 #[test]
 fn whoever_is_slow_or_endless_is_let_go() {
     let folder = Folder::new();
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let cookie = pages.cookie();
     let mut slow = pages.connect();
     slow.write_all(b"GET / HTTP/1.1\r\nHost:").expect("sent");
@@ -190,7 +190,7 @@ fn whoever_is_slow_or_endless_is_let_go() {
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n".to_vec(), 400),
         (format!("GET /{} HTTP/1.1\r\n", "a".repeat(30_000)).into_bytes(), 431),
     ] {
-        assert_eq!(Seen::of(&pages.send(&bytes)).status, status, "{}", String::from_utf8_lossy(&bytes[..20]));
+        assert_eq!(PageResponse::of(&pages.send(&bytes)).status, status, "{}", String::from_utf8_lossy(&bytes[..20]));
     }
     // Connections are bounded: who says nothing, or little, gives way to whoever comes after him, and the owner gets his pages.
     let many: Vec<TcpStream> = (0..100)
@@ -219,7 +219,7 @@ fn names_of_files_and_markup_are_nothing_and_what_somebody_wrote_stays_text() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
     let id = short_run(&folder, &target);
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let cookie = pages.cookie();
     for path in [
         "/etc/passwd",
@@ -275,7 +275,7 @@ fn ten_thousand_runs_are_listed_in_parts() {
         store.begin(&run.id, run.started_unix_ms, &run.label, &run.plan, &run.environment).expect("written");
         store.finish(&run).expect("written");
     }
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let cookie = pages.cookie();
     for (path, rows, says) in [
         ("/", 50, "1–50 of 10001"),
@@ -308,7 +308,7 @@ fn a_comparison_is_one_row_with_its_blocks_folded() {
         .map(|run| run.as_str().expect("an id"))
         .collect();
     assert!(runs.len() >= 4, "{compared:#}");
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let cookie = pages.cookie();
     for search in ["/", "/?q=compare", "/?q=compare%20A%202"] {
         let page = pages.get(&cookie, search);
@@ -345,7 +345,7 @@ fn a_comparison_is_one_row_with_its_blocks_folded() {
     assert!(kept.iter().any(|k| k["id"] == document && k["runs"] == runs.len()), "{json:#}");
 }
 
-fn browser(folder: &Folder, pages: &Pages) -> Browser {
+fn browser(folder: &Folder, pages: &UiServer) -> Browser {
     let browser = Browser::start(folder, &["--window-size=1280,900", "--force-prefers-reduced-motion"]);
     browser.go(&pages.url);
     browser.see("Runs – lastdrop");
@@ -362,7 +362,7 @@ fn text(browser: &Browser, css: &str) -> String {
 fn a_run_is_seen_live_stopped_started_again_and_compared_in_a_browser() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--service", "2ms"]);
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let browser = browser(&folder, &pages);
     assert!(text(&browser, "#kept").contains("No runs yet"));
     assert_accessible(&browser, "an empty list");
@@ -421,7 +421,7 @@ fn a_page_from_elsewhere_gets_nothing() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
     let id = short_run(&folder, &target);
-    let pages = Pages::start(&folder, &[]);
+    let pages = UiServer::start(&folder, &[]);
     let key = pages.key(&pages.cookie(), &format!("/run/{id}"));
     let ui = pages.origin();
     // The worst case: it knows the key of our forms, and the browser is logged in; another port is the same site to it.
@@ -467,7 +467,7 @@ fn other_machines_are_served_on_request_and_by_tls_alone() {
     let curl = |args: &[&str]| {
         let output = Command::new("curl").args(["-sS", "-i", "--noproxy", "*", "--max-time", "60"]).args(args).output();
         let output = output.expect("curl");
-        (output.status.success(), Seen::of(&String::from_utf8_lossy(&output.stdout)))
+        (output.status.success(), PageResponse::of(&String::from_utf8_lossy(&output.stdout)))
     };
     let tls = TlsServer::start(&folder);
     let (certificate, key) = (tls.ca.display().to_string(), folder.join("server.key").display().to_string());
@@ -475,7 +475,7 @@ fn other_machines_are_served_on_request_and_by_tls_alone() {
         (vec!["--listen", "0.0.0.0:0", "--listen-anyway"], vec!["-k"]),
         (vec!["--tls-cert", &certificate, "--tls-key", &key, "--name", "localhost"], vec!["--cacert", &certificate]),
     ] {
-        let pages = Pages::start(&folder, &args);
+        let pages = UiServer::start(&folder, &args);
         assert!(pages.url.starts_with("https://"), "{}", pages.url);
         let url = pages.url.replace("127.0.0.1", "localhost");
         let (_, entered) = curl(&[trust.as_slice(), &[&url]].concat());
@@ -500,7 +500,7 @@ fn it_ends_at_ctrl_c_with_the_runs_that_it_started() {
     let first = last(&folder);
     signal(&child, libc::SIGINT);
     child.wait().expect("it ends");
-    let mut pages = Pages::start(&folder, &[]);
+    let mut pages = UiServer::start(&folder, &[]);
     let cookie = pages.cookie();
     let key = pages.key(&cookie, &format!("/run/{first}"));
     let begun = pages.post(&cookie, &format!("/run/{first}/again"), &format!("key={key}"));

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::servers::Daemon;
 use super::{Folder, free_port, wait_until};
 
-/// What WebDriver calls an element's id.
+/// WebDriver's key of an element's id.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// Dropped, it is closed.
+/// A browser; closes on drop.
 pub struct Browser {
     port: u16,
     session: String,
@@ -21,11 +21,11 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// With a profile of its own, and these arguments.
+    /// Starts a browser with a profile of its own and these arguments.
     pub fn start(folder: &Folder, args: &[&str]) -> Browser {
         let port = free_port();
         let mut command = Command::new("chromedriver");
-        // What it leaves among temporary files goes with the folder.
+        // Its temporary files are deleted with the folder.
         command
             .arg(format!("--port={port}"))
             .env("TMPDIR", folder.path())
@@ -73,12 +73,12 @@ impl Browser {
         self.ask("POST", &format!("{}/value", self.element(css)), &json!({"text": text}));
     }
 
-    /// What a script returns.
+    /// Runs a script and returns its result.
     pub fn run(&self, script: &str) -> Value {
         self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// Errors and violations of policies since one has looked.
+    /// Errors and violations of policies since the last call.
     pub fn console(&self) -> Vec<String> {
         let entries = self.ask("POST", "/se/log", &json!({"type": "browser"}));
         entries.as_array().map(|all| all.iter().map(|e| e["message"].to_string()).collect()).unwrap_or_default()
@@ -103,7 +103,7 @@ impl Drop for Browser {
 fn request(port: u16, method: &str, path: &str, body: &Value) -> Option<Value> {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    // A browser on a busy machine takes its time.
+    // A browser on a busy machine is slow.
     stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
     write!(
         stream,
@@ -114,7 +114,7 @@ fn request(port: u16, method: &str, path: &str, body: &Value) -> Option<Value> {
     .ok()?;
     let mut bytes = Vec::new();
     let mut buffer = [0; 8192];
-    // It keeps the connection whatever it is asked: the length tells the end.
+    // chromedriver keeps the connection open in any case: the length marks the end.
     loop {
         let text = String::from_utf8_lossy(&bytes);
         if let Some((head, rest)) = text.split_once("\r\n\r\n") {

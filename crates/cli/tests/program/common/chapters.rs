@@ -1,18 +1,18 @@
-//! The pages of the manual as a test reads them: the commands in their blocks, headings, links.
+//! Reads the pages of the manual for tests: the commands in their blocks, headings, links.
 
 use std::collections::BTreeSet;
 
-/// A command, as a page has it.
+/// A command of a page.
 #[derive(Debug, Clone)]
 pub struct Step {
     /// Its line in the page.
     pub line: usize,
     pub text: String,
-    /// Why it is not carried out, where the page says so: `<!-- not run: REASON -->` before its block.
+    /// Why it is not run, if the page says so: `<!-- not run: REASON -->` before its block.
     pub not_run: Option<String>,
 }
 
-/// What begins a command in a block that does not say what it is.
+/// Programs that begin a command in a block without a language.
 const PROGRAMS: &[&str] = &[
     "lastdrop",
     "ab",
@@ -27,8 +27,8 @@ const PROGRAMS: &[&str] = &[
     "examples/mod_perl/server",
 ];
 
-/// The commands of a page: every line of a block that is ```sh, and in other blocks the lines that begin with a program. A line
-/// that ends in `\` goes on in the next one.
+/// The commands of a page: every line of a ```sh block, and the lines of other blocks that begin with a program. A line that
+/// ends in `\` continues in the next one.
 pub fn commands(page: &str) -> Vec<Step> {
     let (mut steps, mut fence, mut not_run): (Vec<Step>, Option<String>, Option<String>) = (Vec::new(), None, None);
     let (mut was_code, mut goes_on) = (false, false);
@@ -68,7 +68,7 @@ pub fn commands(page: &str) -> Vec<Step> {
     steps
 }
 
-/// Where the fragments of links lead: headings as mdBook and GitHub make anchors of them.
+/// The anchors that mdBook and GitHub make of a page's headings.
 pub fn anchors(page: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut all = BTreeSet::new();
@@ -91,7 +91,7 @@ pub fn links(page: &str) -> Vec<String> {
         if fenced || line.starts_with("    ") {
             continue;
         }
-        // What stands in backticks is no link.
+        // Text in backticks is not a link.
         let plain: String = line.split('`').step_by(2).collect();
         for part in plain.split("](").skip(1) {
             all.extend(part.split(')').next().map(str::to_string));

@@ -1,4 +1,4 @@
-//! Real databases, each in the folder of its test, as users that are not root: clients of MariaDB, and PostgreSQL.
+//! Real databases, each in the folder of its test and as a user other than root: clients of MariaDB, and PostgreSQL.
 
 use std::fs;
 use std::io::Write;
@@ -9,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use super::Folder;
 use super::servers::{Daemon, Mariadb, open_folder};
 
-/// The user as whom servers run that are not root.
+/// The user that servers run as.
 const WWW_DATA: u32 = 33;
 
-/// A client with a session of its own, which reads statements as they are written to it. Dropped, it ends.
+/// A client with its own session, which executes statements as they are written to it; ends on drop.
 pub struct Client {
     child: Child,
 }
@@ -37,7 +37,7 @@ impl Drop for Client {
     }
 }
 
-/// Runs statements to their end.
+/// Runs statements and waits for their end.
 fn done(command: &mut Command, sql: &str) {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a client");
@@ -47,7 +47,7 @@ fn done(command: &mut Command, sql: &str) {
 }
 
 impl Mariadb {
-    /// As it is named on a command line.
+    /// Its name on a command line.
     pub fn name(&self) -> String {
         format!("mariadb:{}", self.socket.parent().expect("a folder").display())
     }
@@ -71,14 +71,14 @@ impl Mariadb {
     }
 }
 
-/// PostgreSQL whose administrator is the user that it runs as; others need a password.
+/// PostgreSQL. Its administrator is the user that it runs as; others need a password.
 pub struct Postgres {
     pub daemon: Daemon,
     pub data: PathBuf,
     pub socket: PathBuf,
 }
 
-/// A program of PostgreSQL that is in no folder of the search path.
+/// A program of PostgreSQL outside the search path.
 fn program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").expect("postgresql (./x test installs it)");
     let mut found = versions.filter_map(|v| Some(v.ok()?.path().join("bin").join(name)).filter(|p| p.exists()));
@@ -96,7 +96,7 @@ impl Postgres {
             .output()
             .expect("initdb runs");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        // Who comes with the name of another user needs that one's password.
+        // Other users need a password.
         let access = "local all www-data peer\nlocal all all scram-sha-256\n";
         fs::write(data.join("pg_hba.conf"), access).expect("written");
         let socket = run.join(".s.PGSQL.5432");

@@ -1,4 +1,4 @@
-//! A fleet for a test: `fleet up` with what it prints, agents, and what they all say.
+//! A fleet for a test: `fleet up`, agents, and their output.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use super::{Folder, free_port, signal, wait_until};
 
-/// A command that goes on, and its lines on stderr.
-pub struct Running {
+/// A running command, and its lines on stderr.
+pub struct RunningCommand {
     pub child: Child,
     lines: Receiver<String>,
 }
 
-impl Running {
-    pub fn start(mut command: Command) -> (Running, BufReader<std::process::ChildStdout>) {
+impl RunningCommand {
+    pub fn start(mut command: Command) -> (RunningCommand, BufReader<std::process::ChildStdout>) {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let (send, lines) = channel();
         let err = BufReader::new(child.stderr.take().expect("its stderr"));
         std::thread::spawn(move || err.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
         let out = BufReader::new(child.stdout.take().expect("its stdout"));
-        (Running { child, lines }, out)
+        (RunningCommand { child, lines }, out)
     }
 
     pub fn says(&self, what: &str) -> String {
@@ -37,57 +37,57 @@ impl Running {
         panic!("it never said {what:?}, but {said:#?}");
     }
 
-    /// Its exit code after a signal.
+    /// Sends a signal and returns the exit code.
     pub fn end(mut self, number: i32) -> Option<i32> {
         signal(&self.child, number);
         self.child.wait().expect("it ends").code()
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `fleet up` with what it has printed.
-pub struct Up {
-    pub running: Running,
+/// A running `fleet up`, and the URL and tokens that it has printed.
+pub struct RunningBroker {
+    pub running: RunningCommand,
     pub url: String,
     pub token: String,
     pub agent_token: String,
 }
 
-pub fn up(folder: &Folder, listen: &str) -> Up {
+pub fn up(folder: &Folder, listen: &str) -> RunningBroker {
     up_by(folder.lastdrop(&["fleet", "up", "--listen", listen]))
 }
 
-/// The same by a command of one's own.
-pub fn up_by(command: Command) -> Up {
-    let (running, out) = Running::start(command);
+/// Like [`up`], with another command.
+pub fn up_by(command: Command) -> RunningBroker {
+    let (running, out) = RunningCommand::start(command);
     let mut lines = out.lines().map(|line| line.expect("a line"));
     let mut value = |name: &str| {
         let line = lines.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
         line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
     };
     let (url, token, agent_token) = (value("url "), value("token "), value("agent-token "));
-    Up { running, url, token, agent_token }
+    RunningBroker { running, url, token, agent_token }
 }
 
-/// An address for a broker of its own.
+/// A free address for a broker.
 pub fn listen() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-impl Up {
-    pub fn agent(&self, folder: &Folder, name: &str, more: &[&str]) -> Running {
+impl RunningBroker {
+    pub fn agent(&self, folder: &Folder, name: &str, more: &[&str]) -> RunningCommand {
         let mut command = folder.lastdrop(&[&["agent", &self.url, "--name", name], more].concat());
         command.env("LASTDROP_TOKEN", &self.agent_token);
-        Running::start(command).0
+        RunningCommand::start(command).0
     }
 
-    /// Processes that run on this broker's folder.
+    /// The processes of the broker in a folder.
     pub fn servers(folder: &Folder) -> Vec<i32> {
         let marker = folder.join("state/fleet/nats.conf").to_string_lossy().into_owned();
         let runs = |pid: &i32| {
@@ -99,15 +99,15 @@ impl Up {
     }
 }
 
-/// A broker, and agents with folders of their own. Dropped, all of it ends.
+/// A broker, and agents with folders of their own; all end on drop.
 pub struct Fleet {
-    // Ended in this order: whoever is left without a broker would go on trying.
-    pub agents: Vec<Running>,
-    _broker: Up,
+    // The agents end first: without a broker they would keep trying to connect.
+    pub agents: Vec<RunningCommand>,
+    _broker: RunningBroker,
 }
 
 impl Fleet {
-    /// Agents by their names, each with options of its own. Commands of the folder find the fleet by themselves.
+    /// Starts a broker and agents with these names and options. Commands in the folder find the fleet by themselves.
     pub fn start(folder: &Folder, agents: &[(&str, &[&str])]) -> Fleet {
         let broker = up(folder, &listen());
         let agents = agents.iter().map(|(name, more)| broker.agent(folder, name, more)).collect();

@@ -1,4 +1,4 @@
-//! A real HAProxy before two servers, in the folder of its test.
+//! A real HAProxy with two backend servers, in the folder of its test.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,21 +13,21 @@ use std::time::{Duration, Instant};
 
 use super::{Folder, free_port, get, processes_with, wait_until};
 
-/// A server that keeps connections and takes its time, and what it has seen.
+/// A slow server with keep-alive, and its counts.
 #[derive(Default)]
-pub struct Behind {
+pub struct BackendServer {
     pub connections: AtomicUsize,
     pub requests: AtomicUsize,
     pub now: AtomicUsize,
-    /// Most requests at once since somebody looked.
+    /// Maximum of simultaneous requests since the last call of `counts`.
     pub most: AtomicUsize,
 }
 
-impl Behind {
-    pub fn start() -> (u16, Arc<Behind>) {
+impl BackendServer {
+    pub fn start() -> (u16, Arc<BackendServer>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its address").port();
-        let behind = Arc::new(Behind::default());
+        let behind = Arc::new(BackendServer::default());
         let seen = behind.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -61,11 +61,11 @@ impl Behind {
     }
 }
 
-/// An HAProxy whose configuration is a file and a folder.
+/// An HAProxy with its configuration in a file and a folder.
 pub struct Haproxy {
     pub folder: PathBuf,
     pub port: u16,
-    pub behind: [Arc<Behind>; 2],
+    pub behind: [Arc<BackendServer>; 2],
     pub launcher: Vec<&'static str>,
     pub flags: Vec<&'static str>,
     pub child: Option<Child>,
@@ -85,7 +85,7 @@ impl Haproxy {
     ) -> Haproxy {
         let at = folder.join("haproxy");
         fs::create_dir_all(at.join("conf.d")).expect("a folder");
-        let (port, [one, two]) = (free_port(), [Behind::start(), Behind::start()]);
+        let (port, [one, two]) = (free_port(), [BackendServer::start(), BackendServer::start()]);
         let main = format!(
             "# By hand.\nglobal\r\n\tmaxconn  200 # of all\r\n\tnbthread 2\n\tstats socket \"{}/s.sock\" level operator\n\
              {more_of_global}\thard-stop-after 20s\ndefaults\n    mode http\n    timeout connect 5s\n    timeout client 20s\n    \
@@ -111,7 +111,7 @@ impl Haproxy {
         let mut words: Vec<String> = self.launcher.iter().map(ToString::to_string).collect();
         words.push("/usr/sbin/haproxy".into());
         words.extend(self.flags.iter().map(ToString::to_string));
-        // By names that are relative to where it was started, where they tell.
+        // With relative names, if the flags ask for them.
         let names = ["haproxy.cfg", "conf.d"].map(|name| {
             let own = if self.is_locked_up() { self.folder.display().to_string() } else { "haproxy".into() };
             format!("{own}/{name}")
@@ -164,7 +164,7 @@ impl Haproxy {
         line.split(',').nth(at).map(str::to_string)
     }
 
-    /// Its processes whose parent is none of it, with their command lines.
+    /// Its processes whose parent is another program, with their command lines.
     pub fn masters(&self) -> Vec<(i32, String)> {
         let all = self.processes();
         let parent = |pid: i32| -> Option<i32> {
@@ -203,7 +203,7 @@ impl Haproxy {
     pub fn end(&self, number: i32) {
         let deadline = Instant::now() + Duration::from_secs(10);
         for pid in self.processes() {
-            // SAFETY: a plain call on a server of ours.
+            // SAFETY: a plain call on our own server.
             unsafe { libc::kill(pid, number) };
         }
         while !self.processes().is_empty() && Instant::now() < deadline {

@@ -1,5 +1,5 @@
-//! Servers of another user that are called like real ones, with everything hostile that a user can give them: the program, its
-//! environment, its configuration. Whoever executes or loads something of theirs leaves a record.
+//! Hostile servers of another user, named like real ones: the program, its environment and its configuration are all hostile.
+//! Every process that executes or loads one of their files leaves a record.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Done, Folder, free_port, wait_until};
+use super::{CommandOutput, Folder, free_port, wait_until};
 
 /// The ordinary user.
 pub const NOBODY: u32 = 65534;
-/// Root's own file says this, and a number that no server has otherwise.
+/// Content of root's own file: this text, and a number that no server has otherwise.
 pub const SECRET: &str = "SECRET5e7";
 pub const SECRET_NUMBER: &str = "424242424242";
-/// No command takes so long, whatever it meets.
+/// Timeout of a command.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Who executed or loaded something of theirs.
+/// A process that executed or loaded a hostile file.
 #[derive(Debug)]
 pub struct Record {
-    /// By the file that it left: inside a namespace it may call itself otherwise.
+    /// The owner of the record file; inside a namespace the process may see another user.
     pub owner: u32,
     pub permitted: String,
     pub effective: String,
@@ -57,7 +57,7 @@ impl Scene {
             let made = Command::new("cc").arg(&record).args(flags).arg("-o").arg(scene.at(to)).arg(&source).status();
             assert!(made.expect("a C compiler").success());
         }
-        // What a module of Perl, of Python and of the C library's character sets, and a start of a shell, would do.
+        // A module of Perl, of Python, of the C library's character sets, and a start file of a shell.
         let (record, theirs) = (scene.text("record"), scene.text("theirs"));
         for (name, text) in [
             ("Hostile.pm", format!("open my $f, '>', '{record}/perl-' . $$; print $f \"$< $> ? ? ? perl\"; 1;\n")),
@@ -78,7 +78,7 @@ impl Scene {
         scene
     }
 
-    /// Root's own: no other may read it. It would be a setting of each kind.
+    /// Writes a file that only root may read. Its content would be a setting of each kind of server.
     fn secret(&self) {
         let text = format!(
             "{SECRET} {SECRET_NUMBER}\nworker_processes {SECRET_NUMBER};\nprocesses = {SECRET_NUMBER}\nworkers = {SECRET_NUMBER}\n\
@@ -97,13 +97,13 @@ impl Scene {
         self.at(name).display().to_string()
     }
 
-    /// Gives a folder and all in it away.
+    /// Changes the owner of a folder and its content to the other user.
     fn give(&self, name: &str) {
         let done = Command::new("chown").args(["-hR", "65534:65534"]).arg(self.at(name)).status();
         assert!(done.expect("coreutils").success());
     }
 
-    /// Writes a file of theirs: `{theirs}`, `{roots}`, `{secret}`, `{self}` and `{socket}` stand for names.
+    /// Writes a file of the other user; `{theirs}`, `{roots}`, `{secret}`, `{self}` and `{socket}` are placeholders for names.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.at("theirs").join(name);
         let text = text
@@ -117,10 +117,10 @@ impl Scene {
         path.display().to_string()
     }
 
-    /// Starts a program as that user with a hostile environment, after some words (`unshare …`).
+    /// Starts a program as that user with a hostile environment; `within` is a command in front of it (`unshare …`).
     pub fn start(&mut self, program: &Path, argv: &[&str], variables: &[(&str, &str)], within: &[&str]) -> i32 {
         let theirs = self.text("theirs");
-        // The environment is set by the last shell, which runs as that user already.
+        // The last shell sets the environment; it already runs as that user.
         let line = format!(
             "export LD_PRELOAD={theirs}/hostile.so GCONV_PATH={theirs} PERL5LIB={theirs} PERL5OPT=-MHostile PYTHONPATH={theirs} \
              PYTHONSTARTUP={theirs}/sitecustomize.py BASH_ENV={theirs}/hostile.sh ENV={theirs}/hostile.sh \
@@ -142,7 +142,7 @@ impl Scene {
         pid.expect("it runs")
     }
 
-    /// Starts the user's own copy of the fake under a name; it serves at the port that it gives.
+    /// Starts the user's own copy of the fake server under a name; returns its port.
     pub fn fake(&mut self, name: &str, argv: &[&str], within: &[&str]) -> (i32, u16) {
         let (program, port) = (self.at("theirs").join(name), free_port());
         if !program.exists() {
@@ -156,8 +156,8 @@ impl Scene {
         (pid, port)
     }
 
-    /// Runs a command as root, within the deadline; whatever it meets, it says nothing that is root's and does not panic.
-    pub fn run(&self, words: &[&str]) -> Done {
+    /// Runs a command as root, within the deadline; asserts that it prints no secret of root and does not panic.
+    pub fn run(&self, words: &[&str]) -> CommandOutput {
         let mut command = self.folder.lastdrop(words);
         let (out, errors) = (tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file"));
         let clone = |file: &fs::File| Stdio::from(file.try_clone().expect("a handle"));
@@ -180,7 +180,7 @@ impl Scene {
             file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("read");
             bytes
         };
-        let done = Done::of(std::process::Output { status, stdout: read(&out), stderr: read(&errors) }, words);
+        let done = CommandOutput::of(std::process::Output { status, stdout: read(&out), stderr: read(&errors) }, words);
         let text = format!("{}{}", done.stdout, done.stderr);
         assert!(!text.contains("unexpected argument"), "{done:?}");
         assert!(done.code >= 0 && done.code != 101 && !text.contains("panicked"), "{done:?}");
@@ -206,7 +206,7 @@ impl Scene {
         files.map(record).collect()
     }
 
-    /// Everything of theirs was executed or loaded as that user, without a capability that counts on this machine.
+    /// Asserts that every hostile file was executed or loaded as that user, without a capability that matters on this machine.
     pub fn assert_all_as_nobody(&self, at_least: usize) {
         let own = fs::read_link("/proc/self/ns/user").expect("a namespace").display().to_string();
         let all = self.records();
@@ -221,7 +221,7 @@ impl Scene {
         assert!(wrong.is_empty(), "{wrong:?}");
     }
 
-    /// Nothing of root's was changed, and nothing was left there.
+    /// Asserts that no file of root was changed or added.
     pub fn assert_roots_are_as_they_were(&self) {
         let names: Vec<_> = fs::read_dir(self.at("roots")).expect("there").flatten().map(|e| e.file_name()).collect();
         assert_eq!(names, ["own.conf"]);
@@ -232,14 +232,14 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // Whatever still runs of theirs, started again by a sweep or not.
+        // All processes of that user, also those that a sweep has restarted.
         let theirs = self.at("theirs");
         for pid in all_pids() {
             let is_program = fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(&theirs));
-            // Workers of a genuine server go on without their master.
+            // Workers of a genuine server survive their master.
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if is_program || String::from_utf8_lossy(&line).contains(&*theirs.to_string_lossy()) {
-                // SAFETY: a plain call on a process of ours.
+                // SAFETY: a plain call on our own process.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
         }

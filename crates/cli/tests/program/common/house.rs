@@ -1,26 +1,26 @@
-//! A machine of its own for the commands of the manual: namespaces of processes, mounts and network, in which Debian's own
-//! configurations are copies, port 80 is free, and nobody else's server can be found. What a chapter says can then be done as it stands
-//! there. Dropped, all that runs in it ends. It wants root.
+//! A simulated machine for the commands of the manual: namespaces of processes, mounts and network with copies of Debian's
+//! configurations, a free port 80, and no other servers. The commands of a chapter run there unchanged. All processes in it
+//! end on drop. It needs root.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use super::{Done, Folder, wait_until};
+use super::{CommandOutput, Folder, wait_until};
 
-/// Who listens on port 80.
+/// The server on port 80.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Front {
     /// Apache prefork, as Debian installs it, with a page, a PHP script and a log with times.
     Apache,
-    /// nginx before PHP-FPM, as Debian installs them, and HAProxy before both on port 8090.
+    /// nginx with PHP-FPM, as Debian installs them, and HAProxy in front of both on port 8090.
     Nginx,
 }
 
 pub struct House {
     pub folder: Folder,
     holder: Child,
-    /// Its first process, as seen from outside.
+    /// The pid of its first process, outside the namespace.
     init: i32,
     front: Front,
 }
@@ -52,7 +52,7 @@ touch "$HOUSE/ready"
 exec sleep 1000000
 "#;
 
-/// An authority, and a certificate of it for what the manual calls its servers.
+/// Creates an authority, and its certificate for the names that the manual uses.
 const CERTIFICATES: &str = r#"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key -out ca.pem -subj /CN=test -days 2
 openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout site.key -out site.csr -subj /CN=shop.example
@@ -174,7 +174,7 @@ impl House {
         house
     }
 
-    /// A shell inside, in the scratch folder, as a user who has just logged in.
+    /// A shell inside, in the scratch folder, with the environment of a fresh login.
     pub fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.init.to_string(), "-m", "-p", "-n", "--", "bash", "-c"]);
@@ -191,8 +191,8 @@ impl House {
         command
     }
 
-    pub fn sh(&self, script: &str) -> Done {
-        Done::of(self.shell(script).output().expect("nsenter"), &[script])
+    pub fn sh(&self, script: &str) -> CommandOutput {
+        CommandOutput::of(self.shell(script).output().expect("nsenter"), &[script])
     }
 
     fn must(&self, what: &str, script: &str) {
@@ -207,8 +207,8 @@ impl House {
 
 impl Drop for House {
     fn drop(&mut self) {
-        // The end of the first process is the end of all in its namespace.
-        // SAFETY: a plain call on a process that was started above.
+        // The end of the first process ends all processes in its namespace.
+        // SAFETY: a plain call on a process that we have started.
         unsafe { libc::kill(self.init, libc::SIGKILL) };
         let _ = self.holder.kill();
         let _ = self.holder.wait();

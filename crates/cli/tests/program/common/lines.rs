@@ -1,5 +1,5 @@
-//! Command lines of other programs by chance: each one's own flags, valid, invalid and combined, for a server that
-//! misbehaves. `{U}` is its URL, `{H}` the same in httperf's words.
+//! Random command lines of other programs for a server that misbehaves: valid, invalid and combined flags of each program.
+//! `{U}` is the server's URL, `{H}` the same in httperf's form.
 
 use super::misbehaving::WAYS;
 
@@ -23,13 +23,13 @@ impl Chance {
     }
 }
 
-/// A flag, values that it takes, and values that it does not; none where it takes none.
+/// A flag, its valid values, and its invalid values; both are empty for a flag without a value.
 type Flag = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 pub struct Program {
     pub name: &'static str,
     flags: &'static [Flag],
-    /// How it is called at the least, with `{W}` for a way to misbehave.
+    /// The shortest command line, with `{W}` for a way to misbehave.
     rest: &'static [&'static str],
 }
 
@@ -164,14 +164,14 @@ pub const PROGRAMS: [Program; 4] = [
     },
 ];
 
-/// A command line of this program.
+/// A random command line of this program.
 pub fn line(chance: &mut Chance, program: &Program) -> String {
     let mut words = vec![program.name.to_string()];
-    // At most one thing is wrong with it, so that the complaint is about that.
+    // At most one value is invalid, so that the error is about that one.
     let mut may_be_wrong = chance.below(4) == 0;
     for _ in 0..chance.below(5) {
         let (flag, good, bad) = program.flags[chance.below(program.flags.len())];
-        // Sessions that are said twice are too many for the original, and what -v twice shows is chance.
+        // The original does not take two kinds of sessions, and the output of a double -v is random.
         if ["--wsess", "-v"].contains(&flag) && words.iter().any(|w| w == flag) {
             continue;
         }

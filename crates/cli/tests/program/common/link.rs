@@ -1,5 +1,5 @@
-//! A link that takes its time, in a network namespace: whatever goes to its far end comes back from there, each way after
-//! the same delay. A server on the near end, asked at the far end, is so far away for both sides' TCP.
+//! A slow link in a network namespace. It sends each packet for the far end back, each way after the same delay. To both
+//! sides' TCP a server on the near end, requested at the far end, is that far away.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, setns};
 
 use super::Namespace;
 
-/// Where servers listen, and where they are asked.
+/// The address where servers listen, and the one where clients reach them.
 pub const NEAR: &str = "10.9.0.1";
 pub const FAR: &str = "10.9.0.2";
 
@@ -27,7 +27,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// None where no such device can be made.
+    /// Creates the link; None if the device cannot be created.
     pub fn start(space: &Namespace, one_way: Duration) -> Option<Link> {
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, made) = mpsc::channel();
@@ -72,7 +72,7 @@ fn device(pid: i32) -> Option<File> {
     let flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
     let mut request = Request { name: [0; 16], flags, rest: [0; 22] };
     request.name[..4].copy_from_slice(b"far0");
-    // SAFETY: the structure is that of the call (struct ifreq) and lives for it.
+    // SAFETY: the structure is the one that the call expects (struct ifreq), and is valid during the call.
     let made = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF as _, &raw mut request) };
     (made == 0).then_some(file)
 }
@@ -90,7 +90,7 @@ fn carry(mut device: File, one_way: Duration, stop: &AtomicBool) {
         let until = waiting.front().map_or(Duration::from_millis(50), |(due, _)| due.saturating_duration_since(now));
         let wait = libc::timespec { tv_sec: 0, tv_nsec: until.as_nanos().min(50_000_000) as libc::c_long };
         let mut fd = libc::pollfd { fd: device.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor and one time, which live for the call.
+        // SAFETY: one descriptor and one time, valid during the call.
         unsafe { libc::ppoll(&raw mut fd, 1, &raw const wait, std::ptr::null()) };
         while let Ok(n) = device.read(&mut buffer) {
             let mut packet = buffer[..n].to_vec();

@@ -1,4 +1,4 @@
-//! A server that misbehaves on purpose, each path in its own way, the same way each time, and remembers what it was sent.
+//! A server that misbehaves on purpose: each path in its own way, always the same. It records the requests.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Whoever hangs does so until the other side has gone, and no longer than this.
+/// A hanging response lasts until the client closes the connection, and at most this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the last part of a path means. `…later` is so for every third request; all others are answered.
+/// Meaning of the last part of a path. `…later` applies to every third request; the others are answered.
 pub const WAYS: [&str; 18] = [
     "ok",
     "nothing",
@@ -34,9 +34,9 @@ pub const WAYS: [&str; 18] = [
     "page",
 ];
 
-/// A request as it came: its head with the empty line, and its body.
+/// A received request: its head with the empty line, and its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceivedRequest {
     pub head: Vec<u8>,
     pub body: Vec<u8>,
 }
@@ -44,17 +44,17 @@ pub struct Heard {
 #[derive(Default)]
 struct Memory {
     seen: HashMap<String, u64>,
-    heard: Vec<Heard>,
+    heard: Vec<ReceivedRequest>,
 }
 
-pub struct Misbehaving {
+pub struct MisbehavingServer {
     pub port: u16,
     memory: Arc<Mutex<Memory>>,
     ended: Arc<AtomicBool>,
 }
 
-impl Misbehaving {
-    pub fn start() -> Misbehaving {
+impl MisbehavingServer {
+    pub fn start() -> MisbehavingServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its address").port();
         let (memory, ended) = (Arc::new(Mutex::new(Memory::default())), Arc::new(AtomicBool::new(false)));
@@ -65,33 +65,33 @@ impl Misbehaving {
                     return;
                 }
                 let memory = Arc::clone(&shared);
-                // Whoever goes away in the middle of an answer ends that connection, as it should.
+                // A client that closes in the middle of a response ends that connection.
                 thread::spawn(move || converse(stream, &memory).unwrap_or_default());
             }
         });
-        Misbehaving { port, memory, ended }
+        MisbehavingServer { port, memory, ended }
     }
 
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
 
-    /// Forgets what was, so that the next who asks meets the same server; gives what it was sent.
-    pub fn fresh(&self) -> Vec<Heard> {
+    /// Resets the server for the next client; returns the requests so far.
+    pub fn fresh(&self) -> Vec<ReceivedRequest> {
         std::mem::take(&mut *self.memory.lock().expect("nobody panicked")).heard
     }
 }
 
-impl Drop for Misbehaving {
+impl Drop for MisbehavingServer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        // One more, which it does not take.
+        // Connect once more, so that accept returns and sees the end.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
 /// Reads a request; None at the end of the stream.
-fn hear(reader: &mut impl BufRead) -> std::io::Result<Option<Heard>> {
+fn hear(reader: &mut impl BufRead) -> std::io::Result<Option<ReceivedRequest>> {
     let (mut head, mut length) = (Vec::new(), 0);
     loop {
         let start = head.len();
@@ -109,13 +109,13 @@ fn hear(reader: &mut impl BufRead) -> std::io::Result<Option<Heard>> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(Some(Heard { head, body }))
+    Ok(Some(ReceivedRequest { head, body }))
 }
 
 /// Ends a connection by a reset.
 fn reset(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: a socket option that is given its own type and size.
+    // SAFETY: the socket option gets its own type and size.
     unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -167,7 +167,7 @@ fn converse(mut stream: TcpStream, memory: &Mutex<Memory>) -> std::io::Result<()
                 return Ok(());
             }
             "hang" => {
-                // Until the other side goes.
+                // Until the client closes the connection.
                 while reader.read(&mut [0; 64])? > 0 {}
                 return Ok(());
             }

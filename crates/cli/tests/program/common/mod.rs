@@ -1,5 +1,5 @@
-//! What the tests of the whole program share: the program itself with a store and a journal of its own, targets, and
-//! real Apaches, each in a fresh folder on a free port.
+//! Shared parts of the tests of the whole program: the program with its own store and journal, targets, and real Apaches,
+//! each in a fresh folder on a free port.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub mod accessible;
-pub mod beside;
 pub mod browser;
 pub mod chapters;
 pub mod databases;
@@ -25,12 +24,13 @@ pub mod house;
 pub mod lines;
 pub mod link;
 pub mod misbehaving;
+pub mod originals;
 pub mod pages;
 pub mod servers;
 pub mod shop;
 pub mod tls_server;
 
-/// Tests that compare rates do not run beside each other, nor beside those of another file: two processors are soon full.
+/// Keeps tests that compare rates from running at the same time, in all files: two processors are soon full.
 pub fn alone() -> impl Drop {
     let path = std::env::temp_dir().join("lastdrop-tests.lock");
     let file = fs::File::options().create(true).append(true).open(path).expect("a place for temporary files");
@@ -66,15 +66,15 @@ impl Folder {
         command
     }
 
-    /// The journal of a server that is changed, or was left changed.
+    /// The journal of a server that is being changed or was left changed.
     pub fn journal(&self) -> Option<PathBuf> {
         let entries = fs::read_dir(self.join("state")).ok()?;
         entries.filter_map(|e| Some(e.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "journal"))
     }
 
-    /// Runs the program to its end.
-    pub fn run(&self, args: &[&str]) -> Done {
-        Done::of(self.lastdrop(args).output().expect("the program runs"), args)
+    /// Runs the program and waits for its end.
+    pub fn run(&self, args: &[&str]) -> CommandOutput {
+        CommandOutput::of(self.lastdrop(args).output().expect("the program runs"), args)
     }
 
     /// Runs the program with `--json -` and reads its document; the exit code has to be `code`.
@@ -88,7 +88,7 @@ impl Folder {
 }
 
 #[derive(Debug)]
-pub struct Done {
+pub struct CommandOutput {
     #[expect(dead_code, reason = "it is shown where a test fails")]
     pub args: Vec<String>,
     pub code: i32,
@@ -96,9 +96,9 @@ pub struct Done {
     pub stderr: String,
 }
 
-impl Done {
-    pub fn of(output: Output, args: &[&str]) -> Done {
-        Done {
+impl CommandOutput {
+    pub fn of(output: Output, args: &[&str]) -> CommandOutput {
+        CommandOutput {
             args: args.iter().map(ToString::to_string).collect(),
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -107,8 +107,8 @@ impl Done {
     }
 }
 
-/// Ends a command before each step in turn that changes anything, the first one first, until it comes to its own end
-/// (`lastdrop_files::step`). A restore follows each time, and then all has to be as it was found. How many steps there are.
+/// Kills a command before each step that changes anything, one after the other, until it reaches its own end
+/// (`lastdrop_files::step`). Restores after each kill and asserts that everything is as before. Returns the number of steps.
 pub fn end_at_each_step(folder: &Folder, args: &[&str], is_as_found: impl Fn(&str)) -> usize {
     for step in 1..MOST_STEPS {
         let moment = format!("{args:?}, ended before step {step}");
@@ -125,13 +125,13 @@ pub fn end_at_each_step(folder: &Folder, args: &[&str], is_as_found: impl Fn(&st
     panic!("{args:?} has more than {MOST_STEPS} steps");
 }
 
-/// Runs a command that ends itself before a step.
-pub fn end_at(folder: &Folder, args: &[&str], step: usize) -> Done {
+/// Runs a command that kills itself before a step.
+pub fn end_at(folder: &Folder, args: &[&str], step: usize) -> CommandOutput {
     let mut command = folder.lastdrop(args);
-    Done::of(command.env("LASTDROP_END_AT", step.to_string()).output().expect("the program runs"), args)
+    CommandOutput::of(command.env("LASTDROP_END_AT", step.to_string()).output().expect("the program runs"), args)
 }
 
-/// What `Done` has for the exit code of a process that was killed.
+/// The exit code in `CommandOutput` of a process that was killed.
 pub const KILLED: i32 = -1;
 const MOST_STEPS: usize = 300;
 
@@ -140,7 +140,7 @@ pub fn signal(child: &Child, number: i32) {
     unsafe { libc::kill(child.id() as i32, number) };
 }
 
-/// A count of a document.
+/// A count in a document.
 pub fn n(v: &Value) -> u64 {
     v.as_u64().unwrap_or_else(|| panic!("not a count: {v}"))
 }
@@ -149,7 +149,7 @@ pub fn number(v: &Value) -> f64 {
     v.as_f64().unwrap_or_else(|| panic!("a number: {v}"))
 }
 
-/// What came due is what was sent and what was not; what was sent has one end each.
+/// Asserts that requests due = sent + unsent, and that each sent request has exactly one outcome.
 pub fn assert_sums(run: &Value) {
     for p in run["phases"].as_array().expect("phases") {
         let r = &p["requests"];
@@ -159,14 +159,14 @@ pub fn assert_sums(run: &Value) {
     }
 }
 
-/// An answer over HTTP/1.1, byte by byte.
+/// The bytes of a response in HTTP/1.1.
 pub fn answer(status: &str, headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
     let (headers, body) = (headers.as_ref(), body.as_ref());
     let line = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n", body.len());
     [line.as_bytes(), headers, b"\r\n", body].concat()
 }
 
-/// Reads the head of a request, for [`serve`]; None where it has no end.
+/// Reads the head of a request, for [`serve`]; None if it does not end.
 pub fn head(stream: &mut BufReader<TcpStream>) -> Option<()> {
     let mut line = String::new();
     while stream.read_line(&mut line).ok()? > 0 {
@@ -178,7 +178,7 @@ pub fn head(stream: &mut BufReader<TcpStream>) -> Option<()> {
     None
 }
 
-/// A server that answers by a function of the requests that `read` reads; gives its address and what it has seen.
+/// Starts a server that answers the requests of `read` by a function; returns its address and the requests.
 pub fn serve<T: Send + 'static>(
     read: fn(&mut BufReader<TcpStream>) -> Option<T>,
     respond: impl Fn(&T) -> Vec<u8> + Send + Sync + 'static,
@@ -206,7 +206,7 @@ pub fn serve<T: Send + 'static>(
     (address, seen)
 }
 
-/// A port that stays free: below those that the kernel gives to clients, and every test is given another.
+/// A port that stays free: below the range that the kernel gives to clients, and different for every test.
 pub fn free_port() -> u16 {
     let path = std::env::temp_dir().join("lastdrop-tests.port");
     let file = fs::File::options().create(true).truncate(false).read(true).write(true).open(path);
@@ -226,7 +226,7 @@ pub fn free_port() -> u16 {
     port
 }
 
-/// One GET; the body of the answer.
+/// Sends a GET and returns the body of the response.
 pub fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -237,7 +237,7 @@ pub fn get(port: u16, path: &str) -> Option<String> {
     text.split_once("\r\n\r\n").map(|(_, body)| body.to_string())
 }
 
-/// Waits until something holds, at most two minutes: that only what never comes about fails, however busy the machine is.
+/// Waits until a condition holds, at most two minutes, so that a busy machine does not fail the test.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !holds() {
@@ -260,7 +260,7 @@ impl Target {
         Target::spawn(folder, &all, None)
     }
 
-    /// With its settings in a file, on a fixed port, so that it can be restarted by others.
+    /// Starts a target with its settings in a file, on a fixed port, so that others can restart it.
     pub fn with_config(folder: &Folder, settings: &str) -> Target {
         let config = folder.join("target.toml");
         let port = free_port();
@@ -269,7 +269,7 @@ impl Target {
         Target::spawn(folder, &["target", "--config", &path], Some(config))
     }
 
-    /// The same as a process of another user, which writes to a log.
+    /// Like [`Target::with_config`], as a process of another user that writes to a log.
     pub fn with_config_as(folder: &Folder, settings: &str, user: u32, log: &Path) -> Target {
         use std::os::unix::process::CommandExt;
         let (config, port) = (folder.join("target.toml"), free_port());
@@ -293,7 +293,7 @@ impl Target {
             .nth(1)
             .and_then(|rest| rest.split('/').next()?.parse().ok())
             .unwrap_or_else(|| panic!("the target did not start: {line}"));
-        // Nobody reads what else it says; let it not be stopped by a full pipe.
+        // Drain its other output, so that a full pipe does not block it.
         thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         Target { child, port, config }
     }
@@ -320,7 +320,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         signal(&self.child, libc::SIGTERM);
         let _ = self.child.wait();
-        // One that was restarted by a tune is another process: found by its configuration.
+        // A tune may have restarted it as another process: find that by its configuration.
         if let Some(config) = &self.config {
             for pid in processes_with(&config.to_string_lossy()) {
                 // SAFETY: a plain call on a process of ours.
@@ -330,7 +330,7 @@ impl Drop for Target {
     }
 }
 
-/// Processes that have a text among their arguments, ourselves left out.
+/// Processes with a text among their arguments, except ourselves.
 pub fn processes_with(text: &str) -> Vec<i32> {
     let own = std::process::id() as i32;
     fs::read_dir("/proc")
@@ -343,7 +343,7 @@ pub fn processes_with(text: &str) -> Vec<i32> {
         .collect()
 }
 
-/// A network namespace of its own, with nothing in it but a loopback.
+/// A network namespace with nothing but a loopback device.
 pub struct Namespace {
     holder: Child,
 }
@@ -363,7 +363,7 @@ impl Namespace {
         self.holder.id() as i32
     }
 
-    /// A command that runs inside, with the environment of `command`.
+    /// The same command, run inside, with its environment.
     pub fn inside(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside.args(["-t", &self.holder.id().to_string(), "-n"]).arg(command.get_program()).args(command.get_args());
@@ -385,7 +385,7 @@ impl Drop for Namespace {
     }
 }
 
-/// A command as the user nobody, who may not raise limits, with the limits of `prlimit` (`--nofile=40:40`).
+/// The command as user nobody, who may not raise limits, with limits as options of `prlimit` (`--nofile=40:40`).
 pub fn as_nobody(command: &Command, limits: &[&str]) -> Command {
     let mut other = Command::new("setpriv");
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit"]).args(limits).arg("--");
@@ -413,7 +413,7 @@ impl Apache {
         Apache::start_with(folder, |text| text)
     }
 
-    /// Two workers, of which each answer at `/perl/sleep.pl` takes 100 ms.
+    /// Starts an Apache with two workers; each response of `/perl/sleep.pl` takes 100 ms.
     pub fn small(folder: &Folder) -> Apache {
         let apache = Apache::start_with(folder, |config| {
             let small = config
@@ -430,7 +430,7 @@ impl Apache {
         apache
     }
 
-    /// Starts it on a configuration that was changed first.
+    /// Starts it with a changed configuration.
     pub fn start_with(folder: &Folder, change: impl FnOnce(String) -> String) -> Apache {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mod_perl/server");
         let apache = Apache { folder: folder.join("apache"), port: free_port(), script };
@@ -471,13 +471,13 @@ impl Apache {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// How many workers the running server may have: the length of its scoreboard.
+    /// The number of workers that the running server may have: the length of its scoreboard.
     pub fn pool(&self) -> Option<usize> {
         let page = get(self.port, "/server-status?auto")?;
         page.lines().find_map(|l| l.strip_prefix("Scoreboard: ").map(str::len))
     }
 
-    /// Command lines of the masters that run, as /proc has them.
+    /// Command lines of the running masters, from /proc.
     pub fn masters(&self) -> Vec<String> {
         let text = |pid: i32| {
             String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
@@ -492,14 +492,14 @@ impl Apache {
         };
         let all: Vec<i32> = processes_with("apache2").into_iter().filter(mine).collect();
         let listens = |pid: i32| {
-            // Its error log is open in each of its processes.
+            // Each of its processes has its error log open.
             fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|fds| {
                 fds.filter_map(Result::ok)
                     .filter_map(|f| fs::read_link(f.path()).ok())
                     .any(|f| f.starts_with(&self.folder))
             })
         };
-        // What a killed program has left of a test of the configuration ends by itself.
+        // A test of the configuration that a killed program left running ends by itself.
         let only_looks = |text: &String| ["-t", "-M", "-V"].iter().any(|flag| text.split('\0').any(|w| w == *flag));
         let masters = all.iter().filter(|p| listens(**p) && !all.contains(&parent(**p))).map(|p| text(*p));
         masters.filter(|text| !only_looks(text)).collect()

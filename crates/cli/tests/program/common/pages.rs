@@ -1,4 +1,4 @@
-//! `lastdrop ui` as its browsers and its enemies see it: byte by byte.
+//! `lastdrop ui` as browsers and attackers see it, byte by byte.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,30 +8,30 @@ use std::time::Duration;
 
 use super::{Folder, signal};
 
-/// Pages that are being served.
-pub struct Pages {
+/// A running `lastdrop ui`.
+pub struct UiServer {
     pub child: Child,
-    /// With the token.
+    /// The URL with the token.
     pub url: String,
     pub port: u16,
 }
 
-/// An answer, taken apart.
+/// A parsed response.
 #[derive(Debug)]
-pub struct Seen {
+pub struct PageResponse {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
-impl Seen {
-    pub fn of(text: &str) -> Seen {
+impl PageResponse {
+    pub fn of(text: &str) -> PageResponse {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-        Seen { status, head: head.to_string(), body: body.to_string() }
+        PageResponse { status, head: head.to_string(), body: body.to_string() }
     }
 
-    /// Nothing was given away.
+    /// True if the response gives nothing away.
     pub fn is_nothing(&self) -> bool {
         self.status == 403 && self.body.is_empty() && !self.head.to_ascii_lowercase().contains("set-cookie")
     }
@@ -44,12 +44,12 @@ impl Seen {
     }
 }
 
-impl Pages {
-    pub fn start(folder: &Folder, args: &[&str]) -> Pages {
-        Pages::of(folder.lastdrop(&[&["ui"], args].concat()))
+impl UiServer {
+    pub fn start(folder: &Folder, args: &[&str]) -> UiServer {
+        UiServer::of(folder.lastdrop(&[&["ui"], args].concat()))
     }
 
-    pub fn of(mut command: Command) -> Pages {
+    pub fn of(mut command: Command) -> UiServer {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut url = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut url).expect("it says where it listens");
@@ -62,7 +62,7 @@ impl Pages {
         thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         let url = url.trim().to_string();
         let port = url.split("/?token=").next().and_then(|u| u.rsplit(':').next()?.parse().ok()).expect("a port");
-        Pages { child, url, port }
+        UiServer { child, url, port }
     }
 
     pub fn host(&self) -> String {
@@ -73,7 +73,7 @@ impl Pages {
         format!("http://{}", self.host())
     }
 
-    /// Path and query that let in.
+    /// Path and query with the token.
     pub fn entrance(&self) -> String {
         format!("/?token={}", self.url.split("token=").nth(1).expect("a token"))
     }
@@ -84,18 +84,18 @@ impl Pages {
         stream
     }
 
-    /// Sends bytes; what comes back until the connection is closed.
+    /// Sends bytes and returns what comes back until the connection is closed.
     pub fn send(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
-        // It may have refused before all of it was sent.
+        // The server may refuse before all bytes are sent.
         let _ = stream.write_all(bytes);
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// A request with just these fields.
-    pub fn bare(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Seen {
+    /// Sends a request with only these fields.
+    pub fn bare(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> PageResponse {
         let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         for (name, value) in fields {
             text.push_str(&format!("{name}: {value}\r\n"));
@@ -103,7 +103,7 @@ impl Pages {
         if !body.is_empty() {
             text.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
-        Seen::of(&self.send(format!("{text}\r\n{body}").as_bytes()))
+        PageResponse::of(&self.send(format!("{text}\r\n{body}").as_bytes()))
     }
 
     /// The cookie that the token is exchanged for.
@@ -115,18 +115,18 @@ impl Pages {
         cookie.split(';').next().unwrap_or_default().to_string()
     }
 
-    /// A page, as somebody who was let in gets it.
-    pub fn get(&self, cookie: &str, path: &str) -> Seen {
+    /// Gets a page with the cookie.
+    pub fn get(&self, cookie: &str, path: &str) -> PageResponse {
         self.bare("GET", path, &[("Host", &self.host()), ("Cookie", cookie)], "")
     }
 
-    /// As a form of ours sends it.
-    pub fn post(&self, cookie: &str, path: &str, body: &str) -> Seen {
+    /// Posts a form as our pages do.
+    pub fn post(&self, cookie: &str, path: &str, body: &str) -> PageResponse {
         let origin = self.origin();
         self.bare("POST", path, &[("Host", &self.host()), ("Cookie", cookie), ("Origin", &origin)], body)
     }
 
-    /// The key of the forms of a page.
+    /// The key in the forms of a page.
     pub fn key(&self, cookie: &str, path: &str) -> String {
         let page = self.get(cookie, path).body;
         let key = page.split("name=\"key\" value=\"").nth(1).and_then(|rest| rest.split('"').next());
@@ -134,7 +134,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for UiServer {
     fn drop(&mut self) {
         signal(&self.child, libc::SIGTERM);
         let _ = self.child.wait();

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::{Folder, get, signal, wait_until};
 
-/// A server in the foreground. Dropped, it is ended with all that it has started.
+/// A server in the foreground; ends on drop, with all processes that it has started.
 pub struct Daemon {
     pub child: Child,
 }
 
 impl Daemon {
-    /// Starts a server and waits until it is ready. One that ends at once is started again, a few times: a port that was
-    /// free may be somebody's own end of a connection for a moment.
+    /// Starts a server and waits until it is ready. Starts it again, a few times, if it ends at once: a free port may be the
+    /// local end of another connection for a moment.
     pub fn start(mut command: Command, package: &str, ready: impl Fn(&Daemon) -> bool) -> Daemon {
         for _ in 0..5 {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -56,7 +56,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// A folder below that of the test into which servers may write that are not root.
+/// Creates a folder in that of the test for servers that do not run as root.
 pub fn open_folder(folder: &Folder, name: &str) -> PathBuf {
     let path = folder.join(name);
     fs::create_dir_all(&path).expect("a folder");
@@ -64,12 +64,12 @@ pub fn open_folder(folder: &Folder, name: &str) -> PathBuf {
     path
 }
 
-/// nginx with these lines in its http block, which shall answer at this port.
+/// Starts nginx with these lines in its http block and waits until it answers at this port.
 pub fn nginx(folder: &Folder, http: &str, port: u16) -> Daemon {
     nginx_of(folder, 2, http, port)
 }
 
-/// The same with so many worker processes.
+/// Like [`nginx`], with a number of worker processes.
 pub fn nginx_of(folder: &Folder, processes: usize, http: &str, port: u16) -> Daemon {
     let (config, dir) = (folder.join("nginx.conf"), folder.path().display());
     write(
@@ -84,7 +84,7 @@ pub fn nginx_of(folder: &Folder, processes: usize, http: &str, port: u16) -> Dae
     Daemon::start(command, "nginx", |_| get(port, "/").is_some())
 }
 
-/// A server block that hands PHP files of a folder to a pool.
+/// A server block that passes PHP files of a folder to a pool.
 pub fn php_site(port: u16, root: &Path, socket: &Path) -> String {
     format!(
         " server {{\n  listen 127.0.0.1:{port};\n  root {};\n  location / {{ return 200 ok; }}\n  location ~ \\.php {{\n   \
@@ -103,17 +103,17 @@ pub struct Fpm {
 }
 
 impl Fpm {
-    /// With `children` and these further lines for the pool.
+    /// Starts a pool with `children` and these further lines.
     pub fn start(folder: &Folder, children: usize, lines: &str) -> Fpm {
         Fpm::start_in(folder, children, lines, false)
     }
 
-    /// The same; the pool in a file that the main one includes, as Debian has it.
+    /// Starts a pool; `included` puts its settings into an included file, as on Debian.
     pub fn start_in(folder: &Folder, children: usize, lines: &str, included: bool) -> Fpm {
         Fpm::start_by(folder, children, lines, included, &["-F", "-y"])
     }
 
-    /// The same, with these words before its configuration, and the variables SITE and CHILDREN.
+    /// Starts a pool with further arguments, and the variables SITE and CHILDREN.
     pub fn start_by(folder: &Folder, children: usize, lines: &str, included: bool, words: &[&str]) -> Fpm {
         let (config, socket, dir) = (folder.join("fpm.conf"), folder.join("fpm.sock"), folder.path().display());
         let global = format!("[global]\npid = {dir}/fpm.pid\nerror_log = {dir}/fpm.log\n");
@@ -149,7 +149,7 @@ impl Fpm {
 }
 
 impl Fpm {
-    /// Its master: one that was started again is another process than the one that the test has started.
+    /// The pid of its master, which may be another process than the one that the test started.
     pub fn master(&self) -> i32 {
         let written = fs::read_to_string(self.config.with_file_name("fpm.pid")).ok();
         written.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| self.daemon.pid())
@@ -157,16 +157,16 @@ impl Fpm {
 }
 
 impl Drop for Fpm {
-    /// Ends each master that has this configuration: one that is just being replaced leaves another behind.
+    /// Ends every master with this configuration: during a replacement there are two.
     fn drop(&mut self) {
         let title = format!("php-fpm: master process ({})", self.config.display());
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            // What the test has started is its child and stays in sight until it is waited for.
+            // The child of the test stays visible until it is waited for.
             let masters: Vec<i32> = processes_called(&title).filter(|pid| *pid != self.daemon.pid()).collect();
             let last = Instant::now() > deadline;
             for pid in &masters {
-                // SAFETY: a plain call on a server of ours.
+                // SAFETY: a plain call on our own server.
                 unsafe { libc::kill(*pid, if last { libc::SIGKILL } else { libc::SIGTERM }) };
             }
             if last || masters.is_empty() && !matches!(self.daemon.child.try_wait(), Ok(None)) {
@@ -204,7 +204,7 @@ pub fn haproxy(folder: &Folder, config: &str, port: u16) -> Daemon {
     Daemon::start(command, "haproxy", |_| get(port, "/").is_some())
 }
 
-/// A database whose root needs no password.
+/// MariaDB whose root needs no password.
 pub struct Mariadb {
     pub daemon: Daemon,
     pub socket: PathBuf,
@@ -213,7 +213,7 @@ pub struct Mariadb {
 impl Mariadb {
     pub fn start(folder: &Folder, options: &[&str]) -> Mariadb {
         let data = open_folder(folder, "db");
-        // Each takes away what it finds of an earlier one in /tmp when it starts, and with it another's that is at work.
+        // At its start each deletes files of earlier ones in /tmp, also those of one that is running.
         let temporary = open_folder(folder, "db-tmp");
         let made = Command::new("mariadb-install-db")
             .env("TMPDIR", &temporary)
@@ -242,12 +242,12 @@ impl Mariadb {
     }
 }
 
-/// A script, in a folder that PHP is served from.
+/// Writes a script into a folder of PHP pages.
 pub fn php(root: &Path, name: &str, code: &str) {
     write(&root.join(name), &format!("<?php\n{code}\n"));
 }
 
-/// Apache prefork with mod_php on a port of its own: its configuration and its documents. Dropped, it ends.
+/// Apache prefork with mod_php on a port of its own; ends on drop.
 pub struct ModPhp {
     pub port: u16,
     pub config: PathBuf,
@@ -256,9 +256,9 @@ pub struct ModPhp {
 }
 
 impl ModPhp {
-    /// With a pool of so many workers, and these further lines.
+    /// Starts an Apache with a number of workers, and these further lines.
     pub fn start(folder: &Folder, workers: u64, lines: &str) -> ModPhp {
-        // Nobody but root may write where the configuration is.
+        // Only root may write into the folder of the configuration.
         let (port, run) = (super::free_port(), folder.join("modphp"));
         fs::create_dir_all(&run).expect("a folder");
         let docs = open_folder(folder, "modphp/docs");
@@ -296,7 +296,7 @@ impl ModPhp {
         wait_until("an answer of Apache", || get(self.port, "/server-status?auto").is_some());
     }
 
-    /// Ends it and starts it with so many workers.
+    /// Restarts it with a number of workers.
     pub fn restart_with(&self, workers: u64) {
         self.end();
         let text = fs::read_to_string(&self.config).expect("readable");
@@ -321,7 +321,7 @@ impl ModPhp {
 
     fn end(&self) {
         let Some(pid) = fs::read_to_string(&self.pid).ok().and_then(|t| t.trim().parse::<i32>().ok()) else { return };
-        // SAFETY: a plain call on a server that was started above.
+        // SAFETY: a plain call on a server that we have started.
         unsafe { libc::kill(pid, libc::SIGTERM) };
         let deadline = Instant::now() + Duration::from_secs(20);
         while Path::new(&format!("/proc/{pid}/exe")).exists() && Instant::now() < deadline {
@@ -368,7 +368,7 @@ impl Drop for Hog {
     }
 }
 
-/// One GET of which the answer is not waited for: the connection is open until it is dropped.
+/// Sends a GET without waiting for the response; the connection stays open until it is dropped.
 pub fn ask_and_leave(port: u16, path: &str) -> std::net::TcpStream {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").expect("written");

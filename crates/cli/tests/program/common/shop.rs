@@ -1,5 +1,5 @@
-//! A small application in PHP with a database, as people write them: a login with a token against forged requests, a search, a form that
-//! makes something with a number of its own, and a page that changes it; each thing belongs to the session that made it.
+//! A small, typical PHP application with a database: a login with a token against forged requests, a search, a form that
+//! creates something with a number of its own, and a page that changes it. Each thing belongs to the session that created it.
 
 use std::fs;
 
@@ -96,7 +96,7 @@ page('Thing', '<form method="post">' . token() . '<input name="price"><button id
 pub const USER: &str = "ann@example.test";
 pub const PASSWORD: &str = "correct horse 7 battery";
 
-/// The application, on nginx with PHP-FPM and MariaDB. Dropped, all of them end.
+/// The application, on nginx with PHP-FPM and MariaDB; all end on drop.
 pub struct Shop {
     pub port: u16,
     _nginx: Daemon,
@@ -159,7 +159,7 @@ impl Shop {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Things that users have made, sessions that have made some, and how many of them have a price.
+    /// The number of things, of sessions that created some, and of things with a price.
     pub fn count(&self) -> (u64, u64, u64) {
         let body = get(self.port, "/count.php").expect("an answer");
         let list = body.split(['[', ']']).nth(1).unwrap_or_else(|| panic!("{body}"));

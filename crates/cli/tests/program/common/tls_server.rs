@@ -1,4 +1,4 @@
-//! A server that speaks TLS by a certificate of its own.
+//! A TLS server with a certificate of its own.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::servers::{Daemon, nginx};
 use super::{Folder, free_port};
 
-/// nginx with a certificate that nobody else knows.
+/// nginx with a certificate of an authority that no client knows.
 pub struct TlsServer {
     pub port: u16,
     pub ca: PathBuf,

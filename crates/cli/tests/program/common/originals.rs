@@ -1,4 +1,4 @@
-//! A command line carried out by the program that it is written for and by ours, and what of the two must be the same.
+//! Runs a command line with the original program and with ours, and compares the two.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,28 +13,32 @@ use regex::Regex;
 
 use super::Folder;
 
-/// Settings of siege that differ from its built-in ones in what makes it slow, or coloured.
+/// Settings of siege without those built-in ones that make it slow or coloured.
 const SIEGE: &str = "verbose = true\ncolor = off\nbenchmark = true\n";
 
-/// Where the originals and ours run, each in a folder of its own.
-pub struct Beside {
+/// The folders in which the originals and ours run.
+pub struct OriginalAndOwn {
     pub folder: Folder,
-    /// What stands for what in a command line: `{U}` for a URL.
+    /// Placeholders of command lines and their values: `{U}` is a URL.
     words: Vec<(&'static str, String)>,
-    /// Files that command lines name.
+    /// Files that the command lines name.
     files: Vec<(&'static str, Vec<u8>)>,
 }
 
-impl Beside {
-    pub fn new(folder: Folder, words: Vec<(&'static str, String)>, files: Vec<(&'static str, Vec<u8>)>) -> Beside {
-        // siege would write its settings and say so.
+impl OriginalAndOwn {
+    pub fn new(
+        folder: Folder,
+        words: Vec<(&'static str, String)>,
+        files: Vec<(&'static str, Vec<u8>)>,
+    ) -> OriginalAndOwn {
+        // Without this siege would write its settings and print a message.
         fs::create_dir_all(folder.join("home/.siege")).expect("created");
         fs::write(folder.join("home/.siege/siege.conf"), "json_output = true\nverbose = true\n").expect("written");
-        Beside { folder, words, files }
+        OriginalAndOwn { folder, words, files }
     }
 
-    /// With files and words for a server that misbehaves.
-    pub fn for_misbehaving(folder: Folder, port: u16) -> Beside {
+    /// Has the files and placeholders for a server that misbehaves.
+    pub fn for_misbehaving(folder: Folder, port: u16) -> OriginalAndOwn {
         let url = format!("http://127.0.0.1:{port}");
         let words = vec![
             ("{U}", url.clone()),
@@ -60,10 +64,10 @@ impl Beside {
             ("list", format!("{url}/resetlater\n")),
         ];
         let files = files.into_iter().map(|(name, text)| (name, text.into_bytes())).collect();
-        Beside::new(folder, words, files)
+        OriginalAndOwn::new(folder, words, files)
     }
 
-    /// A folder for one of the two to run in, with the files that the command lines name.
+    /// Creates a folder for one of the two, with the files that the command lines name.
     pub fn place(&self, name: &str) -> PathBuf {
         let place = self.folder.join(name);
         fs::create_dir_all(&place).expect("created");
@@ -85,7 +89,7 @@ impl Beside {
             match c {
                 '\'' => {
                     quoted = !quoted;
-                    // A word, even where nothing is in it.
+                    // Quotes make a word, even an empty one.
                     words.last_mut().expect("one").push('\0');
                 }
                 ' ' if !quoted => words.push(String::new()),
@@ -96,7 +100,7 @@ impl Beside {
         words.iter().map(|w| w.replace('\0', "")).collect()
     }
 
-    /// Runs a command; one that hangs (siege does, now and then, when its time is up) is started again.
+    /// Runs a command; starts it again if it hangs, as siege sometimes does when its time is up.
     pub fn run(&self, mut make: impl FnMut() -> Command, place: &Path) -> Output {
         for _ in 0..4 {
             if let Some(output) = self.run_once(make(), place, Duration::from_secs(14)) {
@@ -106,7 +110,7 @@ impl Beside {
         panic!("hangs again and again");
     }
 
-    /// None: it did not end in this time, and was ended.
+    /// Runs a command. None if it did not end in time and was killed.
     pub fn run_once(&self, mut command: Command, place: &Path, patience: Duration) -> Option<Output> {
         command.current_dir(place).env("HOME", self.folder.join("home")).env_remove("SIEGERC");
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -119,18 +123,18 @@ impl Beside {
         }
         let hung = !waiting.is_finished();
         if hung {
-            // SAFETY: a plain call on a process of ours that has not been waited for.
+            // SAFETY: a plain call on our own process, which has not been waited for.
             unsafe { libc::kill(id, libc::SIGKILL) };
         }
         let output = waiting.join().expect("no panic");
         (!hung).then_some(output)
     }
 
-    /// What runs a command line: with the original, and with ours. `~` before it: like the original.
+    /// The commands of a line for the original and for ours. `~` before it stands for --like-the-original.
     pub fn commands(&self, line: &str) -> (Command, Command) {
         let (like, line) = line.strip_prefix('~').map_or((false, line), |rest| (true, rest));
         let words: Vec<OsString> = self.words(line).iter().map(|w| with_bytes(w)).collect();
-        // One that is not packaged may have been built.
+        // An original without a package may have been built.
         let variable = format!("LASTDROP_PEER_{}", self.words(line)[0].to_uppercase());
         let mut original = Command::new(std::env::var_os(variable).unwrap_or_else(|| words[0].clone()));
         original.args(&words[1..]);
@@ -163,7 +167,7 @@ impl Beside {
         self.both_with(line, || {})
     }
 
-    /// Both print the same but for the numbers, end alike, leave the same files, and agree about `equal`.
+    /// Asserts that both print the same except for numbers, exit alike, leave the same files, and agree in the fields `equal`.
     pub fn compare(&self, line: &str, equal: &[&str]) {
         self.compare_with(line, equal, || {});
     }
@@ -175,7 +179,7 @@ impl Beside {
         }
     }
 
-    /// What is not the same of two that ran on the same command line.
+    /// The difference between the two results of a command line.
     pub fn difference(&self, original: &Output, own: &Output, equal: &[&str]) -> Option<String> {
         let (a, b) = (text(&original.stdout), text(&own.stdout));
         let (ea, eb) = (text(&original.stderr), text(&own.stderr));
@@ -190,7 +194,7 @@ impl Beside {
             return Some(format!("exit code\n{all}"));
         }
         let (fa, fb) = (fields(&format!("{a}\n{ea}")), fields(&format!("{b}\n{eb}")));
-        // `Total#3`: the first three of its numbers.
+        // `Total#3`: the first three numbers of that line.
         let of = |all: &BTreeMap<String, Vec<String>>, label: &str| {
             let (label, n) =
                 label.split_once('#').map_or((label, usize::MAX), |(l, n)| (l, n.parse().expect("a number")));
@@ -218,7 +222,7 @@ impl Beside {
     }
 }
 
-/// What is no UTF-8 as ours shows it.
+/// Replaces bytes that are not UTF-8 as ours does.
 fn text(bytes: &[u8]) -> String {
     let mut out = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -228,13 +232,13 @@ fn text(bytes: &[u8]) -> String {
     out
 }
 
-/// `{FF}` is a byte that is no UTF-8.
+/// Replaces `{FF}` by a byte that is not UTF-8.
 fn with_bytes(word: &str) -> OsString {
     OsString::from_vec(word.split("{FF}").map(str::as_bytes).collect::<Vec<_>>().join(&0xff))
 }
 
-/// A text with each number replaced by how many places it has after the point, and blanks by one. Lines that a program
-/// prints only where its numbers happen to be far apart are left out.
+/// The lines of a text with each number replaced by its number of decimals, and blanks by a single one. Omits lines that a
+/// program prints only if its numbers happen to be far apart.
 pub fn shape(text: &str) -> Vec<String> {
     let number = Regex::new(r"-?\b\d+(\.\d+)?(us|ms|s|m|k|K|M|G)?(B\b)?").expect("valid");
     let nothing = Regex::new(r"-?\b(inf|nan)\b").expect("valid");
@@ -254,7 +258,7 @@ pub fn shape(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The generic reader of all these reports: what stands before the first number of a line, and its numbers.
+/// Reads any of these reports: the label before the first number of each line, and the numbers.
 pub fn fields(text: &str) -> BTreeMap<String, Vec<String>> {
     let number = Regex::new(r"-?\b\d+(\.\d+)?").expect("valid");
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
