@@ -20,6 +20,8 @@ mod sentences;
 mod signals;
 mod stdio;
 mod title;
+#[cfg(test)]
+mod type_names;
 mod view;
 
 use std::ffi::OsString;
