@@ -1,6 +1,6 @@
 //! Objectives, comparisons, capacity and tables of variants, with the whole program against targets of known behaviour.
-//! What is asked of times holds on a slow machine too: the work of the targets sleeps, and limits are far from what is
-//! expected, or lie on the side to which a slow machine does not move them.
+//! Assertions about times also hold on a slow machine: the targets sleep, and thresholds are far from the expected times, or
+//! on the side to which a slow machine does not move them.
 
 use crate::common::{Folder, Target};
 use serde_json::Value;
@@ -25,18 +25,18 @@ fn objectives_decide_the_exit_code_and_are_written_as_junit() {
     assert_eq!(run_met["plan"]["objectives"][0], "p50<3s");
     let missed = run("p50<1ms,errors<1%", 3);
     assert!(missed["objectives"].as_array().expect("a list").iter().all(|o| o["met"] == false));
-    // Ten of a hundred answers are errors.
+    // Ten of a hundred responses are errors.
     assert_eq!(f(&missed["objectives"][1]["value"]), 0.1);
     let xml = std::fs::read_to_string(junit).expect("written");
     assert!(xml.contains("tests=\"2\" failures=\"2\"") && xml.contains("name=\"p50&lt;1ms\""), "{xml}");
-    // A plan file can say it too, and wrong ones are wrong usage.
+    // A plan file can have objectives, too; an invalid one is a usage error.
     let plan = folder.join("plan.toml");
     std::fs::write(&plan, format!("url = \"{}\"\nusers = 2\nrequests = 20\nobjective = \"max<1ms\"\n", target.url()))
         .expect("written");
     assert_eq!(folder.run(&["run", plan.to_str().expect("text"), "--quiet"]).code, 3);
     let wrong = folder.run(&["run", &target.url(), "--objective", "p98<3ms"]);
     assert!(wrong.code == 2 && wrong.stderr.contains("p95"), "{wrong:?}");
-    // What nobody answers is no missed objective.
+    // Without a response no objective is missed.
     let dead = folder.run(&["run", "http://127.0.0.1:1/", "-n", "5", "--objective", "p50<1s", "--quiet"]);
     assert_eq!(dead.code, 1, "{dead:?}");
 }
@@ -59,9 +59,9 @@ fn stored_runs_are_compared_with_a_word_about_drift() {
     assert!(worse["notes"].to_string().contains("drift"), "{worse:#}");
     assert_eq!(folder.run(&["compare", quick, slow, "--fail-on-worse", "--quiet"]).code, 3);
     assert_eq!(folder.json(&["compare", slow, quick], 0)["verdict"], "better");
-    // A run is as fast as itself, and the second of the two is 'last' in the store.
+    // A run compared with itself is equal; the second of the two is 'last' in the store.
     let same = folder.json(&["compare", "last", slow, "--fail-on-worse"], 0);
-    // A busy machine may make the seconds of a run differ so much that nothing can be told.
+    // On a busy machine the seconds of a run may differ so much that the comparison is inconclusive.
     assert!(["no_difference", "inconclusive"].contains(&same["verdict"].as_str().expect("text")), "{same:#}");
     assert_eq!(f(&same["metrics"]["rps"]["ratio"]), 1.0);
     assert!(f(&same["smallest_difference"]) >= 0.05, "{same:#}");
@@ -90,7 +90,7 @@ fn live_comparison_finds_a_slower_server_and_the_noise_of_the_machine() {
     let aa = folder.json(&["compare", "--live", &a.url(), "--aa", "-c", "4", "--blocks", "4", "-d", "300ms"], 0);
     assert_eq!(aa["kind"], "aa");
     assert!(aa["noise_floor"]["floor"]["rps"].is_number(), "{aa:#}");
-    // Stored runs are compared with what was found.
+    // Stored runs are compared with the noise floor that was found.
     let run = folder.join("run.json");
     let run = run.to_str().expect("text");
     assert_eq!(folder.run(&["run", &a.url(), "-c", "4", "-d", "5s", "--json", run, "--quiet"]).code, 0);
@@ -100,7 +100,7 @@ fn live_comparison_finds_a_slower_server_and_the_noise_of_the_machine() {
     assert!(dead.code == 1 && dead.stderr.contains("B (http://127.0.0.1:1/) answers nothing"), "{dead:?}");
 }
 
-/// What `capacity` found; once more where it says itself that the machine was too busy for an answer.
+/// Runs `capacity`; repeats it if it says that the machine was too busy for an answer.
 fn capacity(folder: &Folder, args: &[&str]) -> Value {
     let mut all = args.to_vec();
     all.extend(["--json", "-"]);
@@ -120,7 +120,7 @@ fn capacity(folder: &Folder, args: &[&str]) -> Value {
 #[test]
 fn capacity_is_what_the_target_can_do_and_not_more() {
     let folder = Folder::new();
-    // 4 workers of 20 ms: 200 a second, and the knee at 4 users.
+    // 4 workers of 20 ms: 200 requests per second, and the knee at 4 users.
     let target = Target::start(&folder, &["--workers", "4", "--service", "20ms"]);
     let args =
         ["capacity", &target.url(), "--objective", "p50<250ms,errors<5%", "-d", "3s", "--max-time", "60s", "-c", "16"];
@@ -129,13 +129,13 @@ fn capacity_is_what_the_target_can_do_and_not_more() {
     let rate = f(&found["capacity_rps"]);
     assert!((80.0..=206.0).contains(&rate), "{found:#}");
     assert!(f(&found["interval"][1]) >= rate);
-    // A machine that is too busy may leave no time to hold it; then it does not say so.
+    // A busy machine may leave no time to hold the rate; then the document does not say that it was held.
     let held = found["steps"].as_array().expect("steps").iter().any(|s| s["role"] == "confirm" && s["ok"] == true);
     assert_eq!(held, f(&found["held_s"]) > 0.0, "{found:#}");
     let knee = f(&found["knee"]["users"]);
     assert!((3.0..=6.0).contains(&knee), "{:#}", found["knee"]);
     assert_eq!(found["usl"]["fits"], false, "min(N, W) is no scalability law: {:#}", found["usl"]);
-    // Nothing meets less than the service takes.
+    // No rate meets an objective below the service time.
     let args = ["capacity", &target.url(), "--objective", "p50<5ms", "-d", "3s", "--no-staircase"];
     let none = folder.json(&args, 3);
     assert_eq!((&none["met"], f(&none["capacity_rps"])), (&Value::Bool(false), 0.0), "{none:#}");
@@ -145,7 +145,7 @@ fn capacity_is_what_the_target_can_do_and_not_more() {
 #[test]
 fn capacity_finds_the_peak_of_a_server_that_collapses() {
     let folder = Folder::new();
-    // With all 32 workers busy a request takes 11 times as long: 146 answers a second; the peak is 263 with 10.
+    // With all 32 workers busy a request takes 11 times as long: 146 responses per second; the peak is 263 with 10.
     let target = Target::start(&folder, &["--workers", "32", "--service", "20ms", "--coherency", "0.01"]);
     let url = target.url();
     let mut args = vec!["capacity", &url, "--objective", "p50<400ms,errors<5%", "-d", "3s", "--max-time", "60s"];
@@ -206,7 +206,7 @@ fn variants_are_measured_in_rounds_and_sorted() {
     assert!(rows[0]["url"].as_str().expect("a URL").ends_with(&"x".repeat(300)));
     let text = folder.run(&["sweep", plan, "--rounds", "1", "--sort", "avtime"]).stdout;
     let lines: Vec<&str> = text.lines().collect();
-    // Under the verdict.
+    // Below the verdict.
     assert!(lines[2].contains('│') && lines[2].contains("avtime  completed  failed"), "{text}");
     assert!(lines[3].contains("one user") || lines[3].contains("four"), "{text}");
     assert!(text.contains("not varying:"), "{text}");

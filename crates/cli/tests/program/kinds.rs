@@ -1,5 +1,5 @@
-//! Kinds of servers that are only data: one that is added by a file, changed in every way that a file can name, and the
-//! real gunicorn; seen to act, refused in their words, and put back whatever happens.
+//! Kinds of servers that are only data: one added by a file, changed by every method that a file can name, and the real
+//! gunicorn. Changes take effect, are refused with the server's own message, and are restored whatever happens.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::common::servers::children_of;
 use crate::common::{CommandOutput, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
-/// A server that nobody has heard of: `procs` workers behind a listen queue of `backlog`, by options, variables or a file.
+/// An unknown server: `procs` workers with a listen queue of `backlog`, set by options, variables or a file.
 const SITE: &str = include_str!("common/site.py");
 
-/// A kind of 30 lines, with one way of changing it.
+/// A kind of 30 lines, with one change method.
 fn kind(way: &str) -> String {
     format!(
         "title = 'Site'\nprograms = ['python3*']\nargument = 'site.py'\nconfig = {{ flag = '--file' }}\n[change]\n{way}\n\
@@ -31,7 +31,7 @@ fn kind(way: &str) -> String {
 /// Workers, listen queue, what the master shows, files.
 type State = (usize, Option<u64>, Option<Vec<u8>>, Vec<Option<Vec<u8>>>);
 
-/// A server that is started by its test and started again by lastdrop.
+/// A server that its test starts and lastdrop restarts.
 struct Server {
     mark: String,
     port: u16,
@@ -55,7 +55,7 @@ impl Server {
         Server::start(command, script.display().to_string(), port)
     }
 
-    /// Whoever of its processes has another parent.
+    /// Its process whose parent is another program.
     fn master(&self) -> Option<i32> {
         let all = processes_with(&self.mark);
         let parent = |pid: &i32| {
@@ -69,7 +69,7 @@ impl Server {
         self.master().map_or(0, children_of)
     }
 
-    /// The listen queue's limit, as the kernel has it.
+    /// The limit of the listen queue, from the kernel.
     fn backlog(&self) -> Option<u64> {
         let output = Command::new("ss").args(["-ltnH", &format!("sport = :{}", self.port)]).output().expect("iproute2");
         String::from_utf8_lossy(&output.stdout).split_whitespace().nth(2)?.parse().ok()
@@ -79,7 +79,7 @@ impl Server {
         format!("{kind}@http://127.0.0.1:{}/", self.port)
     }
 
-    /// What a person would look at to say that it is as it was.
+    /// Everything that shows whether the server is as before.
     fn state(&self, files: &[PathBuf]) -> State {
         let line = self.master().and_then(|pid| fs::read(format!("/proc/{pid}/cmdline")).ok());
         (self.workers(), self.backlog(), line, files.iter().map(|f| fs::read(f).ok()).collect())
@@ -111,7 +111,7 @@ fn start_sweep(folder: &Folder, plan: &str) -> Child {
     folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
 }
 
-/// Sweeps, and gives all that could be seen meanwhile of workers and listen queue.
+/// Sweeps, and returns all observed numbers of workers and limits of the listen queue.
 fn sweep_and_see(folder: &Folder, server: &Server, plan: &str) -> (Value, BTreeSet<(usize, Option<u64>)>) {
     let mut sweep = start_sweep(folder, plan);
     let mut seen = BTreeSet::new();
@@ -124,7 +124,7 @@ fn sweep_and_see(folder: &Folder, server: &Server, plan: &str) -> (Value, BTreeS
     (serde_json::from_str(&done.stdout).expect("JSON"), seen)
 }
 
-/// Every way that a file can name; what the server is started with, and the files that it reads.
+/// Every change method that a file can name, with the server's arguments and files.
 #[test]
 fn a_kind_of_30_lines_is_swept_in_every_way_and_is_as_it_was() {
     assert!(kind("").lines().count() <= 30);
@@ -226,7 +226,7 @@ fn mistakes_are_told_and_nothing_is_changed() {
         let done = folder.run(&["knobs", &name]);
         assert!(done.code == 2 && done.stderr.contains(words), "{words}: {done:?}");
     }
-    // A test that does not end, and one that the server does not pass as it is.
+    // A configuration test that does not end, and one that already fails with the present configuration.
     fs::write(&file, good.replace("'{argv}', '--check'", "'/bin/sh', '-c', 'echo no good >&2; exit 3'"))
         .expect("written");
     let failing = sweep("procs = 2");
@@ -234,19 +234,19 @@ fn mistakes_are_told_and_nothing_is_changed() {
     fs::write(&file, good.replace("'{argv}', '--check'", "'/no/such/program'")).expect("written");
     let missing = sweep("procs = 2");
     assert!(missing.code == 1 && missing.stderr.contains("cannot run /no/such/program"), "{missing:?}");
-    // Open to others.
+    // Writable by others.
     Command::new("chmod").arg("666").arg(&file).status().expect("chmod");
     let open = folder.run(&["knobs", &name]);
     assert!(open.code == 2 && open.stderr.contains("somebody else may write"), "{open:?}");
     assert_eq!((server.state(&[]), folder.journal().is_none()), (before, true));
 }
 
-/// gunicorn with an application, and settings in a file. `titled`: with the module by which it hides its command line.
+/// Starts gunicorn with an application and settings in a file. `titled`: with the module that replaces its command line.
 fn gunicorn(folder: &Folder, titled: bool) -> Server {
     gunicorn_with(folder, titled, "workers = 2\n", &[])
 }
 
-/// The same with these lines in its configuration, and these words on its command line.
+/// Starts gunicorn with these lines in its configuration, and these arguments.
 fn gunicorn_with(folder: &Folder, titled: bool, lines: &str, words: &[&str]) -> Server {
     let port = free_port();
     let app = "def application(env, start):\n    start('200 OK', [('Content-Length', '3')])\n    return [b'ok\\n']\n";
@@ -258,9 +258,9 @@ fn gunicorn_with(folder: &Folder, titled: bool, lines: &str, words: &[&str]) -> 
     if !titled {
         fs::write(modules.join("setproctitle.py"), "raise ImportError('no titles here')\n").expect("written");
     }
-    // A class of workers that this machine may have or not is one that it has not.
+    // Use a class of workers that this machine does not have.
     fs::write(modules.join("gevent.py"), "raise ImportError('not installed')\n").expect("written");
-    // Its title has the name of the application: what finds its processes.
+    // Its process title contains the application's name, by which its processes are found.
     let application = format!("app_{port}:application");
     fs::rename(folder.join("app.py"), folder.join(format!("app_{port}.py").as_str())).expect("renamed");
     let mut command = Command::new("/usr/bin/gunicorn");
@@ -295,7 +295,7 @@ fn gunicorn_is_changed_by_its_command_line() {
     let (document, seen) = sweep_and_see(&folder, &server, &plan(&folder, &server, &name, "600ms", settings));
     for row in document["rows"].as_array().expect("rows") {
         let refused = row["note"].as_str().expect("text");
-        // It is not installed, which gunicorn only finds out when it starts.
+        // The class is not installed, which gunicorn notices only when it starts.
         assert_eq!(refused.contains("ended"), row["settings"]["worker_class"] == "gevent", "{row:#}");
         assert!(!refused.is_empty() || row["answered"].as_u64() > Some(0), "{row:#}");
     }
@@ -379,7 +379,7 @@ fn a_configuration_that_is_a_program_is_asked_and_never_edited_in_the_middle() {
 #[test]
 fn a_row_whose_setting_did_not_come_into_force_is_not_measured() {
     let folder = Folder::new();
-    // The title hides the option, which counts more than the file.
+    // The title hides the option, which overrides the file.
     let server = gunicorn_with(&folder, true, "", &["-w", "2"]);
     let config = folder.join("gunicorn.conf.py");
     let name = format!("gunicorn:{}", config.display());

@@ -1,5 +1,5 @@
-//! What is seen beside a load is of the time in which the load is on, however late it begins after its run does, and however long
-//! after it the run comes back. In a file of its own: the load comes from this process, below which no other server may be.
+//! Samples of the servers cover the time of the load, however late the load begins after the run, and however late the run ends
+//! after the load. It has a file of its own because the load comes from this process, which may have no other server as a child.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(3);
 
-/// This process, with the pauses that many machines have before and after.
+/// A carrier that runs in this process, with the pauses that a fleet has before and after.
 struct DelayedCarrier;
 
 impl Carrier for DelayedCarrier {
@@ -37,7 +37,7 @@ impl Carrier for DelayedCarrier {
     }
 }
 
-/// A machine that is asked from elsewhere: every question and every answer is written down and read again.
+/// A site like that of a remote machine: every question and every answer is serialized and parsed.
 struct RemoteSiteStub(LocalSite);
 
 fn sent<T: Serialize + DeserializeOwned>(what: T) -> T {
@@ -94,7 +94,7 @@ impl Site for RemoteSiteStub {
 #[test]
 fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
     let folder = Folder::new();
-    // One worker, always at work for one of two users, while the other one waits.
+    // One worker, always busy for one of two users, while the other one waits.
     let target = Target::with_config(&folder, "workers = 1\nservice = '200ms'\n");
     let servers = [target.name().parse().expect("a server")];
     let mut plan = Plan::new(target.url().parse().expect("valid"), 7);
@@ -125,13 +125,13 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
         let all = look(carrier);
         let step = all.step(StepKind::Few).expect("a step");
         let seen = step.server("target").unwrap_or_else(|| panic!("late: {is_late}: {step:#?}"));
-        // Two seconds of load in seven would leave less than a third of each.
-        // On a busy machine it also waits for a processor.
+        // If all seven seconds counted, two seconds of load would be less than a third.
+        // On a busy machine the worker also waits for a processor.
         let at_work = seen.waiting("sleep") + seen.waiting("running");
         let queue = seen.queue_mean.expect("a listener");
         assert!(seen.threads > 0.9 && at_work > 0.75 * seen.threads, "late: {is_late}: {:?}", seen.waits);
         assert!(queue > 0.6, "late: {is_late}: {queue}");
-        // The look inside was made under load, too.
+        // The profile was taken under load, too.
         assert!(all.inside.iter().any(|i| i.requests > 0.0), "late: {is_late}: {:?}", all.inside);
     }
 }

@@ -1,5 +1,5 @@
-//! What is seen of a server beside a run and in `watch`: the right queue, short events, other programs, our own
-//! questions; against real servers. Nothing here asks how fast the machine is.
+//! Samples of real servers during a run and in `watch`: the right listen queue, short events, other programs, our own requests.
+//! No assertion depends on the speed of the machine.
 
 use std::fs;
 use std::thread;
@@ -16,7 +16,7 @@ fn looks(run: &Value) -> &Vec<Value> {
     list(&run["server"]["looks"], "looks")
 }
 
-/// The first column of the table that `show` ends with.
+/// The first column of the table at the end of `show`.
 fn seconds_shown(text: &str) -> Vec<u64> {
     let rows = text.lines().skip_while(|l| !l.trim_start().starts_with("second ")).skip(1);
     rows.map_while(|l| l.split_whitespace().next()?.parse().ok()).collect()
@@ -27,7 +27,7 @@ fn an_overflow_of_a_part_of_a_second_shows_its_queue_and_no_second_comes_twice()
     let runs = [300, 500, 900].map(|ms| {
         thread::spawn(move || {
             let folder = Folder::new();
-            // Between two of the looks that are made at whole seconds, and when the server has been found on any machine.
+            // Between two samples at whole seconds, and late enough that the server has been found on any machine.
             let stall = format!("{ms}ms");
             let args = ["--workers", "1", "--backlog", "4", "--stall-at", "5050ms", "--stall-for", &stall];
             let target = Target::start(&folder, &args);
@@ -46,7 +46,7 @@ fn an_overflow_of_a_part_of_a_second_shows_its_queue_and_no_second_comes_twice()
         let readings: f64 = looks(&run).iter().map(|l| number(&l["readings"])).sum();
         assert!(readings >= 30.0, "{ms} ms: {readings} readings in 7 s");
         let shown = seconds_shown(&shown);
-        // On a busy machine the server is found late.
+        // On a busy machine it takes long to find the server.
         assert!(shown.len() >= 2 && shown.windows(2).all(|w| w[0] < w[1]), "{shown:?}");
     }
 }
@@ -112,7 +112,7 @@ fn the_worker_of_a_status_page_is_no_child_and_a_page_that_waits_for_one_is_news
     };
     let watch = |folder: &Folder, fpm: &Fpm| folder.json(&["watch", &fpm.name(), "--once", "--interval", "300ms"], 0);
 
-    // A worker of its own for the page: it is always answered, and is no child.
+    // The page has a worker of its own: it always answers, and is not counted as a child.
     let folder = Folder::new();
     let lines = format!("pm.status_path = /fpm-status\npm.status_listen = 127.0.0.1:{}", free_port());
     let fpm = Fpm::start(&folder, 3, &lines);
@@ -125,7 +125,7 @@ fn the_worker_of_a_status_page_is_no_child_and_a_page_that_waits_for_one_is_news
     wait_until("three busy children", || watch(&folder, &fpm)["busy"] == 3);
     drop((busy, fpm));
 
-    // None: the page waits in the queue like everybody else.
+    // None: the request for the page waits in the queue like all others.
     let folder = Folder::new();
     let fpm = Fpm::start(&folder, 2, "pm.status_path = /fpm-status");
     let _busy = sleep(&folder, &fpm);
@@ -162,7 +162,7 @@ fn the_questions_of_a_watch_are_no_visitors() {
             scope.spawn(move || {
                 let file = folder.join(&format!("watch-{i}.jsonl"));
                 let path = file.to_str().expect("text");
-                // Nobody but us asks these servers for anything.
+                // Only we send requests to these servers.
                 let args = ["watch", name, "--interval", "250ms", "-d", "3s", "--record", path, "--quiet"];
                 let done = folder.run(&args);
                 assert_eq!(done.code, 0, "{done:?}");
@@ -242,7 +242,7 @@ fn a_program_that_takes_a_processor_is_named_and_the_servers_own_are_not() {
     }
     drop(target);
 
-    // A web server, PHP behind it, a database behind that which does all the work: they belong to the run.
+    // A web server, PHP, and a database that does all the work: they all belong to the run.
     let database = Mariadb::start(&folder, &[]);
     let fpm = Fpm::start(&folder, 3, "");
     let (nginx, port, root) = site(&folder, &fpm);
@@ -275,7 +275,7 @@ fn a_row_that_was_measured_beside_another_program_is_measured_again_a_few_times_
     let done = folder.run(&["sweep", plan.to_str().expect("text")]);
     assert_eq!(done.code, 0, "{done:?}");
     let again = done.stderr.matches("measured again").count();
-    // It does not go away: trying more often is of no use. Other tests come and go beside it.
+    // The other program stays busy, so more repetitions would not help. Other tests start and end meanwhile.
     assert!((1..=6).contains(&again), "{again}: {}", done.stderr);
     assert!(done.stderr.contains("stay busy"), "{}", done.stderr);
     let rows = folder.json(&["sweep", plan.to_str().expect("text"), "--quiet"], 0);
@@ -314,7 +314,7 @@ fn pages_behind_a_login_are_traced_profiled_and_sized_by_the_sessions_of_a_plan(
     fs::write(&plan, text).expect("written");
     let seen = || fs::metadata(&hits).map_or(0, |m| m.len());
     let server = fpm.name();
-    // Of the plan its requests, not its load: ten requests are five sessions.
+    // Only the requests of the plan, not its load: ten requests are five sessions.
     let traced = folder.json(&["trace", &server, "--url", &plan, "-n", "10"], 0);
     assert_eq!((n(&traced["requests"]), seen()), (10, 5), "{traced:#}");
     let calls = list(&traced["calls"], "calls");
@@ -336,7 +336,7 @@ fn pages_behind_a_login_are_traced_profiled_and_sized_by_the_sessions_of_a_plan(
     let sizes: Vec<u64> = list(&fitted["fit"]["points"], "points").iter().map(|p| n(&p["workers"])).collect();
     assert!([1, 2, 3].iter().all(|size| sizes.contains(size)), "{fitted:#}");
     assert!(number(&fitted["workers_advice"]["number"]) >= 1.0 && seen() > before, "{fitted:#}");
-    // Each login was one: a session that had failed would have ended before the member's page.
+    // Each login succeeded: a failed session would have ended before the member's page.
     let (answered, members) = (number(&fitted["workers_advice"]["cpu_us_per_request"]), seen() - before);
     assert!(answered > 0.0 && members >= 12, "{members} pages behind the login: {fitted:#}");
     let wrong = folder.run(&["trace", &server, "--url", "nowhere.toml"]);
@@ -395,7 +395,7 @@ fn a_kind_of_ones_own_is_a_file() {
     let guard =
         folder.run(&["guard", &name, "--max-age", "1s", "--every", "200ms", "--act", "--even-busy", "-d", "4s"]);
     assert!(guard.code == 0 && guard.stdout.contains("has left"), "{guard:?}");
-    // Mistakes have a line and advice; one that anybody may write is not read.
+    // Mistakes are reported with their line and advice; a file that others may write is not read.
     fs::write(&site, "programs = ['x']\nprogams = ['y']\n").expect("written");
     let wrong = folder.run(&["watch", &format!("custom:{}", site.display()), "--once"]);
     assert!(wrong.code == 2 && wrong.stderr.contains("line 2: unknown field `progams`"), "{wrong:?}");

@@ -1,5 +1,5 @@
-//! The tests of the whole program: one binary, for 55 of them would be linked for as long as it is compiled. A module has its turn by its name:
-//! `cargo test -p lastdrop --test program nginx::`.
+//! The tests of the whole program, in one binary: linking 55 binaries would take as long as compiling. Run one module by its
+//! name: `cargo test -p lastdrop --test program nginx::`.
 // Tests start servers and the program itself.
 #![allow(clippy::disallowed_methods)]
 

@@ -1,5 +1,5 @@
-//! What is sent is what is meant: fields that frame a request are done, bodies are bodies; and answers that a client may accept
-//! are accepted, each refusal with its reason.
+//! Requests are sent as they are meant: header fields about framing take effect, and bodies stay bodies. Responses that a client
+//! may accept are accepted, and each refusal has its reason.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -15,7 +15,7 @@ fn main_phase(run: &Value) -> &Value {
     run["phases"].as_array().expect("phases").iter().find(|p| p["measured"] == true).expect("a measured phase")
 }
 
-/// A whole request with a body of known length.
+/// Reads a whole request with a body of known length.
 fn whole(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let (mut text, mut length) = (String::new(), 0);
     loop {
@@ -61,7 +61,7 @@ fn nothing_follows_on_a_connection_whose_request_asks_for_its_end() {
         let p = main_phase(&run);
         let failed = &p["requests"]["failed"];
         assert_eq!((n(&p["requests"]["answered"]), n(&failed["closed"]), n(&failed["reset"])), (200, 0, 0), "{p}");
-        // Where the last request of the 200 is the first of a session, that session ends there, for each of four users at most.
+        // If the last of the 200 requests is the first of a session, that session ends there; at most one for each of four users.
         let opened = n(&p["connections"]["opened"]);
         let most = if connections == 200 { connections } else { connections + 4 };
         assert!((connections..=most).contains(&opened), "{args:?}: {}", p["connections"]);
@@ -115,7 +115,7 @@ fn odd_answers_are_accepted_and_refused_ones_have_a_reason() {
     for odd in [answer("200 OK", "X: a\r\n b\r\n", "ok"), answer("200 OK", many, "ok"), answer("200", "", "ok")] {
         assert_eq!(n(&main_phase(&with(odd, &[], 0))["requests"]["answered"]), 6);
     }
-    // Answers without a body that say how it would be coded.
+    // Responses without a body but with a Content-Encoding.
     for (status, method) in
         [("204 No Content", "GET"), ("304 Not Modified", "GET"), ("200 OK", "HEAD"), ("200 OK", "GET")]
     {
@@ -170,7 +170,7 @@ fn a_run_whose_pages_were_not_served_is_not_called_good() {
         let text = folder.run(&["show", "last"]).stdout;
         let first = text.lines().next().unwrap_or_default();
         assert!(first.starts_with("Good: ") == doubt.is_empty() && first.contains(doubt), "{args:?}: {text}");
-        // What is looked at is counted as any other answer, and costs none.
+        // Inspected responses are counted like all others, and none is lost.
         assert_eq!(n(&main_phase(&run)["requests"]["sent"]) % 50, 0, "{args:?}");
     }
 }

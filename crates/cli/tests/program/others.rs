@@ -1,5 +1,5 @@
-//! Servers that are not ours alone: others visit them, check their health, use them while a setting is tried, own their
-//! processes, or want their pool guarded. Everything here is about real servers; it wants root, as `./x test` has it.
+//! Servers that others use, too: visitors and health checks, also during trials, processes of other users, and guarded pools.
+//! All with real servers; it needs root, as in `./x test`.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::common::{Apache, CommandOutput, Folder, Target, free_port, get, n, processes_with, signal, wait_until};
 use serde_json::Value;
 
-/// Does something again and again, until it is told to stop.
+/// A thread that repeats something until it is stopped.
 struct Repeater(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
 impl Repeater {
@@ -36,7 +36,7 @@ impl Drop for Repeater {
     }
 }
 
-/// The shortest command that changes a server and puts it back: it starts it afresh, as it is.
+/// The shortest command that changes a server and restores it: it restarts the server with its present settings.
 fn change(folder: &Folder, apache: &Apache, more: &[&str]) -> CommandOutput {
     let (name, url) = (apache.name(), apache.url("/perl/light.pl"));
     let mut args = vec!["size", &name, "--variant", "plain=", "--url", &url, "--quiet"];
@@ -44,7 +44,7 @@ fn change(folder: &Folder, apache: &Apache, more: &[&str]) -> CommandOutput {
     folder.run(&args)
 }
 
-/// Thirty workers of which at most ten may be idle: one a second leaves, woken by the master itself.
+/// Thirty workers of which at most ten may be idle: the master ends one per second.
 fn shrinking(text: &str) -> String {
     text.replace("StartServers 5", "StartServers 30").replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
 }
@@ -55,7 +55,7 @@ fn what_apache_asks_of_itself_is_no_visitor_and_a_visitor_is_one() {
     let apache = Apache::start_with(&folder, |t| shrinking(&t));
     let asks_itself = || get(apache.port, "/server-status").is_some_and(|page| page.contains("OPTIONS * HTTP/1.0"));
     let url = apache.url("/perl/light.pl");
-    // Each of these is followed by the next at once, and the server that it has put back shrinks again.
+    // Each command follows the one before at once, and the restored server shrinks again.
     let load = ["run", &url, "-c", "20", "-n", "300", "--keepalive", "off", "--quiet"];
     let fit =
         ["size", &apache.name(), "--fit", "--url", &url, "--sizes", "3,4,5", "--requests-per-worker", "4", "--quiet"];
@@ -128,7 +128,7 @@ fn directives_come_into_force_by_what_they_need_and_unknown_ones_do_not_cut_visi
         let (name, url) = (apache.name(), apache.url("/index.html"));
         folder.run(&["trace", &name, "--url", &url, "-n", "5", "--with", directives, "--live"])
     };
-    // A listening socket survives a reload with the backlog that it has.
+    // A listening socket keeps its backlog at a reload.
     let smallest = Arc::new(AtomicUsize::new(usize::MAX));
     let (seen, port) = (smallest.clone(), apache.port);
     let look = Repeater::start(Duration::from_millis(30), move || {
@@ -139,7 +139,7 @@ fn directives_come_into_force_by_what_they_need_and_unknown_ones_do_not_cut_visi
     assert!(done.code == 0 && done.stdout.contains("started afresh"), "{done:?}");
     assert_eq!(smallest.load(Ordering::Relaxed), 77, "it was in force");
     assert_eq!((apache.tree(), backlog(apache.port)), before, "put back");
-    // What a reload is enough for is reloaded, what nobody knows is refused before anything is changed.
+    // A setting that needs only a reload is reloaded; an unknown one is refused before anything is changed.
     let master = pid();
     let done = trace("EnableMMAP Off");
     assert_eq!((done.code, pid()), (0, master.clone()), "{done:?}");
@@ -159,13 +159,13 @@ fn a_limit_below_what_a_fresh_worker_has_is_refused_by_the_guard() {
         assert_eq!(done.code, 1, "{done:?}");
         assert!(done.stderr.contains("--max-private") && done.stderr.contains("private)"), "{done:?}");
     };
-    // Workers that have 20 MB before they have served anything: not one of them is replaced.
+    // Workers that have 20 MB before they serve anything: none of them is replaced.
     let target = Target::start(&folder, &["--workers", "3", "--memory", "20M"]);
     wait_until("workers", || target.scoreboard().is_some_and(|s| s.len() == 3 && !s.contains(['.', 'S'])));
     let done = guard(&target, "10M");
     refused(&done);
     assert_eq!(target.counts()["forks"], 3, "{done:?}");
-    // Workers that have 8 MB more after their first request: found out after a few.
+    // Workers that grow by 8 MB at their first request: noticed after a few.
     let target = Target::start(&folder, &["--workers", "3", "--leak", "8M"]);
     let port = target.port;
     let visitors = Repeater::start(Duration::from_millis(50), move || drop(get(port, "/")));
@@ -178,7 +178,7 @@ fn a_limit_below_what_a_fresh_worker_has_is_refused_by_the_guard() {
 #[test]
 fn a_guarded_pool_is_whole_before_the_next_worker_goes() {
     let folder = Folder::new();
-    // Apache looks once a second whether workers are missing.
+    // Apache checks once per second whether workers are missing.
     let apache = Apache::start_with(&folder, |t| {
         t.replace("StartServers 5", "StartServers 8")
             .replace("MinSpareServers 5", "MinSpareServers 8")
@@ -190,15 +190,15 @@ fn a_guarded_pool_is_whole_before_the_next_worker_goes() {
     let fewest = Arc::new(AtomicUsize::new(usize::MAX));
     let seen = fewest.clone();
     let look = Repeater::start(Duration::from_millis(20), move || {
-        // The guard has it on its command line, too.
+        // The guard's command line contains it, too.
         let servers = || -> Vec<i32> {
             processes_with(&config)
                 .into_iter()
                 .filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("apache2")))
                 .collect()
         };
-        // Reading a directory takes its time: one that was born behind the reader and one that died before it are both
-        // missing. Two readings alike are what was there between them.
+        // Reading /proc takes time: a process that starts behind the reader and one that ends before it are both missing. Two equal
+        // readings are correct.
         let first = servers();
         if first == servers() {
             seen.fetch_min(first.len(), Ordering::Relaxed);
@@ -216,7 +216,7 @@ fn a_guard_outlives_its_server_and_its_log_and_the_server_outlives_a_killed_guar
     let settings = "workers = 3\nservice = '100us'\n";
     let target = Target::with_config(&folder, settings);
     let (name, port) = (target.name(), target.port);
-    // /dev/full takes nothing, as a full disk does.
+    // Writing to /dev/full fails like on a full disk.
     let args = ["guard", &name, "--max-age", "1s", "--every", "100ms", "--act", "--log", "/dev/full"];
     let start = || folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
     let forks = || n(&target.counts()["forks"]);
@@ -224,14 +224,14 @@ fn a_guard_outlives_its_server_and_its_log_and_the_server_outlives_a_killed_guar
     wait_until("a replaced worker", || forks() > 3);
     signal(&guard, libc::SIGKILL);
     guard.wait().expect("ended");
-    // Nothing is half done: all workers are there, and nothing has to be restored.
+    // Nothing is left half done: all workers are there, and nothing has to be restored.
     wait_until("a whole pool", || target.scoreboard().is_some_and(|s| s.len() == 3 && !s.contains(['.', 'S'])));
     assert!(folder.journal().is_none());
 
     let guard = start();
     let before = forks();
     wait_until("another replaced worker", || forks() > before);
-    // The server dies while the guard acts, and somebody starts it again.
+    // The server dies while the guard acts, and the administrator starts it again.
     let config = folder.join("target.toml");
     for pid in processes_with(&config.display().to_string()) {
         if pid != guard.id() as i32 {
@@ -254,7 +254,7 @@ fn a_guard_outlives_its_server_and_its_log_and_the_server_outlives_a_killed_guar
 fn another_users_workers_are_not_taken_for_the_master() {
     let folder = Folder::new();
     let (port, config, dir) = (free_port(), folder.join("nginx.conf"), folder.path().display().to_string());
-    // Workers belong to the user who looks, their master to root.
+    // The workers belong to the user who runs watch, their master to root.
     let text = format!(
         "user www-data;\nworker_processes 2;\npid {dir}/nginx.pid;\nerror_log {dir}/error.log;\nevents {{}}\n\
          http {{\n access_log off;\n server {{\n  listen 127.0.0.1:{port};\n  location / {{ return 200 ok; }}\n  \
@@ -266,7 +266,7 @@ fn another_users_workers_are_not_taken_for_the_master() {
     assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
     wait_until("nginx", || get(port, "/").is_some());
     let pid = fs::read_to_string(folder.join("nginx.pid")).expect("its pid").trim().parse::<i32>().expect("a number");
-    // The program as that user can run it.
+    // A copy of the program that this user can run.
     let program = folder.join("lastdrop");
     fs::copy(env!("CARGO_BIN_EXE_lastdrop"), &program).expect("copied");
     let as_user = |args: &[&str]| {
@@ -282,7 +282,7 @@ fn another_users_workers_are_not_taken_for_the_master() {
     assert_eq!(watched.code, 0, "{watched:?}");
     let watch: Value = serde_json::from_str(&watched.stdout).expect("JSON");
     assert_eq!((&watch["master"], watch["workers"].as_array().map(Vec::len)), (&pid.into(), Some(2)), "{watch:#}");
-    // Found by its socket, too.
+    // It is also found by its socket.
     let run: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{e}: {run:?}"));
     assert_eq!(run["server"]["master"], pid, "{:#}", run["server"]);
 }
@@ -297,7 +297,7 @@ fn short_blocks_become_long_enough_for_answers() {
     let mut tune = folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("runs");
     let mut errors = std::io::BufReader::new(tune.stderr.take().expect("piped"));
     let mut told = String::new();
-    // Two measurements of the server as it is, the second in a longer block.
+    // Two measurements of the baseline, the second in a longer block.
     while told.matches("as it is").count() < 2 {
         let read = std::io::BufRead::read_line(&mut errors, &mut told).expect("text");
         assert!(read > 0, "it ended early: {told}");

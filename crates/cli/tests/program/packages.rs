@@ -1,5 +1,5 @@
-//! What `./x dist` gives to others: a static binary, a Debian package, a container; and the example that watches a build. Each is used
-//! here as somebody would who has nothing of ours but it. It wants root.
+//! The products of `./x dist`: a static binary, a Debian package, a container; and the example that checks a build. The test uses
+//! each as a user would who has nothing else of ours. It needs root.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::common::{CommandOutput, Folder, Target, alone};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Makes all of it, of the profile that is tested.
+/// Builds everything with the profile that is tested.
 fn make(folder: &Path) {
     let binary = Path::new(env!("CARGO_BIN_EXE_lastdrop"));
     let profile = binary.parent().and_then(Path::file_name).expect("a profile").to_string_lossy().into_owned();
@@ -26,7 +26,7 @@ fn make(folder: &Path) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-/// The folder with all of it, made once.
+/// The folder with the products, built once.
 fn dist() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -44,14 +44,14 @@ fn package() -> PathBuf {
     all.remove(0)
 }
 
-/// What the package puts on a machine, in a folder.
+/// Unpacks the package's files into a folder.
 fn unpacked(folder: &Folder) -> PathBuf {
     let root = folder.join("root");
     succeeds(Command::new("dpkg-deb").arg("-x").arg(package()).arg(&root));
     root
 }
 
-/// Runs a command that has to succeed; what it said on stdout and stderr.
+/// Runs a command that has to succeed; returns its stdout and stderr.
 fn succeeds(command: &mut Command) -> (String, String) {
     let output =
         command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?} (./x test installs it): {e}"));
@@ -60,7 +60,7 @@ fn succeeds(command: &mut Command) -> (String, String) {
     (done.stdout, done.stderr)
 }
 
-/// The commands that the help of the program, or of a command of it, lists.
+/// The commands in the help of the program, or of one of its commands.
 fn listed(of: &[&str]) -> BTreeSet<String> {
     let (help, _) = succeeds(Command::new(env!("CARGO_BIN_EXE_lastdrop")).args(of).arg("-h"));
     let lines = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
@@ -96,7 +96,7 @@ fn the_static_binary_runs_where_there_is_nothing_else() {
         "{}",
         version.stderr
     );
-    // No /etc/hosts and no name server: localhost is loopback all the same. Other names are nobody's.
+    // Without /etc/hosts and a name server, localhost is still loopback, and other names do not resolve.
     for host in ["127.0.0.1", "localhost"] {
         let url = format!("http://{host}:{}/", target.port);
         let done = inside(&["run", &url, "-n", "20", "-c", "2", "--no-store", "--json", "-"]);
@@ -232,7 +232,7 @@ fn there_is_a_man_page_for_each_command_and_it_reads_without_a_warning() {
         let (text, said) = succeeds(man.env("LC_ALL", "C.UTF-8").env("MANWIDTH", "120"));
         assert_eq!(said, "", "{name}");
         assert!(text.contains("SYNOPSIS") && text.contains("Examples:"), "{name}: {text}");
-        // It reads what `man` does not: a page that is not closed, a macro that there is not.
+        // It notices what `man` ignores: an unclosed page, an unknown macro.
         let (lint, _) = succeeds(Command::new("mandoc").args(["-T", "lint", "-W", "error"]).arg(&page));
         assert_eq!(lint, "", "{name}");
     }
@@ -245,7 +245,7 @@ fn systemd_takes_the_units_and_the_program_their_command_lines() {
     for (unit, command) in [("lastdrop-guard", "guard"), ("lastdrop-watch", "watch")] {
         let file = root.join(format!("lib/systemd/system/{unit}.service"));
         let text = fs::read_to_string(&file).expect("readable");
-        // The program is not where the unit says: it is not installed here.
+        // The program is not at the path in the unit, because it is not installed here.
         let here = folder.join(&format!("{unit}.service"));
         fs::write(&here, text.replace("/usr/bin/lastdrop", &root.join("usr/bin/lastdrop").display().to_string()))
             .expect("written");
@@ -254,7 +254,7 @@ fn systemd_takes_the_units_and_the_program_their_command_lines() {
         let starts = text.lines().find_map(|l| l.strip_prefix("ExecStart=")).expect("what it starts").to_string();
         let defaults = root.join(format!("etc/default/{unit}"));
         let end = if command == "watch" { " --once --replay /nonexistent" } else { " --duration never" };
-        // As far as its words are understood: the one that is added is refused.
+        // Check that unknown words are noticed: the added one is refused.
         let line = starts.replace("/usr/bin/lastdrop", &root.join("usr/bin/lastdrop").display().to_string());
         let script = format!(". {}; {line}{end}", defaults.display());
         let done = CommandOutput::of(Command::new("sh").args(["-c", &script]).output().expect("sh"), &[]);
@@ -281,7 +281,7 @@ fn a_container_of_it_has_nothing_else() {
     let mut push = Command::new("buildah");
     place(&mut push);
     succeeds(push.args(["push", "lastdrop-test"]).arg(format!("oci:{}", image.display())));
-    // An image in OCI's layout: its configuration, and layers that are archives.
+    // An image in OCI layout: its configuration, and layers, which are archives.
     let read = |digest: &str| fs::read(image.join("blobs").join(digest.replace(':', "/"))).expect("a blob");
     let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).expect("JSON");
     let digest = |v: &serde_json::Value| v["digest"].as_str().expect("a digest").to_string();
@@ -329,7 +329,7 @@ fn the_ci_example_fails_a_build_that_is_slower_and_no_other() {
     assert_eq!(slower.code, 3, "{slower:?}");
     assert!(folder.join("slower/compare.html").exists() && folder.join("slower/compare.json").exists());
     assert!(slower.stdout.contains("B is worse"), "{slower:?}");
-    // The objective is met by any machine, and missed by any.
+    // One objective that every machine meets, and one that every machine misses.
     let faster = check("faster", &slow, &fast, "p50<30s");
     assert_eq!(faster.code, 0, "{faster:?}");
     let missed = check("missed", &slow, &fast, "p50<1us");

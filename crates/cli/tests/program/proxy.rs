@@ -1,4 +1,4 @@
-//! What a real Apache keeps open to the server behind it: parameters of mod_proxy's workers, each seen at that server.
+//! Connections of a real Apache to its backend: parameters of mod_proxy's workers, each observed at that backend.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use crate::common::{Apache, Folder, free_port, get, number, signal, wait_until};
 use serde_json::Value;
 
-/// What the server behind has seen while a text stood in the file that it is told of.
+/// Observations of the backend while the file had a certain text.
 #[derive(Debug, Default, Clone, Copy)]
 struct Observation {
     requests: usize,
     connections: usize,
-    /// Requests at once.
+    /// Maximum of simultaneous requests.
     now: usize,
     most: usize,
 }
 
-/// A server behind that answers after a tenth of a second, and `/slow` after three.
+/// A backend that answers after a tenth of a second, and `/slow` after three seconds.
 struct BackendServer {
     port: u16,
     seen: Arc<Mutex<BTreeMap<String, Observation>>>,
@@ -44,7 +44,7 @@ impl BackendServer {
         BackendServer { port, seen }
     }
 
-    /// What was seen while the lines of workers had this in them, and none of the others.
+    /// The observations while the lines of workers contained this text, and none of the others.
     fn seen(&self, parameters: &str) -> Observation {
         self.seen.lock().expect("nobody panicked").get(parameters).copied().unwrap_or_default()
     }
@@ -89,7 +89,7 @@ struct Site {
 }
 
 impl Site {
-    /// Apache event with a virtual host in a file of its own, of which `workers` makes the lines for the port behind.
+    /// Starts Apache event with a virtual host in its own file; `workers` returns its lines for the backend's port.
     fn start(folder: &Folder, workers: impl Fn(u16) -> String) -> Site {
         let sites = folder.join("apache/sites");
         fs::create_dir_all(&sites).expect("made");
@@ -131,7 +131,7 @@ impl Site {
 }
 
 fn one_worker(port: u16) -> String {
-    // As Windows ends lines, and going on in the next.
+    // With Windows line ends and continued lines.
     format!("<VirtualHost *>\r\nProxyPass /back/ http://127.0.0.1:{port}/ retry=0\r\n</VirtualHost>\r\n")
 }
 
@@ -165,12 +165,12 @@ fn connections_to_the_server_behind_are_as_the_parameters_say() {
     let (one, three) = (site.behind.seen("retry=0 max=1"), site.behind.seen("retry=0 max=3"));
     assert_eq!((one.most, one.connections, three.most, three.connections), (1, 1, 3, 3), "{one:?} {three:?}");
 
-    // One that gives up waiting answers 503 at once.
+    // Apache answers 503 at once when it gives up waiting.
     let done = site.sweep(&folder, load, "/back/", "'proxy.max' = 1\n'proxy.acquire' = [0, 5]", &[]);
     let (waits, gives_up) = (rps(&done, "proxy.acquire", 0), rps(&done, "proxy.acquire", 5));
     assert!(waits <= 11.0 && gives_up > 1.5 * waits, "{done:#}");
 
-    // A visitor who comes every two seconds: by then a connection of one second is too old.
+    // A visitor comes every two seconds; a connection with a limit of one second is too old by then.
     let plan = site.plan(&folder, "users = 1\nduration = '7s'", "/", "'proxy.ttl' = [0, 1]");
     site.behind.forget();
     let args = ["sweep", plan.as_str(), "--live", "--quiet"];
@@ -183,7 +183,7 @@ fn connections_to_the_server_behind_are_as_the_parameters_say() {
     assert!(second.requests >= 2 && second.connections == second.requests, "{second:?}");
     assert!(ever.requests >= 2 && ever.connections < ever.requests, "{ever:?}");
 
-    // The server behind takes three seconds: whoever gives up before says so.
+    // The backend takes three seconds; a shorter timeout gives an error.
     let plan = site.plan(&folder, "users = 1\nduration = '6s'", "/", "'proxy.timeout' = [0, 1]\nProxyTimeout = 2");
     let args = ["sweep", plan.as_str(), "--live", "--quiet"];
     let mut sweep = folder.lastdrop(&args).stdout(Stdio::null()).spawn().expect("runs");

@@ -1,4 +1,4 @@
-//! `lastdrop run` against servers of known behaviour: every request has to be accounted for.
+//! `lastdrop run` against servers of known behaviour: every request is accounted for.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ fn main_phase(run: &Value) -> &Value {
     run["phases"].as_array().expect("phases").iter().find(|p| p["measured"] == true).expect("a measured one")
 }
 
-/// Everything that the target counted has to be in the run, exactly.
+/// Asserts that the counts of the run equal those of the target exactly.
 fn assert_equal_to_target(run: &Value, counts: &Value) {
     assert_sums(run);
     let p = main_phase(run);
@@ -69,7 +69,7 @@ fn counts_equal_the_servers_own_for_a_length_of_time() {
 #[test]
 fn an_open_loop_is_due_at_its_rate_whatever_the_server_does() {
     let folder = Folder::new();
-    // Two workers of 50 ms each answer 40 a second: of 200 due a second most have to wait.
+    // Two workers of 50 ms answer 40 requests per second: of 200 due per second most have to wait.
     let target = Target::start(&folder, &["--workers", "2", "--service", "50ms"]);
     let args = ["run", &target.url(), "-r", "200", "-d", "2s", "--connections", "2", "--drain", "0s", "--seed", "3"];
     let run = folder.json(&args, 0);
@@ -126,7 +126,7 @@ fn a_killed_run_is_in_the_store_up_to_its_last_second() {
     assert_sums(&run);
     assert_eq!(run["end"], "killed");
     let seconds = main_phase(&run)["seconds"].as_array().expect("seconds");
-    // Killed in its sixth second, or in its fifth on a busy machine: four whole seconds are there at least.
+    // Killed in its sixth second, or in its fifth on a busy machine: at least four complete seconds are stored.
     assert!(seconds.len() >= 4, "{}", seconds.len());
     assert!(seconds.iter().all(|s| n(&s["answered"]) > 0));
     let text = folder.run(&["show", "last"]);
@@ -203,7 +203,7 @@ fn a_store_that_cannot_be_written_is_said_at_the_start() {
     assert_eq!(folder.run(&["run", &target.url(), "-n", "10", "--no-store"]).code, 0);
 }
 
-/// A server that says the same to every connection and then does what the case wants.
+/// A server that sends the same bytes on every connection and then does what the case says.
 fn hostile(answer: &'static [u8], then: AfterResponse) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("its address"));

@@ -1,5 +1,5 @@
-//! A real nginx before a real PHP-FPM, changed together: what each row of a sweep measures, and that both come back
-//! whatever happens.
+//! A real nginx with a real PHP-FPM, changed together: what each row of a sweep measures, and that both are restored whatever
+//! happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::common::servers::{Daemon, Fpm, Mariadb, children_of, nginx, open_fold
 use crate::common::{CommandOutput, Folder, KILLED, Target, end_at, free_port, get, n, signal, wait_until};
 use serde_json::{Value, json};
 
-/// Two workers before a pool of three.
+/// Two nginx workers, and a pool of three.
 struct Site {
     folder: Folder,
     fpm: Fpm,
@@ -24,7 +24,7 @@ struct Site {
 const SPARES: &str =
     "pm.start_servers = 1\npm.min_spare_servers = 1\npm.max_spare_servers = 2\npm.status_path = /status";
 
-/// Writes down how many workers both servers have while it is asked.
+/// A page that logs the number of workers of both servers at each request.
 fn counting(folder: &Path) -> String {
     let (pid, log) = (folder.join("nginx.pid"), folder.join("seen/log"));
     format!(
@@ -44,7 +44,7 @@ impl Site {
         Site::start_with("", |_| String::new())
     }
 
-    /// With more words for the listener, and more for the page, which knows the port.
+    /// Starts it with further parameters of `listen`, and further code of the page, which gets the port.
     fn start_with(listen: &str, page: impl Fn(u16) -> String) -> Site {
         let folder = Folder::new();
         let fpm = Fpm::start_in(&folder, 3, SPARES, true);
@@ -73,7 +73,7 @@ impl Site {
         fs::read_to_string(self.folder.join("nginx.pid")).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Workers of both.
+    /// The number of workers of both.
     fn workers(&self) -> (usize, usize) {
         (children_of(self.nginx_master()), children_of(self.fpm.master()))
     }
@@ -110,7 +110,7 @@ impl Site {
         self.plan(&[&web, &pool], more, settings)
     }
 
-    /// A sweep of servers in use, for killing.
+    /// Starts a sweep of servers in use, to be killed.
     fn start_sweep(&self) -> Child {
         let plan = self.both("duration = '300ms'", "web.worker_processes = [1, 4]\nphp-fpm.pm.max_children = [2, 5]");
         let args = ["sweep", &plan, "--live", "--quiet"];
@@ -126,7 +126,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // One that was started again is another process than the one that the test has started.
+        // A restarted server is another process than the one that the test has started.
         let pid = self.nginx_master();
         if pid > 0 {
             // SAFETY: a plain call on a server of ours.
@@ -135,13 +135,13 @@ impl Drop for Site {
     }
 }
 
-/// A moment that nobody has chosen, up to this long.
+/// A random time up to this length.
 fn some_time(most: Duration) -> Duration {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
     most.mul_f64(f64::from(nanos % 1000) / 1000.0)
 }
 
-/// Ends what goes on until it is set, also where a test fails.
+/// Sets a flag on drop, so that threads end even if the test fails.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -175,7 +175,7 @@ fn each_row_of_a_table_of_two_servers_is_measured_with_the_values_of_both() {
         let values = (value("web.worker_processes"), value("php-fpm.pm.max_children"));
         let (answered, counted) = (row["answered"].as_u64().expect("a count"), seen.get(&values).copied().unwrap_or(0));
         assert!(answered == 40 && row["failed"] == 0, "{row:#}");
-        // Those that warmed it, and those that asked whether it is healthy, have counted as well.
+        // Requests of warm-up and health checks count, too.
         assert!(counted >= answered, "{values:?}: {counted} of {answered} requests have seen that: {seen:?}");
         measured.push(values);
     }
@@ -188,11 +188,11 @@ fn each_row_of_a_table_of_two_servers_is_measured_with_the_values_of_both() {
     site.is_as_it_was(&before, "after the sweep");
 }
 
-/// The whole chain, in a network namespace of its own: what the kernel has as the limit of the listen queue is the least of
-/// what nginx asks for and what the host allows.
+/// The whole chain in a network namespace: the kernel's limit of the listen queue is the smaller one of nginx's backlog and the
+/// host's limit.
 #[test]
 fn each_row_of_a_table_of_two_servers_and_the_host_is_measured_with_all_values() {
-    // Of this thread, and of what it starts.
+    // For this thread, and the processes that it starts.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace (these tests want root)");
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("iproute2").success());
     let site = Site::start_with(" backlog=5000", |port| {
@@ -237,7 +237,7 @@ fn each_row_of_a_table_of_two_servers_and_the_host_is_measured_with_all_values()
     assert_eq!((somaxconn(), queue()), (own.clone(), Some(own.clone())));
     site.is_as_it_was(&before, "after the sweep");
 
-    // Killed while all three are changed.
+    // Kill it while all three are changed.
     let plan = site.plan(&[&web, &pool, &host], "duration = '300ms'", settings);
     for _ in 0..3 {
         let args = ["sweep", &plan, "--live", "--quiet"];
@@ -266,7 +266,7 @@ fn a_sweep_of_two_servers_that_is_killed_at_any_step_is_put_back() {
         site.journals().iter().map(|(_, j)| of(j)).collect()
     };
     let (mut between, mut both) = (0, 0);
-    // Each adapter goes through all steps by itself.
+    // Every seventh step is enough: the tests of each adapter go through all of them.
     for step in (1..).step_by(7) {
         let done = end_at(&site.folder, &sweep, step);
         if done.code != KILLED {
@@ -280,7 +280,7 @@ fn a_sweep_of_two_servers_that_is_killed_at_any_step_is_put_back() {
         both += u32::from(whole);
         let is_twice = step % 2 == 0;
         if is_twice {
-            // Not even putting it back comes to its end.
+            // The restore is killed, too.
             end_at(&site.folder, &["restore"], 1 + step / 4);
         }
         let restored = site.folder.run(&["restore"]);
@@ -308,7 +308,7 @@ fn a_server_that_is_down_or_not_ours_any_more_keeps_the_other_from_nothing() {
     let held = site.folder.run(&["sweep", &other]);
     assert!(held.code == 1 && held.stderr.contains("php-fpm: another lastdrop (process"), "{held:?}");
     kill(sweep);
-    // The pool can only be asked through the server before it, and that is down.
+    // Requests reach the pool only through nginx, and that is down.
     // SAFETY: a plain call on a server of ours.
     unsafe { libc::kill(site.nginx_master(), libc::SIGTERM) };
     wait_until("the end of nginx", || get(site.port, "/").is_none());
@@ -370,7 +370,7 @@ fn servers_and_their_settings_are_told_apart_by_name() {
     let out_of_range = sweep(&[&web, &pool], "php-fpm.pm.max_children = 0");
     refused(out_of_range, "php-fpm: pm.max_children is a number from");
 
-    // One alone has its plain names; where it is called something, both.
+    // With a single server, settings have their plain names; if it has a name, qualified ones work, too.
     for (server, setting) in [(plain, "worker_processes"), (&*web, "worker_processes"), (&*web, "web.worker_processes")]
     {
         let done = sweep(&[server], &format!("{setting} = [1, 3]"));
@@ -379,7 +379,7 @@ fn servers_and_their_settings_are_told_apart_by_name() {
     }
     refused(sweep(&[plain], "web.worker_processes = 1"), "web.worker_processes is not a setting");
 
-    // What the second would not take is a row of the table, with its words.
+    // A value that the second server refuses is a row of the table, with its error message.
     let wrong =
         sweep(&[&web, &pool], "web.gzip = 'on'\n'php-fpm.pm' = ['dynamic', 'static']\n'php-fpm.pm.start_servers' = 3");
     assert!(wrong.code == 0 && wrong.stdout.contains("php-fpm: the server would not take"), "{wrong:?}");
@@ -406,7 +406,7 @@ fn a_tune_finds_what_to_turn_in_the_server_that_has_it_and_keeps_that_alone() {
     site.is_as_it_was(&before, "after the tune");
 
     args.pop();
-    // What else looks better by chance would be kept, too.
+    // Otherwise a setting that looks better by chance would be kept, too.
     args.extend(["off", "--keep", "--only", "php-fpm.pm.max_children"]);
     let kept = site.folder.json(&args, 0);
     let winner = kept["winner"]["settings"]["php-fpm.pm.max_children"].as_u64().expect("a pool");
@@ -470,7 +470,7 @@ fn size_trace_and_guard_are_about_each_of_several_servers() {
     };
     assert!(workers("web", 2) && workers("php-fpm", 3), "{seen:?}");
     assert!(seen.stdout.contains("\nweb: ") && seen.stdout.contains("\nphp-fpm: "), "{seen:?}");
-    // A limit that cannot be kept in one ends both.
+    // A limit that cannot be persisted for one ends the command for both.
     let hopeless = guard(&["--min-shared", "100G", "--act", "--even-busy", "-d", "60s"]);
     assert!(hopeless.code == 1 && hopeless.stderr.contains("cannot be kept"), "{hopeless:?}");
 }
@@ -519,7 +519,7 @@ fn a_watch_of_several_servers_shows_each_of_them_and_who_is_connected_to_whom() 
         let looks: Vec<&Value> = document["looks"].as_array().expect("looks").iter().map(|l| &l["server"]).collect();
         assert_eq!(looks, ["web", "php-fpm", "db"]);
         assert_eq!(document["databases"][0]["server"], "db", "{document:#}");
-        // One that nobody names is found by who connects to it, and asked at its own socket.
+        // A server that the user does not name is found by its connections, and its status page is read at its own socket.
         wait_until("the database at the end", || {
             document = site.folder.json(&["watch", &web, &pool, "--once", "--interval", "500ms"], 0);
             document["chain"][1]["to"] == json!(["mariadb"]) && document["databases"][0]["max_connections"].is_u64()
@@ -528,7 +528,7 @@ fn a_watch_of_several_servers_shows_each_of_them_and_who_is_connected_to_whom() 
         assert_eq!((&document["databases"][0]["server"], &document["looks"][2]), (&json!("mariadb"), &Value::Null));
     });
 
-    // A recording of several is shown again as one of one is.
+    // The recording of several servers is replayed like that of one.
     let file = site.folder.join("watch.jsonl").display().to_string();
     let record =
         site.folder.run(&["watch", &web, &pool, "--interval", "200ms", "-d", "500ms", "--record", &file, "--quiet"]);
@@ -570,10 +570,10 @@ fn what_one_of_the_servers_keeps_open_to_the_other_is_no_visitor() {
          [settings]\n'target.workers' = [2, 4]\n"
     );
     fs::write(&plan, text).expect("written");
-    // The server in front keeps the connection open over which it has asked whether the other is healthy.
+    // nginx keeps the connection of the health check to the pool open.
     let sweep = folder.json(&["sweep", plan.to_str().expect("text"), "--quiet"], 0);
     let rows = sweep["rows"].as_array().expect("rows");
     assert_eq!(rows.iter().map(|r| n(&r["answered"]) + n(&r["failed"])).collect::<Vec<_>>(), [20, 20], "{sweep:#}");
-    // On a busy machine nginx is late to see that one which it had kept was closed with the server behind it.
+    // On a busy machine nginx notices late that the pool has closed a keep-alive connection.
     assert!(rows.iter().all(|r| n(&r["answered"]) >= 12), "{sweep:#}");
 }

@@ -1,4 +1,4 @@
-//! What a machine may lack: /proc, IPv4, room for a large file, a steady clock, an administrator who allows everything.
+//! Machines that lack something: /proc, IPv4, room for a large file, a steady clock, an administrator who allows everything.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{CommandOutput, Folder, Namespace, Target, n, number, signal, wait_until};
 use serde_json::Value;
 
-/// Runs the program by a shell, after something that the shell does first.
+/// Runs the program in a shell after another command.
 fn after(folder: &Folder, first: &str, args: &[&str]) -> Command {
     let program = folder.lastdrop(args);
     let mut shell = Command::new("sh");
@@ -19,7 +19,7 @@ fn after(folder: &Folder, first: &str, args: &[&str]) -> Command {
     shell
 }
 
-/// The log of requests that a run could not finish.
+/// The partial log of requests of a failed run.
 fn unfinished(folder: &Folder) -> fs::DirEntry {
     let mut entries = fs::read_dir(folder.path()).expect("readable").map(|e| e.expect("an entry"));
     let partial = |e: &fs::DirEntry| e.file_name().to_string_lossy().ends_with(".partial");
@@ -48,7 +48,7 @@ fn without_proc_it_is_proc_that_is_missed() {
         let done = without_proc(&folder, args);
         assert!(done.code == 1 && done.stderr.contains("/proc is not mounted"), "{done:?}");
     }
-    // A load alone is put on and kept, and what only reads the store does so.
+    // A run without a server works and is stored, and commands that only read the store work.
     let run = without_proc(&folder, &["run", &url, "-n", "10", "-c", "1"]);
     assert!(
         run.code == 0 && run.stderr.contains("/proc is not mounted") && !run.stdout.contains("0 B memory"),
@@ -58,7 +58,7 @@ fn without_proc_it_is_proc_that_is_missed() {
     assert!(done.code == 0 && done.stdout.contains("answered"), "{done:?}");
 }
 
-/// Runs the program where /etc is the machine's, and has this /etc/lastdrop.toml besides.
+/// Runs the program with the machine's /etc and this /etc/lastdrop.toml.
 fn with_abilities(folder: &Folder, text: &str, args: &[&str]) -> CommandOutput {
     let (etc, file) = (folder.join("etc"), folder.join("abilities.toml"));
     fs::create_dir_all(&etc).expect("a folder");
@@ -114,14 +114,14 @@ fn what_the_administrator_has_turned_off_is_refused_by_name_and_nothing_else_is(
         }
         assert!(fs::read(folder.join("target.toml")).expect("there") == config && folder.journal().is_none());
     }
-    // What is refused above is not refused where nothing is turned off; a mistake in the file is not taken for permission.
+    // If nothing is turned off, the commands above are not refused. A mistake in the file does not count as permission.
     let done = with_abilities(&folder, "", &database);
     assert!(!done.stderr.contains("turned off"), "{done:?}");
     let wrong = with_abilities(&folder, "database = false\n", &look);
     assert!(wrong.code == 1 && wrong.stderr.contains("/etc/lastdrop.toml"), "{wrong:?}");
 }
 
-/// What a program has as the time of day: the kernel's, and so many seconds more as a file says that both share.
+/// A library that changes a program's time of day: the kernel's plus the seconds in a shared file.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -160,13 +160,13 @@ impl Clock {
         clock
     }
 
-    /// In place: the program has the file mapped.
+    /// Writes in place, because the program has the file mapped.
     fn set(&self, seconds: i64) {
         let file = fs::File::options().create(true).truncate(false).write(true).open(&self.step).expect("a file");
         file.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
     }
 
-    /// The program, whose clock is set by so much once something is so.
+    /// Runs the program, and changes its clock once a condition holds.
     fn run(&self, folder: &Folder, args: &[&str], when: impl Fn() -> bool, seconds: i64) -> CommandOutput {
         self.set(0);
         let mut command = folder.lastdrop(args);
@@ -192,7 +192,7 @@ fn a_clock_that_is_set_by_an_hour_changes_no_number_and_holds_nothing_up() {
         let done = clock.run(&folder, &run, under_way, seconds);
         let run: Value = serde_json::from_str(&done.stdout).expect("a document");
         let phase = &run["phases"][0];
-        // The numbers are right, and that the clock was set is said.
+        // The numbers are right, and a note says that the clock was changed.
         assert!(done.code == 4 && run["validity"].to_string().contains("the clock was set by"), "{run:#}");
         assert_eq!((n(&phase["requests"]["due"]), n(&phase["requests"]["answered"])), (200, 200), "{phase:#}");
         assert!((0.9..1.5).contains(&number(&phase["duration_s"])), "{phase:#}");
@@ -204,7 +204,7 @@ fn a_clock_that_is_set_by_an_hour_changes_no_number_and_holds_nothing_up() {
         let done = clock.run(&folder, &blocks, under_way, seconds);
         assert!([0, 4].contains(&done.code) && !done.stdout.contains("\"worse\""), "{done:?}");
 
-        // A look at it, and a guard: nothing is an hour old.
+        // In a watch and a guard, nothing becomes an hour older.
         let file = folder.join("looks").display().to_string();
         let _ = fs::remove_file(&file);
         let lines = || fs::read_to_string(&file).map_or(0, |text| text.lines().count());
@@ -225,7 +225,7 @@ fn a_clock_that_is_set_by_an_hour_changes_no_number_and_holds_nothing_up() {
         let done = clock.run(&folder, &guard, begun_to, seconds);
         assert!(done.code == 0 && done.stdout.contains(" 0 workers asked to leave"), "{done:?}");
 
-        // Trials of settings: the server is put back, whatever they say.
+        // Trials of settings: the server is restored, whatever their results.
         let plan = folder.join("plan.toml");
         let text =
             format!("server = '{name}'\nurl = '{url}'\nduration = '200ms'\nusers = 1\n[settings]\nworkers = [1, 3]\n");
@@ -267,7 +267,7 @@ fn where_there_is_only_ipv6_loopback_is_that_of_ipv6() {
 fn a_limit_on_the_size_of_files_is_a_full_disk_and_no_end() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
-    // Blocks of 512 bytes: a log of requests is soon full.
+    // Blocks of 512 bytes: a log of requests soon reaches the limit.
     let log = folder.join("requests.csv").display().to_string();
     let args = ["run", &target.url(), "-c", "2", "-n", "24000", "-d", "60s", "--log", &log];
     let done = CommandOutput::of(after(&folder, "ulimit -f 3000", &args).output().expect("it runs"), &args);
@@ -275,7 +275,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_and_no_end() {
     assert!(done.stderr.contains("File too large"), "{done:?}");
     let written = unfinished(&folder).metadata().expect("it is there").len();
     assert!(written > 0 && written <= 3000 * 512, "{written}");
-    // There is no room for a store, and a run is not kept then.
+    // There is no room for a store, so the run is not stored.
     let args = ["run", &target.url(), "-c", "2", "-d", "2s", "--json", "-"];
     let first = format!("unset LASTDROP_STORE XDG_DATA_HOME && export HOME={} && ulimit -f 1", folder.path().display());
     let done = CommandOutput::of(after(&folder, &first, &args).output().expect("it runs"), &args);

@@ -1,6 +1,6 @@
-//! Servers that systemd keeps: what their unit starts them with is changed by drop-in files, and put back. There is no systemd where
-//! the tests run: `common/systemctl.py` stands in for systemctl, in a mount namespace of its own with its own /run/systemd and
-//! /etc/systemd, and puts the server into a control group that is called as the unit is. It wants root.
+//! Servers under systemd: drop-in files change the command line of their unit, and are removed again. The tests run without
+//! systemd. `common/systemctl.py` replaces systemctl, in a mount namespace with its own /run/systemd and /etc/systemd, and puts
+//! the server into a control group with the unit's name. It needs root.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::common::{Apache, CommandOutput, Folder, free_port, get, signal, wait_
 use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{OtherTrafficPolicy, ServerRef, Session, discover};
 
-/// A machine with a unit: what it is started with, and what there is of files beside it.
+/// A machine with a unit: the unit's command line, and its files.
 struct Machine {
     folder: Folder,
     holder: Child,
@@ -65,7 +65,7 @@ impl Machine {
         );
         let systemctl = machine.folder.join("systemctl");
         fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).expect("its mode");
-        // Root finds systemctl in the system's folders, whatever PATH says.
+        // As root, lastdrop looks for systemctl in the system's folders, whatever PATH says.
         let mounts = format!("--mount=/proc/{}/ns/mnt", machine.holder.id());
         let stand_in = [Path::new("mount"), Path::new("--bind"), &systemctl, Path::new("/usr/bin/systemctl")];
         let bound = Command::new("nsenter").arg(mounts).args(stand_in).status().expect("util-linux");
@@ -80,7 +80,7 @@ impl Machine {
         machine
     }
 
-    /// A path of the machine, from outside.
+    /// A path in the machine, seen from outside.
     fn inside(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
@@ -141,7 +141,7 @@ impl Machine {
         file.display().to_string()
     }
 
-    /// Another process with a session, which is told to do these things. Gives what it says.
+    /// Starts another process with a session, which carries out these orders; returns its output.
     fn session(&self, orders: &str) -> Vec<String> {
         let done = self
             .command(&std::env::current_exe().expect("this program"))
@@ -160,7 +160,7 @@ impl Drop for Machine {
         let _ = self.command(&self.folder.join("systemctl")).args(["stop", &self.unit]).output();
         let _ = self.holder.kill();
         let _ = self.holder.wait();
-        // A group can be removed when the last of its processes has been waited for.
+        // A control group can be removed after its last process has been waited for.
         for _ in 0..100 {
             if fs::remove_dir(&self.cgroup).is_ok() {
                 return;
@@ -170,7 +170,7 @@ impl Drop for Machine {
     }
 }
 
-/// Not a test of its own: a session of a process within the machine.
+/// Not a test of its own: the session of a process inside the machine.
 #[test]
 #[ignore = "the other process of the tests"]
 fn session_of_another_process() {
@@ -219,7 +219,7 @@ fn a_unit_is_changed_by_a_drop_in_and_put_back_whatever_happens() {
         wait_until("its own workers", || machine.workers() == 3);
         assert_eq!((machine.shown(), machine.drop_ins()), (before.clone(), Vec::<String>::new()), "{way}");
 
-        // Killed with the drop-in in force, and put back by who knows only the journal.
+        // Killed with the drop-in in force, and restored from the journal alone.
         let plan = machine.plan("30s", "procs = [5]\n");
         let mut sweep = machine.lastdrop(&["sweep", &plan, "--quiet"]).spawn().expect("runs");
         wait_until("the change", || machine.workers() == 5);
@@ -249,7 +249,7 @@ fn a_unit_is_changed_by_a_drop_in_and_put_back_whatever_happens() {
         assert_eq!((machine.shown(), machine.drop_ins()), (before.clone(), Vec::<String>::new()), "{way}");
         assert!(machine.folder.journal().is_none(), "{way}");
 
-        // What stays is below /etc, and a later trial lies over it.
+        // A persisted change is below /etc, and a later trial overrides it.
         let kept = format!("kept /etc/systemd/system/{}.d/zz-lastdrop.conf", machine.unit);
         assert_eq!(machine.session("apply procs=2|keep procs=4"), ["open", "applied", &kept], "{way}");
         assert_eq!((machine.workers(), machine.drop_ins()), (4, vec!["zz-lastdrop.conf".to_string()]), "{way}");
@@ -266,7 +266,7 @@ fn a_unit_is_changed_by_a_drop_in_and_put_back_whatever_happens() {
 
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd");
 
-/// The line of a unit that is shipped, and the capabilities that it has.
+/// The command line of a shipped unit, and its capabilities.
 fn shipped(unit: &str) -> (String, String) {
     let text = fs::read_to_string(format!("{UNITS}/{unit}.service")).expect("a unit");
     let value =
@@ -277,7 +277,7 @@ fn shipped(unit: &str) -> (String, String) {
     (value("ExecStart"), capabilities)
 }
 
-/// Runs the program with the rights of a unit. Gives what it says, and the programs that it has executed.
+/// Runs the program with the rights of a unit; returns its output, and the programs that it has executed.
 fn in_unit(folder: &Folder, capabilities: &str, args: &[&str]) -> (CommandOutput, Vec<String>) {
     let (program, log) = (folder.lastdrop(args), folder.join("executed"));
     let mut command = Command::new("setpriv");
@@ -290,7 +290,7 @@ fn in_unit(folder: &Folder, capabilities: &str, args: &[&str]) -> (CommandOutput
     (done, text.lines().filter(|line| line.contains("exec")).map(str::to_string).collect())
 }
 
-/// Names of all fields that have a value.
+/// The names of all fields with a value.
 fn fields(value: &serde_json::Value, path: &str, all: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(fields_of) => {
@@ -320,7 +320,7 @@ fn the_units_that_are_shipped_execute_nothing_and_have_the_rights_that_they_need
         fields(&serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}")), "", &mut all);
         all
     };
-    // Everything that root sees is seen there, too.
+    // Everything that root sees is visible there, too.
     let (mine, roots) = (seen(&done.stdout), seen(&folder.run(&watch).stdout));
     let missing: Vec<_> = roots.difference(&mine).collect();
     assert!(missing.is_empty(), "{missing:#?}");

@@ -1,4 +1,5 @@
-//! What becomes of a command whose terminal goes away, is stopped, or is of an absurd size. The terminal is a real pseudo-terminal.
+//! Commands whose terminal disappears, which are stopped, or whose terminal has an absurd size. The terminal is a real
+//! pseudo-terminal.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,26 +14,26 @@ use std::thread::{self, JoinHandle};
 use crate::common::{Folder, Target, processes_with, signal, wait_until};
 use serde_json::Value;
 
-/// How a process has its terminal.
+/// The relation of a process to its terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TerminalRole {
-    /// As the leader of its session, to whom the kernel says that it has gone.
+    /// The leader of its session: the kernel sends it SIGHUP when the terminal disappears.
     Session,
-    /// Only as its output: nobody says anything.
+    /// Only writes to it: no signal comes.
     Output,
-    /// As nohup and `disown` leave it.
+    /// With SIGHUP ignored, as by nohup and `disown`.
     HangupIgnored,
 }
 
 /// A process on a terminal of its own.
 struct TerminalProcess {
     child: Child,
-    /// Who has the other end.
+    /// The thread that reads the other end.
     reader: Option<JoinHandle<()>>,
     gone: Arc<AtomicBool>,
-    /// Our handle of the end that the process has.
+    /// Our handle of the process's end.
     terminal: File,
-    /// All that it has written.
+    /// All of its output.
     written: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -42,7 +43,7 @@ fn resize(terminal: &File, rows: u16, columns: u16) {
     assert_eq!(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }, 0);
 }
 
-/// Reads what a process writes, until the terminal shall go away.
+/// Reads the output of a process until the terminal is to disappear.
 fn read_until(gone: &AtomicBool, mut master: File, to: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 64 << 10];
     while !gone.load(Ordering::SeqCst) {
@@ -82,7 +83,7 @@ impl TerminalProcess {
                 if tie != TerminalRole::Output {
                     libc::ioctl(0, libc::TIOCSCTTY, 0);
                 }
-                // Whoever has started the tests may have it ignored.
+                // The parent of the tests may have it ignored.
                 libc::signal(
                     libc::SIGHUP,
                     if tie == TerminalRole::HangupIgnored { libc::SIG_IGN } else { libc::SIG_DFL },
@@ -111,7 +112,7 @@ impl TerminalProcess {
         self.text().matches(what).count()
     }
 
-    /// The terminal goes away, as by a closed window or a broken connection.
+    /// Removes the terminal, like a closed window or a broken connection.
     fn hang_up(&mut self) {
         self.gone.store(true, Ordering::SeqCst);
         if let Some(reader) = self.reader.take() {
@@ -137,7 +138,7 @@ impl Drop for TerminalProcess {
     }
 }
 
-/// The document that a run has written, and the run that the store has.
+/// The document of a run, and the run in the store.
 fn kept(folder: &Folder, document: &str) -> (Value, String) {
     let text = fs::read_to_string(document).expect("a document");
     (serde_json::from_str(&text).expect("whole"), folder.run(&["show", "last"]).stdout)
@@ -234,7 +235,7 @@ fn signals_that_end_or_stop_it_find_the_terminal_as_it_was() {
     wait_until("the whole picture again", again);
 }
 
-/// The most memory that a process has had, in bytes.
+/// The peak memory of a process, in bytes.
 fn peak_bytes(child: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it is there");
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).expect("a peak").trim();
@@ -256,7 +257,7 @@ fn a_terminal_of_absurd_size_takes_no_absurd_memory() {
             command.shows(shown);
             if rows < u16::MAX {
                 resize(&command.terminal, u16::MAX, u16::MAX);
-                // All is drawn anew on what is new.
+                // The new area is drawn completely.
                 command.shows("\x1b[2J");
             }
             thread::sleep(std::time::Duration::from_millis(600));
@@ -275,7 +276,7 @@ fn a_tune_whose_terminal_goes_away_restores_its_server_by_itself() {
     let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let in_a_trial = || processes_with(".trial.conf").iter().any(|pid| line(pid).contains(&ours));
     for tie in [TerminalRole::Session, TerminalRole::Output] {
-        // Without a watchdog, which would do it as well.
+        // Without a watchdog, which would restore the server, too.
         let args = ["tune", &name, "--url", &url, "-c", "8", "-d", "1s", "--warm-up", "50ms", "--dead-man", "0s"];
         let mut tune = TerminalProcess::start(&folder, &args, tie, 24, 80);
         wait_until("a trial", in_a_trial);
@@ -286,7 +287,7 @@ fn a_tune_whose_terminal_goes_away_restores_its_server_by_itself() {
     }
 }
 
-/// What a source says, without its tests and comments; nothing of the tests' own.
+/// The code of a source file without tests and comments; nothing for files of tests.
 fn code_of(file: &Path) -> String {
     let text = fs::read_to_string(file).expect("a source");
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -306,7 +307,7 @@ fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text between the brace at its beginning and the one that closes it.
+/// The text from its opening brace to the matching one.
 fn block(text: &str) -> &str {
     let mut depth = 0;
     let end = text.find(|c: char| {
@@ -316,13 +317,13 @@ fn block(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// A lint. clippy forbids `println!` and its like (Cargo.toml) and `stdout()` (clippy.toml); a write that is expected to succeed, and
-/// whatever panics while things are taken apart, would end lastdrop in the same way when the terminal goes.
+/// A lint. clippy forbids `println!` and its like (Cargo.toml) and `stdout()` (clippy.toml). An `expect` on a write, and a panic
+/// in a drop, would also end lastdrop when the terminal disappears.
 #[test]
 fn no_source_expects_a_write_to_succeed_and_none_panics_in_a_drop() {
     let mut all = Vec::new();
     for folder in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).expect("readable").flatten() {
-        // The simulation is a tool of developers.
+        // The simulation is a tool for developers.
         if folder.file_name() != "simulate" {
             sources(&folder.path().join("src"), &mut all);
         }

@@ -1,5 +1,5 @@
-//! TLS with certificates that careful clients refuse, and with servers that want one of ours: what is accepted, and what is said
-//! where nothing is. The server is OpenSSL's own, since web servers do not start with such certificates.
+//! TLS with certificates that strict clients refuse, and with servers that require a client certificate: which are accepted, and
+//! the error messages for the others. The server is OpenSSL's, because web servers do not start with such certificates.
 
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -73,7 +73,7 @@ fn a_certificate_that_only_insecure_clients_take_is_loaded_and_the_report_says_w
          openssl x509 -req -in old.csr -signkey old.key -out old.pem -days 2
          openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp521r1 -nodes -keyout p521.key -out p521.pem -subj /CN=x",
     );
-    // With TLS 1.2 a key of P-521 wants a key exchange by that curve, which is not spoken here.
+    // With TLS 1.2 a P-521 key requires a key exchange with that curve, which we do not support.
     for (certificate, versions) in [("old", &["1.2", "1.3"][..]), ("p521", &["1.3"])] {
         let server = Server::start(&folder, certificate, &[]);
         for version in versions {
@@ -101,7 +101,7 @@ fn a_certificate_that_is_refused_is_refused_with_what_is_wrong_and_what_helps() 
     );
     let server = Server::start(&folder, "own", &[]);
     let (local, ca) = (server.url("localhost"), folder.join("own.pem").display().to_string());
-    // What `openssl req -x509` makes calls itself an authority.
+    // A certificate by `openssl req -x509` is marked as an authority.
     let run = load(&folder, &local, &["--ca", &ca], 0);
     assert_eq!((answered(&run), &run["generator"]["unverified"]), (5, &Value::Null), "{}", run["generator"]);
 

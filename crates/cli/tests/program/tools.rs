@@ -1,5 +1,5 @@
-//! What developers have beside the program: each command of `./x`, each lab and each script, tried for a moment, so that one that is broken is
-//! noticed. What takes long or compiles is looked through.
+//! The developers' tools: runs each command of `./x`, each lab and each script for a moment, so that a broken one is noticed.
+//! Those that take long or compile are only inspected.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 fn run(folder: &Folder, program: &str, args: &[&str]) -> CommandOutput {
     let mut command = Command::new(Path::new(SOURCE).join(program));
     command.args(args).current_dir(SOURCE).stdin(Stdio::null()).env("LASTDROP", env!("CARGO_BIN_EXE_lastdrop"));
-    // Rows of labs go where those of real ones are not.
+    // Rows of labs go into another folder than those of real labs.
     CommandOutput::of(command.env("CARGO_TARGET_DIR", folder.path()).output().expect("it runs"), &[])
 }
 
@@ -36,7 +36,7 @@ fn each_command_of_x_is_known_and_stands_in_its_help() {
         .filter_map(|line| line.strip_suffix(')'))
         .filter(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase()))
         .collect();
-    // A new one is to be tried here, or by another test: packages (dist), load (simulate), the rest by whoever runs them all day.
+    // A new command has to be tried here or in another test: packages (dist), load (simulate); developers run the rest all day.
     let tried = ["bench", "book", "check", "demo", "dist", "fmt", "fuzz", "install", "lab", "simulate", "test"];
     assert_eq!(commands, tried.into_iter().collect());
     for command in commands {
@@ -56,7 +56,7 @@ fn roots_demo_and_labs_in_a_clone_of_an_ordinary_users_run_as_that_user() {
         fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("written");
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its mode");
     };
-    // What builds writes a program that says who executes it.
+    // The fake build writes a program that prints who executes it.
     let program = "printf '#!/bin/sh\\nid -u\\n' > target/release/lastdrop && chmod 755 target/release/lastdrop";
     script(&folder.join("bin/cargo"), &format!("mkdir -p target/release && {program}"));
     script(&folder.join("bin/rustc"), "echo rustc 99.0");
@@ -133,7 +133,7 @@ fn each_lab_begins() {
         let help = run(&folder, &lab, &["--help"]);
         assert!(help.code == 0 && help.stdout.contains(&lab["labs/".len()..]), "{lab}: {help:?}");
         if help.stdout.contains("--list") {
-            // It has read all that it consists of.
+            // It has read all of its parts.
             let list = run(&folder, &lab, &["--list"]);
             assert!(list.code == 0 && list.stdout.lines().count() > 2, "{lab}: {list:?}");
         }
@@ -153,7 +153,7 @@ fn each_fuzz_target_is_in_its_list_and_in_its_manifest() {
     for target in &there {
         assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is not in fuzz/Cargo.toml");
     }
-    // Not libFuzzer's.
+    // This one is no target of libFuzzer.
     there.insert("command_lines".into());
     assert_eq!(listed, there);
 }

@@ -1,4 +1,4 @@
-//! `lastdrop top`: real servers' logs as they grow, through rotation, and a status page.
+//! `lastdrop top`: growing logs of real servers, with rotation, and a status page.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// The documents that have been written whole.
+/// The documents that have been written completely.
 fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -64,17 +64,17 @@ fn a_log_under_load_is_followed_through_rename_and_truncation() {
     let seen = |count: u64| wait_until("all requests in the window", || n(&latest(&json)["requests"]) == count);
     load();
     seen(300);
-    // As logrotate does: another file in its place, then the server is told.
+    // As logrotate does: replace the file, then signal the server.
     fs::rename(&path, folder.join("access.log.1")).expect("renamed");
     load();
     kill(Pid::from_raw(daemon.pid()), Signal::SIGUSR1).expect("told");
     wait_until("the new log", || path.exists());
     load();
     seen(900);
-    // And as its copytruncate.
+    // And as with its copytruncate.
     fs::copy(&path, folder.join("access.log.2")).expect("copied");
     OpenOptions::new().write(true).truncate(true).open(&path).expect("truncated");
-    // The same requests in the same second again would look as if nothing had happened.
+    // The same requests in the same second would look as if nothing had happened.
     wait_until("the truncation to be seen", || n(&latest(&json)["rotations"]) == 2);
     load();
     seen(1200);
@@ -89,7 +89,7 @@ fn a_log_under_load_is_followed_through_rename_and_truncation() {
     let done = top.wait_with_output().expect("ended");
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     assert_eq!(done.status.code(), Some(130), "{text}");
-    // A line a look, and all of it at the end.
+    // A line for each sample, and a summary at the end.
     assert!(text.contains("/s  ") && text.contains("1200 requests in 1200 lines"), "{text}");
     let summary = latest(&json);
     assert_eq!((summary["schema"].as_str(), n(&summary["requests"])), (Some("lastdrop.log/1"), 1200));
@@ -103,7 +103,7 @@ fn what_a_log_has_already_is_read_on_request_and_torn_lines_wait() {
     fs::write(&path, line("/old").repeat(50) + "rubbish\n" + &line("/torn")[..30]).expect("written");
     let log = path.to_str().expect("text");
     let done = folder.run(&["top", log, "--from-start", "-d", "300ms", "--interval", "100ms"]);
-    // Of years ago: no part of the window.
+    // Lines from years ago are outside the window.
     assert!(
         done.code == 0 && done.stdout.contains("0.0/s") && done.stdout.contains("50 requests in 51 lines"),
         "{done:?}"
@@ -116,7 +116,7 @@ fn what_a_log_has_already_is_read_on_request_and_torn_lines_wait() {
     file.write_all(&line("/torn").as_bytes()[30..]).expect("written");
     file.write_all(line("/new\x1b[2J").as_bytes()).expect("written");
     file.flush().expect("written");
-    // The end of a line that had begun before is none.
+    // The rest of a line that began before the start is ignored.
     wait_until("the new line", || n(&latest(&json)["server_errors"]) == 1);
     let d = latest(&json);
     assert_eq!((n(&d["requests"]), n(&d["unparsed"]), number(&d["clients"][0]["errors"])), (1, 0, 1.0));
