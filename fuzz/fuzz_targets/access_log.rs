@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lastdrop_model::url_file;
 use lastdrop_traffic::lines::Lines;
-use lastdrop_traffic::{Analysis, Entries, Format, Key, Window, format};
+use lastdrop_traffic::{Analysis, Format, LogEntries, SessionKey, Window, format};
 use libfuzzer_sys::fuzz_target;
 
 const FORMATS: [&str; 8] = [
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     };
     let Ok(lines) = Lines::new(Cursor::new(log.to_vec())) else { return };
-    let mut entries = Entries::of(lines, format, Duration::from_secs(5));
+    let mut entries = LogEntries::of(lines, format, Duration::from_secs(5));
     let mut requests = 0;
     let mut analysis = Analysis::default();
     let mut window = Window::new(1.0);
@@ -47,7 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
         let texts = [entry.client(), entry.method(), entry.host(), entry.agent(), entry.cookie("sid")];
         assert!(texts.into_iter().flatten().all(|text| !text.is_empty()));
         assert!(entry.target().is_none_or(|t| t.len() >= entry.path().map_or(0, <[u8]>::len)));
-        let _ = entry.key(&Key::Field(3));
+        let _ = entry.key(&SessionKey::Field(3));
         assert!(entry.resolution_us > 0 && entry.number > 0);
     }
     assert!(window.look(requests as f64 / 100.0).requests <= requests);

@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use lastdrop_model::{Url, plan_file};
-use lastdrop_traffic::recording::{Imported, PlanOptions, plan, read_curl, read_har, read_siege, read_wlog, read_wsesslog};
+use lastdrop_traffic::recording::{
+    ImportedFile, PlanOptions, plan, read_curl, read_har, read_siege, read_wlog, read_wsesslog,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -14,11 +16,11 @@ fuzz_target!(|text: &str| {
     let read = match choice {
         'h' => read_har(text),
         'c' => read_curl(text),
-        's' => read_siege(text).map(Imported::from),
-        'w' => read_wlog(text, &server).map(Imported::from),
-        _ => read_wsesslog(text, &server).map(Imported::from),
+        's' => read_siege(text).map(ImportedFile::from),
+        'w' => read_wlog(text, &server).map(ImportedFile::from),
+        _ => read_wsesslog(text, &server).map(ImportedFile::from),
     };
-    let Ok(Imported { exchanges, settings, left_out }) = read else { return };
+    let Ok(ImportedFile { exchanges, settings, left_out }) = read else { return };
     let independent = matches!(choice, 's' | 'w');
     let options =
         PlanOptions { data_file: "plan.csv".into(), independent, settings, left_out, ..PlanOptions::default() };

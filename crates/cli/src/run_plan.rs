@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lastdrop_load::{LoadError, Prepared, files};
+use lastdrop_load::{LoadError, PreparedPlan, files};
 use lastdrop_model::plan::{KeepAlive, Plan, PlanPart};
 use lastdrop_model::plan_file::{LoadedPlan, PartPositions};
 use lastdrop_model::request::{Pick, RequestSpec};
@@ -33,8 +33,8 @@ impl Origin {
     ///
     /// # Errors
     /// When it cannot be carried out.
-    pub fn prepare(&self, plan: &Plan) -> Result<Prepared> {
-        Prepared::new(plan).map_err(|e| {
+    pub fn prepare(&self, plan: &Plan) -> Result<PreparedPlan> {
+        PreparedPlan::new(plan).map_err(|e| {
             let placed = match &e {
                 LoadError::Request { index, what } => self.place(PlanPart::Request(*index), what),
                 LoadError::Plan(e) => self.place(e.part, e),
@@ -189,7 +189,7 @@ fn use_urls(plan: &mut Plan, path: &Path, headers: &[(String, String)]) -> Resul
 ///
 /// # Errors
 /// When the plan cannot be carried out.
-pub fn dry_run(plan: &Plan, prepared: &Prepared) -> Result<String> {
+pub fn dry_run(plan: &Plan, prepared: &PreparedPlan) -> Result<String> {
     let preview = prepared.preview(plan)?;
     let mut out = String::new();
     for (origin, addresses) in &preview.servers {

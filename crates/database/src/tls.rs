@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lastdrop_files::input;
 use lastdrop_model::TroubleKind;
-use lastdrop_wire::{Anybody, Verifier, pem, verify};
+use lastdrop_wire::{AcceptAnyCertificate, Verifier, pem, verify};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
@@ -39,7 +39,7 @@ pub(crate) fn handshake(
     let verifier = Verifier::new(system_roots(), given.unwrap_or_default(), verify::provider());
     let recorder = Arc::new(RecordingVerifier {
         verifier: verifier.as_ref().ok().cloned(),
-        anybody: Anybody::new(verify::provider()),
+        anybody: AcceptAnyCertificate::new(verify::provider()),
         distrust: Mutex::new(Some(verifier.err().unwrap_or_else(|| "it was not shown".into()))),
     });
     let config =
@@ -74,7 +74,7 @@ fn system_roots() -> RootCertStore {
 #[derive(Debug)]
 struct RecordingVerifier {
     verifier: Option<Verifier>,
-    anybody: Anybody,
+    anybody: AcceptAnyCertificate,
     distrust: Mutex<Option<String>>,
 }
 

@@ -2,12 +2,12 @@
 
 use crate::{MAX_HEAD_BYTES, ProtocolError};
 
-/// Digits of a chunk's size, zeros before it among them.
+/// Most digits of a chunk's size, including leading zeros.
 const MOST_DIGITS: u8 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Reading the hex digits of a size; how many there were.
+    /// Reading the hex digits of a size; holds their number so far.
     Size(u8),
     /// In a chunk extension, up to the line feed.
     Extension,
@@ -30,7 +30,7 @@ enum State {
 pub struct ChunkDecoder {
     state: State,
     remaining: u64,
-    /// Bytes of the present extension, or of the trailers: they carry nothing, so a peer may not send them for ever.
+    /// Bytes of the current extension, or of the trailers. They carry nothing, so a peer may not send them for ever.
     overhead: usize,
 }
 
@@ -41,10 +41,10 @@ impl Default for ChunkDecoder {
 }
 
 impl ChunkDecoder {
-    /// Takes bytes; says how many belong to the body (all of them, unless it ended) and whether it is complete.
+    /// Takes bytes. Returns how many belong to the body (all of them, unless it ended) and whether it is complete.
     ///
     /// # Errors
-    /// When the bytes are not a chunked body.
+    /// The bytes are not a chunked body.
     pub fn feed(&mut self, data: &[u8], mut body: impl FnMut(&[u8])) -> Result<(usize, bool), ProtocolError> {
         let mut at = 0;
         while at < data.len() {
@@ -61,7 +61,7 @@ impl ChunkDecoder {
                     continue;
                 }
                 State::Size(digits) => match (char::from(byte).to_digit(16), byte) {
-                    // Zeros may come before it, though not without an end.
+                    // Leading zeros are allowed, up to the limit.
                     (Some(d), _) if digits < MOST_DIGITS && self.remaining >> 56 == 0 => {
                         self.remaining = self.remaining * 16 + u64::from(d);
                         self.state = State::Size(digits + 1);
@@ -107,7 +107,7 @@ impl ChunkDecoder {
         Ok((at, self.state == State::Done))
     }
 
-    /// Is the chunk of size zero there, so that nothing but trailers is missing?
+    /// Whether the chunk of size zero has arrived, so that only trailers are missing.
     #[must_use]
     pub fn has_last_chunk(&self) -> bool {
         matches!(self.state, State::TrailerStart | State::Trailer | State::End | State::Done)

@@ -1,4 +1,4 @@
-//! Undoes gzip, deflate and brotli as a body comes, without keeping it.
+//! Decodes gzip, deflate and brotli as a body arrives, without keeping it.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,20 +8,20 @@ use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
 use crate::ProtocolError;
 
-/// Most bytes that one body may become. A gzip bomb makes 1000 out of each; a load generator has other things to do.
+/// Most bytes that one body may decode to. A gzip bomb makes 1000 bytes out of each one.
 pub const MOST_DECODED_BYTES: u64 = 64 << 20;
 
 const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
 /// The largest window of brotli (RFC 7932, section 9.1).
 const BROTLI_WINDOW_BYTES: u64 = 16 << 20;
 
-/// Passes on, counts, and refuses what is too much.
-struct Bounded<W> {
+/// Passes bytes on, counts them, and fails beyond the limit.
+struct BoundedWriter<W> {
     inner: W,
     bytes: u64,
 }
 
-impl<W: Write> Write for Bounded<W> {
+impl<W: Write> Write for BoundedWriter<W> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.bytes += data.len() as u64;
         if self.bytes > MOST_DECODED_BYTES {
@@ -36,7 +36,8 @@ impl<W: Write> Write for Bounded<W> {
     }
 }
 
-/// brotli as browsers speak it. The crate's own writer also takes windows of a gigabyte, which no server may send.
+/// brotli with the windows that browsers support. The crate's own writer also accepts windows of a gigabyte, which no
+/// server may send.
 struct Brotli<W> {
     state: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
     out: W,
@@ -82,13 +83,13 @@ impl<W: Write> Brotli<W> {
 }
 
 enum Coding<W: Write> {
-    Gzip(MultiGzDecoder<Bounded<W>>),
-    Zlib(ZlibDecoder<Bounded<W>>),
-    /// What some servers send as "deflate": without zlib's frame. Browsers and curl take it, too.
-    RawDeflate(DeflateDecoder<Bounded<W>>),
+    Gzip(MultiGzDecoder<BoundedWriter<W>>),
+    Zlib(ZlibDecoder<BoundedWriter<W>>),
+    /// "deflate" without zlib's frame, as some servers send it. Browsers and curl accept it too.
+    RawDeflate(DeflateDecoder<BoundedWriter<W>>),
     /// "deflate" before its first byte.
-    Deflate(Option<Bounded<W>>),
-    Brotli(Box<Brotli<Bounded<W>>>),
+    Deflate(Option<BoundedWriter<W>>),
+    Brotli(Box<Brotli<BoundedWriter<W>>>),
 }
 
 /// Decodes one body into `W`.
@@ -101,12 +102,12 @@ impl<W: Write> fmt::Debug for Decoder<W> {
 }
 
 impl<W: Write> Decoder<W> {
-    /// A decoder for a `Content-Encoding`; gives `inner` back where the coding is not known.
+    /// Creates a decoder for a `Content-Encoding`.
     ///
     /// # Errors
-    /// With the writer, for any other coding.
+    /// Returns `inner` if the coding is not known.
     pub fn new(coding: &[u8], inner: W) -> Result<Decoder<W>, W> {
-        let bounded = |inner| Bounded { inner, bytes: 0 };
+        let bounded = |inner| BoundedWriter { inner, bytes: 0 };
         match coding.trim_ascii().to_ascii_lowercase().as_slice() {
             b"gzip" | b"x-gzip" => Ok(Decoder(Coding::Gzip(MultiGzDecoder::new(bounded(inner))))),
             b"deflate" => Ok(Decoder(Coding::Deflate(Some(bounded(inner))))),
@@ -118,7 +119,7 @@ impl<W: Write> Decoder<W> {
     /// Takes a piece of the encoded body.
     ///
     /// # Errors
-    /// When it is not what it says, or becomes more than [`MOST_DECODED_BYTES`].
+    /// The body is damaged, or decodes to more than [`MOST_DECODED_BYTES`].
     pub fn feed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         if let (Coding::Deflate(undecided), Some(first)) = (&mut self.0, data.first())
             && let Some(inner) = undecided.take()
@@ -141,10 +142,10 @@ impl<W: Write> Decoder<W> {
         result.map_err(|_| self.broken())
     }
 
-    /// The body is over.
+    /// Ends the body.
     ///
     /// # Errors
-    /// When it ended too early.
+    /// The body ended too early.
     pub fn finish(&mut self) -> Result<(), ProtocolError> {
         let result = match &mut self.0 {
             Coding::Gzip(d) => d.try_finish(),
@@ -156,7 +157,7 @@ impl<W: Write> Decoder<W> {
         result.map_err(|_| self.broken())
     }
 
-    fn bounded(&self) -> &Bounded<W> {
+    fn bounded(&self) -> &BoundedWriter<W> {
         match &self.0 {
             Coding::Gzip(d) => d.get_ref(),
             Coding::Zlib(d) => d.get_ref(),
@@ -174,13 +175,13 @@ impl<W: Write> Decoder<W> {
         }
     }
 
-    /// Bytes that came out.
+    /// Decoded bytes so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bounded().bytes
     }
 
-    /// Memory that the decoder itself has come to need, bytes: of brotli's window as much as was decoded.
+    /// Memory that the decoder itself uses, in bytes: for brotli as much of its window as was decoded.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         match &self.0 {
@@ -189,7 +190,7 @@ impl<W: Write> Decoder<W> {
         }
     }
 
-    /// Where they went.
+    /// The writer that receives the decoded bytes.
     #[must_use]
     pub fn inner(&self) -> &W {
         &self.bounded().inner
@@ -208,7 +209,7 @@ mod tests {
         e.finish().expect("memory")
     }
 
-    // "hello hello hello hello" by the reference encoder.
+    // "hello hello hello hello" encoded by the reference encoder.
     const BROTLI: &[u8] = &[
         0x1b, 0x16, 0x00, 0xf8, 0x8d, 0x94, 0x6e, 0xde, 0x44, 0x55, 0x86, 0x96, 0x6c, 0x20, 0x6f, 0x21, 0x4f, 0x1c,
         0xe0, 0x38,

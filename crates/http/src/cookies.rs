@@ -1,20 +1,20 @@
-//! The cookies that one user was given (RFC 6265).
+//! The cookies of one user (RFC 6265).
 //!
-//! `Set-Cookie` is parsed by the `cookie` crate. A cookie whose time is over when it comes is removed, as servers do to
-//! log somebody out; one that would run out later is kept, since sessions under load are shorter than that.
+//! The `cookie` crate parses `Set-Cookie`. A cookie that arrives already expired is removed, as servers do to log a
+//! user out. One that expires later is kept, since sessions under load are shorter than that.
 
 use cookie::{Cookie, Expiration};
 
-/// More than this is a server that wants to fill our memory (browsers keep about as many for a host).
+/// A server that sends more wants to fill our memory (browsers keep about as many per host).
 const MOST_COOKIES: usize = 180;
 const MOST_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Kept {
+struct StoredCookie {
     name: String,
     value: String,
     domain: String,
-    /// Only for this very host, not for those under it.
+    /// Only for exactly this host, not for its subdomains.
     host_only: bool,
     path: String,
     secure: bool,
@@ -23,12 +23,12 @@ struct Kept {
 /// A user's cookies.
 #[derive(Debug, Clone, Default)]
 pub struct Jar {
-    kept: Vec<Kept>,
+    kept: Vec<StoredCookie>,
 }
 
 impl Jar {
-    /// Takes a `Set-Cookie` value from an answer of `host` to a request for `path` (with or without its query), over TLS
-    /// or not. What is not a cookie, or not for this host to set, is ignored, as browsers do.
+    /// Stores a `Set-Cookie` value from an answer of `host` to a request for `path` (with or without its query), over
+    /// TLS or not. Ignores, as browsers do, what is not a cookie or not for this host to set.
     pub fn set(&mut self, value: &[u8], host: &str, path: &str, tls: bool, now_unix_s: i64) {
         let Ok(text) = std::str::from_utf8(value) else { return };
         if text.len() > MOST_BYTES {
@@ -44,23 +44,24 @@ impl Jar {
         }
         let host = host.to_ascii_lowercase();
         let domain = cookie.domain().map(|d| d.trim_start_matches('.').to_ascii_lowercase()).filter(|d| !d.is_empty());
-        // A domain of one word is a registry's (`com`): a cookie for it would go to everybody under it.
+        // A domain of one word belongs to a registry (`com`): its cookie would go to every site below it.
         if domain.as_ref().is_some_and(|d| !is_under(&host, d) || !d.contains('.') && *d != host) {
             return;
         }
         let secure = cookie.secure() == Some(true);
-        // Who listens in on plain HTTP could write it, and shall neither make nor replace what is for TLS alone
+        // An attacker on plain HTTP could forge this cookie. It must neither create nor replace a cookie for TLS alone
         // (RFC 6265bis, section 5.7).
-        let replaces = |k: &Kept| k.name == cookie.name() && (is_under(&k.domain, &host) || is_under(&host, &k.domain));
+        let replaces =
+            |k: &StoredCookie| k.name == cookie.name() && (is_under(&k.domain, &host) || is_under(&host, &k.domain));
         if !tls && (secure || self.kept.iter().any(|k| k.secure && replaces(k))) {
             return;
         }
         let own_path = path.split('?').next().unwrap_or("/");
         let default_path = own_path.rfind('/').map_or("/", |at| if at == 0 { "/" } else { &own_path[..at] });
-        let kept = Kept {
+        let kept = StoredCookie {
             name: cookie.name().to_string(),
             value: cookie.value().to_string(),
-            // An address has nothing under it.
+            // An IP address has no subdomains.
             host_only: domain.is_none() || host.parse::<std::net::IpAddr>().is_ok(),
             domain: domain.unwrap_or(host),
             path: cookie.path().filter(|p| p.starts_with('/')).unwrap_or(default_path).to_string(),
@@ -77,7 +78,7 @@ impl Jar {
         }
     }
 
-    /// Appends the value of the `Cookie` header for a request; false, and nothing appended, where there is none.
+    /// Appends the value of the `Cookie` header for a request. Returns false, and appends nothing, if there is none.
     pub fn write_header(&self, host: &str, path: &str, tls: bool, out: &mut Vec<u8>) -> bool {
         let host = host.to_ascii_lowercase();
         let own_path = path.split('?').next().unwrap_or("/");

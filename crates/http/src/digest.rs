@@ -9,7 +9,7 @@ enum Algorithm {
     Sha256,
 }
 
-/// What a server asked for in `WWW-Authenticate: Digest …`.
+/// A server's challenge in `WWW-Authenticate: Digest …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenge {
     realm: String,
@@ -22,12 +22,12 @@ pub struct Challenge {
     auth: bool,
     /// The name of the algorithm as the server wrote it.
     spelled: Option<String>,
-    /// The last one was right but too old.
+    /// The last nonce was valid but too old.
     pub stale: bool,
 }
 
 impl Challenge {
-    /// Reads a `WWW-Authenticate` value; None when it is not a digest challenge that can be answered.
+    /// Parses a `WWW-Authenticate` value; `None` if it is not a digest challenge that can be answered.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Challenge> {
         let text = std::str::from_utf8(value).ok()?.trim();
@@ -76,7 +76,7 @@ impl Challenge {
                 return None;
             }
         }
-        // What goes into a header again must not end it.
+        // Values that go into a header again must not end it.
         let safe = |s: &str| s.bytes().all(|b| b >= 0x20 && b != 0x7f);
         let all_safe = safe(&challenge.realm) && safe(&challenge.nonce) && challenge.opaque.as_deref().is_none_or(safe);
         (!challenge.nonce.is_empty() && all_safe).then_some(challenge)
@@ -90,7 +90,7 @@ impl Challenge {
     }
 
     /// The value of `Authorization` for a request. `count` is how often this challenge has been answered, from 1;
-    /// `cnonce` is any text of ours.
+    /// `cnonce` is an arbitrary text of the client.
     #[must_use]
     pub fn authorization(
         &self,
@@ -132,7 +132,7 @@ impl Challenge {
     }
 }
 
-/// `name=value` and `name="value"`, separated by commas.
+/// Parses `name=value` and `name="value"`, separated by commas.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = text.trim_start();

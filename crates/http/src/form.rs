@@ -1,6 +1,7 @@
 //! Fields of a query or of a form (`application/x-www-form-urlencoded`), as a browser writes them.
 
-/// Names and values in their order; what is no UTF-8 has marks in its place, and a `%` that begins nothing is one.
+/// Returns names and values in order. Invalid UTF-8 becomes replacement characters, and a `%` without two hex digits
+/// stays as it is.
 #[must_use]
 pub fn fields(text: &str) -> Vec<(String, String)> {
     let pair = |part: &str| {

@@ -1,16 +1,15 @@
 //! HTTP/1.1 as bytes in, events out: no sockets, no clock, no allocation per message on the common path.
 //!
-//! Both sides of the wire live here, [`response`] for the client and [`request`] for the server and for building
-//! requests; nobody else in lastdrop parses HTTP. Heads are parsed by `httparse`; framing of bodies (RFC 9112
-//! section 6) is ours, because a load generator counts bodies without keeping them and must survive every lie about
-//! their length.
+//! Both sides of the protocol live here: [`response`] for the client, [`request`] for the server and for building
+//! requests. No other crate of lastdrop parses HTTP. `httparse` parses heads. The framing of bodies (RFC 9112 section
+//! 6) is ours, because a load generator counts bodies without keeping them and must survive every false length.
 
 pub mod chunked;
 pub mod content;
 pub mod cookies;
 pub mod digest;
 pub mod form;
-mod odd_head;
+mod lenient_head;
 pub mod request;
 pub mod response;
 pub mod server_time;
@@ -24,14 +23,14 @@ pub use server_time::ServerTime;
 #[error("{0}")]
 pub struct ProtocolError(pub &'static str);
 
-/// Most bytes of a request's head, of all chunk extensions or of all trailers of a body. Apache's own limit for a head is about 800 KB,
-/// nginx's 32 KB; what is larger than this is not an answer that anybody wants.
+/// Most bytes of a request's head, of all chunk extensions or of all trailers of a body. Apache's own limit for a head
+/// is about 800 KB, nginx's 32 KB. No useful answer is larger.
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Most header fields in a request's head (Apache's LimitRequestFields is 100); answers with more are read all the same.
+/// Most header fields in a request's head (Apache's LimitRequestFields is 100); answers with more are still read.
 pub const MAX_HEADERS: usize = 100;
 
-/// Is `token` among the comma-separated words of a header value? Case does not matter.
+/// Whether `token` is among the comma-separated words of a header value, in any case.
 #[must_use]
 pub fn has_token(value: &[u8], token: &str) -> bool {
     if value.len() == token.len() {

@@ -4,7 +4,7 @@ use crate::chunked::ChunkDecoder;
 use crate::response::{Discard, Sink};
 use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
 
-/// What a request head is made of.
+/// The parts of a request head.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestBuilder<'a> {
     pub method: &'a str,
@@ -15,12 +15,12 @@ pub struct RequestBuilder<'a> {
     pub http10: bool,
     /// Ask the server to close after its answer.
     pub close: bool,
-    /// A header of these replaces one of ours that has the same name; an empty value removes it.
+    /// A header of these replaces a default one of the same name; an empty value removes it.
     pub extra: &'a [(String, String)],
 }
 
 impl RequestBuilder<'_> {
-    /// The request line and the fields, without the empty line that ends a head and without what describes a body.
+    /// The request line and the fields, without the empty line that ends a head and without fields about a body.
     #[must_use]
     pub fn head(&self) -> Vec<u8> {
         let mut bytes = self.line();
@@ -39,7 +39,7 @@ impl RequestBuilder<'_> {
         bytes
     }
 
-    /// The fields but for our own `Host`.
+    /// The fields except the default `Host`.
     #[must_use]
     pub fn fields(&self) -> Vec<u8> {
         let agent = concat!("lastdrop/", env!("CARGO_PKG_VERSION"));
@@ -88,8 +88,8 @@ pub fn write_chunked(bytes: &mut Vec<u8>, body: &[u8], size: usize) {
     bytes.extend_from_slice(b"0\r\n\r\n");
 }
 
-/// Bytes of a whole HTTP/1.1 request. A header of `extra` replaces one of ours that has the same name; an empty value
-/// removes it. `host` is the value of the Host header; `close` asks the server to close after its answer.
+/// Builds a whole HTTP/1.1 request. A header of `extra` replaces a default one of the same name; an empty value removes
+/// it. `host` is the value of the Host header; `close` asks the server to close after its answer.
 #[must_use]
 pub fn build_request(
     method: &str,
@@ -110,7 +110,7 @@ pub fn build_request(
     bytes
 }
 
-/// What a server needs to know of a request.
+/// The facts that a server needs of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHead {
     pub method: String,
@@ -123,13 +123,13 @@ pub struct RequestHead {
 #[derive(Debug, Default)]
 pub struct RequestParser {
     buffer: Vec<u8>,
-    /// Head of the request whose body is being read, and what is missing of it.
-    pending: Option<(RequestHead, Missing)>,
+    /// Head of the request whose body is being read, and the rest of that body.
+    pending: Option<(RequestHead, RemainingBody)>,
 }
 
-/// What is missing of a body.
+/// The part of a body that is still to come.
 #[derive(Debug)]
-enum Missing {
+enum RemainingBody {
     Bytes(u64),
     Chunks(ChunkDecoder),
 }
@@ -140,30 +140,31 @@ impl RequestParser {
         self.buffer.extend_from_slice(data);
     }
 
-    /// Has anything of a next request arrived?
+    /// Whether nothing of a next request has arrived.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty() && self.pending.is_none()
     }
 
-    /// Is the head of a request complete, and its body not?
+    /// Whether the head of a request is complete, and its body is not.
     #[must_use]
     pub fn has_head(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// The next whole request, if there is one; its body is dropped.
+    /// Returns the next whole request, if there is one; drops its body.
     ///
     /// # Errors
-    /// When the bytes are not HTTP/1.
+    /// The bytes are not HTTP/1.
     pub fn next_request(&mut self) -> Result<Option<RequestHead>, ProtocolError> {
         self.next_into(&mut Discard)
     }
 
-    /// The same; fields go to `sink` once the head is complete, pieces of the body as they come.
+    /// Like `next_request`, but passes fields to `sink` once the head is complete, and pieces of the body as they
+    /// arrive.
     ///
     /// # Errors
-    /// When the bytes are not HTTP/1.
+    /// The bytes are not HTTP/1.
     pub fn next_into(&mut self, sink: &mut impl Sink) -> Result<Option<RequestHead>, ProtocolError> {
         if self.pending.is_none() {
             let Some((head, len, body)) = parse_head(&self.buffer, sink)? else {
@@ -178,14 +179,14 @@ impl RequestParser {
         }
         let Some((_, missing)) = &mut self.pending else { return Ok(None) };
         let whole = match missing {
-            Missing::Bytes(missing) => {
+            RemainingBody::Bytes(missing) => {
                 let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(self.buffer.len());
                 sink.body(&self.buffer[..take]);
                 self.buffer.drain(..take);
                 *missing -= take as u64;
                 *missing == 0
             }
-            Missing::Chunks(decoder) => {
+            RemainingBody::Chunks(decoder) => {
                 let (used, done) = decoder.feed(&self.buffer, |piece| sink.body(piece))?;
                 self.buffer.drain(..used);
                 done
@@ -195,26 +196,26 @@ impl RequestParser {
     }
 }
 
-fn parse_head(data: &[u8], sink: &mut impl Sink) -> Result<Option<(RequestHead, usize, Missing)>, ProtocolError> {
+fn parse_head(data: &[u8], sink: &mut impl Sink) -> Result<Option<(RequestHead, usize, RemainingBody)>, ProtocolError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let parsed = request.parse(data).map_err(|_| ProtocolError("a request that is not HTTP"))?;
     let httparse::Status::Complete(len) = parsed else { return Ok(None) };
     let mut keep_alive = request.version == Some(1);
-    let mut body = Missing::Bytes(0);
+    let mut body = RemainingBody::Bytes(0);
     for h in request.headers.iter() {
         sink.field(h.name, h.value);
         if h.name.eq_ignore_ascii_case("content-length") {
             let length = content_length(h.value)?;
             // Chunks win over a length (RFC 9112 section 6.3).
-            if matches!(body, Missing::Bytes(_)) {
-                body = Missing::Bytes(length);
+            if matches!(body, RemainingBody::Bytes(_)) {
+                body = RemainingBody::Bytes(length);
             }
         } else if h.name.eq_ignore_ascii_case("transfer-encoding") {
             if !has_token(h.value, "chunked") {
                 return Err(ProtocolError("a request body in an unknown coding"));
             }
-            body = Missing::Chunks(ChunkDecoder::default());
+            body = RemainingBody::Chunks(ChunkDecoder::default());
         } else if h.name.eq_ignore_ascii_case("connection") {
             if has_token(h.value, "close") {
                 keep_alive = false;
@@ -274,8 +275,8 @@ mod tests {
     #[test]
     fn fields_and_bodies_come_to_whoever_wants_them() {
         #[derive(Default)]
-        struct Seen(Vec<String>, Vec<u8>);
-        impl Sink for Seen {
+        struct CollectedRequest(Vec<String>, Vec<u8>);
+        impl Sink for CollectedRequest {
             fn field(&mut self, name: &str, value: &[u8]) {
                 self.0.push(format!("{name}={}", String::from_utf8_lossy(value)));
             }
@@ -285,7 +286,7 @@ mod tests {
         }
         let wire = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhelloGET";
         for step in 1..wire.len() {
-            let (mut p, mut seen, mut whole) = (RequestParser::default(), Seen::default(), 0);
+            let (mut p, mut seen, mut whole) = (RequestParser::default(), CollectedRequest::default(), 0);
             for part in wire.chunks(step) {
                 p.push(part);
                 whole += usize::from(p.next_into(&mut seen).expect("valid").is_some());

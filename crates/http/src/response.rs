@@ -1,15 +1,15 @@
-//! The client's side: answers, parsed from bytes as they come.
+//! The client's side: parses answers from bytes as they arrive.
 
 use std::mem::MaybeUninit;
 
 use crate::chunked::ChunkDecoder;
-use crate::odd_head::{self, MOST_BYTES};
+use crate::lenient_head::{self, MOST_BYTES};
 use crate::{MAX_HEADERS, ProtocolError, content_length, has_token};
 
 #[derive(Debug)]
 enum State {
     Head,
-    /// A body of known length; bytes still to come.
+    /// A body of known length; holds the bytes still to come.
     Length(u64),
     Chunked(ChunkDecoder),
     /// A body that ends with the connection.
@@ -17,7 +17,7 @@ enum State {
     Done,
 }
 
-/// What an answer is given to while it comes.
+/// Receives an answer while it arrives.
 pub trait Sink {
     /// A field of the head of the final answer; called for each, in order, once the head is complete.
     fn field(&mut self, _name: &str, _value: &[u8]) {}
@@ -26,45 +26,45 @@ pub trait Sink {
     fn body(&mut self, _bytes: &[u8]) {}
 }
 
-/// Counts only.
+/// A sink that drops everything.
 #[derive(Debug, Clone, Copy)]
 pub struct Discard;
 
 impl Sink for Discard {}
 
-/// Bodies into a closure.
+/// Passes bodies to a closure.
 impl<F: FnMut(&[u8])> Sink for F {
     fn body(&mut self, bytes: &[u8]) {
         self(bytes);
     }
 }
 
-/// What became of a piece of input.
+/// The result of feeding a piece of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feed {
-    /// Bytes that belong to this answer. Fewer than given only when it is complete.
+    /// Bytes that belong to this answer; fewer than given only if it is complete.
     pub consumed: usize,
     pub complete: bool,
 }
 
-/// Parses one answer at a time; [`ResponseParser::start`] makes it ready for the next.
+/// Parses one answer at a time; [`ResponseParser::start`] prepares it for the next.
 #[derive(Debug)]
 pub struct ResponseParser {
     state: State,
-    /// The part of a head seen so far, when it did not come in one piece.
+    /// The part of a head received so far, if it did not arrive in one piece.
     head: Vec<u8>,
     head_request: bool,
     status: u16,
-    /// An answer of HTTP/1.0.
+    /// The answer is HTTP/1.0.
     http10: bool,
     keep_alive: bool,
     started: bool,
-    /// Was there a `100 Continue`?
+    /// A `100 Continue` arrived.
     continued: bool,
-    /// Of the head of the final answer; 0 until that is complete.
+    /// Length of the final answer's head; 0 until that is complete.
     head_bytes: u64,
     body_bytes: u64,
-    /// The head gave the length of the body.
+    /// The head stated the length of the body.
     known_length: bool,
 }
 
@@ -86,8 +86,8 @@ impl Default for ResponseParser {
     }
 }
 
-/// The head of the last answer, parsed. Servers send the same head again and again, but for the date once a second:
-/// comparing costs a tenth of parsing.
+/// The parsed head of the last answer. Servers repeat the same head, except for the date once per second; comparing
+/// costs a tenth of parsing.
 #[derive(Debug, Default)]
 pub struct HeadMemory {
     bytes: Vec<u8>,
@@ -99,7 +99,7 @@ pub struct HeadMemory {
     length: u64,
 }
 
-/// What a head says about the rest.
+/// What a head says about the rest of the answer.
 struct Head {
     len: usize,
     status: u16,
@@ -109,7 +109,7 @@ struct Head {
 }
 
 impl ResponseParser {
-    /// Makes ready for the answer to a new request. `head_request`: the request was a HEAD, the answer has no body.
+    /// Prepares for the answer to a new request. `head_request`: the request was a HEAD, so the answer has no body.
     pub fn start(&mut self, head_request: bool) {
         self.state = State::Head;
         self.head.clear();
@@ -120,19 +120,19 @@ impl ResponseParser {
         self.body_bytes = 0;
     }
 
-    /// Has any byte of the answer been seen?
+    /// Whether any byte of the answer has arrived.
     #[must_use]
     pub fn started(&self) -> bool {
         self.started
     }
 
-    /// Has the server said that it wants the body?
+    /// Whether the server has sent `100 Continue`.
     #[must_use]
     pub fn continued(&self) -> bool {
         self.continued
     }
 
-    /// Is the head complete?
+    /// Whether the head is complete.
     #[must_use]
     pub fn has_head(&self) -> bool {
         !matches!(self.state, State::Head)
@@ -144,13 +144,13 @@ impl ResponseParser {
         self.status
     }
 
-    /// Is it an answer of HTTP/1.0? Valid once the head is complete.
+    /// Whether the answer is HTTP/1.0; valid once the head is complete.
     #[must_use]
     pub fn http10(&self) -> bool {
         self.http10
     }
 
-    /// May the connection carry another request?
+    /// Whether the connection may carry another request.
     #[must_use]
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
@@ -168,10 +168,10 @@ impl ResponseParser {
         self.body_bytes
     }
 
-    /// Takes bytes that arrived; fields and pieces of body go to `sink`.
+    /// Takes input; fields and pieces of the body go to `sink`.
     ///
     /// # Errors
-    /// When the bytes are not an HTTP/1 answer. The connection is of no use afterwards.
+    /// The bytes are not an HTTP/1 answer. The connection is unusable afterwards.
     #[inline]
     pub fn feed(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<Feed, ProtocolError> {
         let mut at = 0;
@@ -217,7 +217,7 @@ impl ResponseParser {
         Ok(Feed { consumed: at + used, complete: matches!(self.state, State::Done) })
     }
 
-    /// [`ResponseParser::feed`] for answers that are only counted, with a memory that many connections share.
+    /// Like [`ResponseParser::feed`], for answers that are only counted, with a memory that many connections share.
     ///
     /// # Errors
     /// As [`ResponseParser::feed`].
@@ -244,7 +244,8 @@ impl ResponseParser {
         }
         let feed = self.feed(data, &mut Discard)?;
         let length = self.body_bytes;
-        // Only whole answers of known length in one piece: those of small pages, where parsing counts.
+        // Remember only whole answers of known length in one piece: those of small pages, for which parsing is a large
+        // part of the cost.
         if feed.complete
             && self.known_length
             && let Some(head) = feed.consumed.checked_sub(length as usize)
@@ -260,9 +261,10 @@ impl ResponseParser {
         Ok(feed)
     }
 
-    /// The server closed the connection. True when that completes the answer.
+    /// Ends the connection. Returns true if that completes the answer.
     pub fn close(&mut self) -> bool {
-        // RFC 9112 section 8: a chunked body is whole once its last chunk is there, with or without the empty line.
+        // RFC 9112 section 8: a chunked body is complete once its last chunk has arrived, with or without the empty
+        // line.
         let whole = match &self.state {
             State::UntilClose => true,
             State::Chunked(decoder) => decoder.has_last_chunk(),
@@ -274,14 +276,14 @@ impl ResponseParser {
         matches!(self.state, State::Done)
     }
 
-    /// Parses a head out of `data`, or stores it until the rest comes (`None`).
+    /// Parses a head from `data`, or stores it until the rest arrives (`None`).
     fn feed_head(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<Option<usize>, ProtocolError> {
         let (parsed, before) = if self.head.is_empty() {
             (parse_head(data, self.head_request, sink)?, 0)
         } else {
             let before = self.head.len();
             self.head.extend_from_slice(data);
-            // A head can only become complete with a line feed; trying at each byte would cost the square of its length.
+            // Only a line feed can complete a head; trying at each byte would cost the square of its length.
             let parsed = if data.contains(&b'\n') { parse_head(&self.head, self.head_request, sink)? } else { None };
             (parsed, before)
         };
@@ -299,7 +301,7 @@ impl ResponseParser {
             if head.status == 101 {
                 return Err(ProtocolError("a switch of protocols that nobody asked for"));
             }
-            // An interim answer: the real one follows.
+            // An interim answer: the final one follows.
             self.continued |= head.status == 100;
             return Ok(Some(head.len - before));
         }
@@ -327,9 +329,9 @@ fn parse_head(data: &[u8], head_request: bool, sink: &mut impl Sink) -> Result<O
             framing.head(len, head_request).map(Some)
         }
         Ok(httparse::Status::Partial) => Ok(None),
-        // Not by the letter, but a client may make sense of it: slower, and rare.
+        // It violates the RFC, but a lenient client may understand it: slower, and rare.
         Err(_) => {
-            let Some(odd) = odd_head::read(data)? else { return Ok(None) };
+            let Some(odd) = lenient_head::read(data)? else { return Ok(None) };
             let mut framing = Framing::new(odd.http10, odd.status)?;
             for (name, value) in &odd.fields {
                 framing.field(name, value, sink);
@@ -344,7 +346,7 @@ struct Framing {
     status: u16,
     http10: bool,
     keep_alive: bool,
-    /// What is wrong with it counts only where it is needed.
+    /// An error in it matters only if the length is needed.
     length: Option<Result<u64, ProtocolError>>,
     chunked: bool,
     other_coding: bool,
@@ -383,21 +385,21 @@ impl Framing {
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                 let last = value.rsplit(|b| *b == b',').next().unwrap_or_default().trim_ascii();
                 self.chunked = last.eq_ignore_ascii_case(b"chunked");
-                // "identity" is from before RFC 7230, and says nothing.
+                // "identity" is from before RFC 7230, and has no effect.
                 self.other_coding = !self.chunked && !last.eq_ignore_ascii_case(b"identity");
             }
             _ => {}
         }
     }
 
-    /// RFC 9112 section 6.3, in its order.
+    /// Applies RFC 9112 section 6.3, in its order.
     #[inline]
     fn head(self, len: usize, head_request: bool) -> Result<Head, ProtocolError> {
         let Framing { status, http10, mut keep_alive, length, chunked, other_coding } = self;
         let framing = if head_request || status < 200 || status == 204 || status == 304 {
             State::Done
         } else if chunked {
-            // Section 6.1: HTTP/1.0 has no transfer codings, and a length beside one is suspicious.
+            // Section 6.1: HTTP/1.0 has no transfer codings, and a length together with one is suspicious.
             keep_alive &= length.is_none() && !http10;
             State::Chunked(ChunkDecoder::default())
         } else if let (Some(length), false) = (length, other_coding) {

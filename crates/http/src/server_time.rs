@@ -1,29 +1,29 @@
-//! What a server says in the fields of an answer about its own time: when it began, how long it took, what of that was
-//! waiting for somebody behind it.
+//! Reads a server's own time from the fields of an answer: when it began, how long it took, and how much of that it
+//! waited for a backend.
 //!
-//! Read are `Server-Timing` (W3C), `X-Runtime` and its likes, and Apache's `%t %D` in any field (`t=1700000000000000 D=1234`).
-//! What cannot be read is not there; nothing of it is guessed.
+//! The sources are `Server-Timing` (W3C), `X-Runtime` and similar fields, and Apache's `%t %D` in any field
+//! (`t=1700000000000000 D=1234`). Unreadable values are ignored; nothing is guessed.
 
-/// What one answer says. Microseconds.
+/// The times in one answer, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerTime {
     /// When the server began with the request, since 1970 by its clock.
     pub began_unix_us: Option<u64>,
-    /// How long it took from then until it began to answer.
+    /// Time from then until it began to answer.
     pub took_us: Option<u64>,
-    /// What of that it waited for a server behind it.
+    /// How much of that it waited for a backend.
     pub upstream_us: Option<u64>,
-    /// How long the request waited before it began, where the server says so itself.
+    /// How long the request waited before it began, if the server reports that.
     pub queued_us: Option<u64>,
 }
 
-/// The unit of numbers that have none.
+/// The unit of numbers without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
     Milliseconds,
     Microseconds,
-    /// Seconds where there is a point (`0.012`), else microseconds (`12345`, as `%D` has it).
+    /// Seconds if there is a point (`0.012`), otherwise microseconds (`12345`, like `%D`).
     AsWritten,
 }
 
@@ -42,12 +42,12 @@ impl Unit {
     }
 }
 
-/// A day: no answer takes longer, and what says so means something else.
+/// A day: no answer takes longer, so such a number means something else.
 const MOST_US: f64 = 86_400e6;
-/// Longer values are not looked at.
+/// Longer values are cut.
 const LONGEST_VALUE: usize = 4096;
 
-/// Fields that are read where nobody names one, and whether they are about the server behind.
+/// Fields that are read if the user names none, and whether they are about the backend.
 const KNOWN: [(&str, bool); 10] = [
     ("x-runtime", false),
     ("x-request-duration", false),
@@ -61,13 +61,13 @@ const KNOWN: [(&str, bool); 10] = [
     ("x-upstream-response-time", true),
 ];
 
-/// Names in `Server-Timing`: of the whole, in the order in which one is chosen, of what is behind, and of waiting.
+/// Names in `Server-Timing`: of the total (the first one found counts), of backends, and of waiting.
 const WHOLE: [&str; 8] = ["total", "server", "request", "app", "application", "runtime", "process", "processing"];
 const BEHIND: [&str; 5] = ["upstream", "origin", "backend", "db", "database"];
 const WAITING: [&str; 3] = ["queue", "queued", "wait"];
 
 impl ServerTime {
-    /// Takes a field of an answer, where it is one of those that are known.
+    /// Reads a field of an answer, if it is one of the known ones.
     pub fn take_known(&mut self, name: &str, value: &[u8]) {
         if name.eq_ignore_ascii_case("server-timing") {
             self.take_server_timing(value);
@@ -76,8 +76,8 @@ impl ServerTime {
         }
     }
 
-    /// Takes the value of a field that somebody has named: `0.0123`, `12ms`, `t=1700000000000000 D=1234`; of several
-    /// numbers (nginx lists its tries) the sum. `Server-Timing` is read as such.
+    /// Reads the value of a field that the user has named: `0.0123`, `12ms`, `t=1700000000000000 D=1234`. Several
+    /// numbers (nginx lists its tries) are summed. `Server-Timing` is read as such.
     pub fn take_named(&mut self, name: &str, value: &[u8], unit: Unit) {
         if name.eq_ignore_ascii_case("server-timing") {
             self.take_server_timing(value);
@@ -141,14 +141,14 @@ fn with_unit(word: &str, unit: Unit) -> Option<u64> {
     number.starts_with(|c: char| c.is_ascii_digit()).then(|| unit.us(number))?
 }
 
-/// A moment since 1970, whatever its unit: seconds, milliseconds and microseconds are a thousand apart, and years are not.
+/// Parses a time since 1970 in seconds, milliseconds or microseconds: their number of digits tells them apart.
 fn moment(text: &str) -> Option<u64> {
     let value: f64 = text.parse().ok()?;
     let digits = text.split('.').next().unwrap_or_default().len();
     let us = match digits {
         10 => value * 1e6,
         13 => value * 1e3,
-        // Sixteen digits are more than a float has behind a point, and whole as they are.
+        // Sixteen digits exceed a float's precision, and are whole microseconds already.
         16 => return text.split('.').next()?.parse().ok(),
         _ => return None,
     };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::RunEvidence;
-use lastdrop_load::{Finished, FirstAnswer, LoadError, Prepared, RunClock};
+use lastdrop_load::{FirstAnswer, LoadError, LoadResult, PreparedPlan, RunClock};
 use lastdrop_model::event::{ExperimentDecision, RepeatScope};
 use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder, ServerCpu};
@@ -196,7 +196,7 @@ impl Lab<'_> {
     ///
     /// # Errors
     /// As [`Lab::run`].
-    pub fn run_prepared(&mut self, plan: &Plan, prepared: Option<Prepared>, label: &str) -> Result<Run, LabError> {
+    pub fn run_prepared(&mut self, plan: &Plan, prepared: Option<PreparedPlan>, label: &str) -> Result<Run, LabError> {
         let id = format!("{:08x}", random_u32());
         let lasting = self.observers.len();
         let run = self.carry_out(plan, prepared, label, &id);
@@ -218,7 +218,13 @@ impl Lab<'_> {
         e
     }
 
-    fn carry_out(&mut self, plan: &Plan, prepared: Option<Prepared>, label: &str, id: &str) -> Result<Run, LabError> {
+    fn carry_out(
+        &mut self,
+        plan: &Plan,
+        prepared: Option<PreparedPlan>,
+        label: &str,
+        id: &str,
+    ) -> Result<Run, LabError> {
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
         let environment = environment();
         let kept = KeptPlan::from(plan);
@@ -229,7 +235,7 @@ impl Lab<'_> {
             plan: Cow::Borrowed(&kept),
             environment: Cow::Borrowed(&environment),
         });
-        let prepared = match prepared.map_or_else(|| Prepared::new(plan), Ok) {
+        let prepared = match prepared.map_or_else(|| PreparedPlan::new(plan), Ok) {
             Ok(prepared) => prepared,
             Err(e) => return Err(self.failed(e)),
         };
@@ -369,7 +375,7 @@ impl Lab<'_> {
             Err(e) => return Err(self.failed(e)),
             Ok(Some(carried)) => {
                 let (unreachable, stopped) = (carried.unreachable, carried.stopped);
-                (Finished { unreachable, stopped, ..Finished::default() }, Some(carried))
+                (LoadResult { unreachable, stopped, ..LoadResult::default() }, Some(carried))
             }
             Ok(None) => match lastdrop_load::run(plan, &prepared, clock, stop, &enough, capture_level, &mut report) {
                 Ok(finished) => (finished, None),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_model::run::JoinedLog;
 use lastdrop_model::{Event, IdentifiedAnswer, Kind, Slice};
-use lastdrop_traffic::{Entry, Format, GrowingLog};
+use lastdrop_traffic::{Format, GrowingLog, LogEntry};
 
 /// How long a response waits for its line. Servers that buffer their logs for longer are not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ struct LoggedTimes {
 }
 
 impl LoggedTimes {
-    fn of(entry: &Entry) -> LoggedTimes {
+    fn of(entry: &LogEntry) -> LoggedTimes {
         let fit = |us: Option<u64>| us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
         // Logs include the time in the server's queue in the server's time; here it counts as queue time.
         let server = entry.server_us.map(|us| us.saturating_sub(entry.queue_us.unwrap_or(0)));

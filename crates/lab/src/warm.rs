@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::{KeepAlive, Plan, Setting};
-use lastdrop_wire::{Timed, Wire};
+use lastdrop_wire::{DeadlineSocket, Wire};
 
 /// How long the whole warm-up may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -81,10 +81,10 @@ pub fn warm_each(plan: &Plan, workers: usize) -> usize {
         .filter_map(|_| {
             let left = deadline.saturating_duration_since(Instant::now());
             let stream = TcpStream::connect_timeout(&address, left.min(Duration::from_secs(5))).ok()?;
-            let timed = Timed::new(stream, deadline.saturating_duration_since(Instant::now()));
+            let timed = DeadlineSocket::new(stream, deadline.saturating_duration_since(Instant::now()));
             // A worker that has completed the TLS handshake also waits for the rest.
             let mut wire =
-                if plan.url.tls { Wire::to_anybody(timed, &plan.url.host).ok()? } else { Wire::Plain(timed) };
+                if plan.url.tls { Wire::client_unverified(timed, &plan.url.host).ok()? } else { Wire::Plain(timed) };
             wire.write(&request[..head_end]).ok()?;
             Some(wire)
         })

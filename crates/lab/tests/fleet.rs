@@ -15,7 +15,7 @@ use lastdrop_lab::fleet::{
 };
 use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
-use lastdrop_load::{Allow, Played};
+use lastdrop_load::{AllowedNetworks, RecordedRequest};
 use lastdrop_model::plan::{Pace, Replay};
 use lastdrop_model::record::Record;
 use lastdrop_model::{Arrival, Event, Kind, Load, Plan, Run, Slice, Verdict};
@@ -96,7 +96,7 @@ impl Link for FakeLink {
         let mut parts = Vec::new();
         for order in orders {
             let part = PartOrder::decode(&order.payload)?;
-            let terms = AgentTerms { allow: Allow::loopback(), ..AgentTerms::default() };
+            let terms = AgentTerms { allow: AllowedNetworks::loopback(), ..AgentTerms::default() };
             let files = order.files;
             let read = |name: &str| {
                 let file = files.iter().find(|(n, _)| n == name).ok_or("not there")?;
@@ -240,7 +240,8 @@ fn a_fleet_counts_what_the_server_counts_and_merges_what_its_agents_measured() {
     let plan = plan(address, Load::open(300.0, Arrival::Poisson, 64), 2);
     let (run, records) = run(&plan, &[2, 1, 1], &[RecordDelivery::Good, RecordDelivery::Twice, RecordDelivery::Good]);
     let phase = &run.phases[0];
-    let whole = lastdrop_load::schedule::Due::of(&plan, 0, &lastdrop_load::share::Share::whole()).up_to(u64::MAX);
+    let whole =
+        lastdrop_load::schedule::DueCounter::of(&plan, 0, &lastdrop_load::share::Share::whole()).up_to(u64::MAX);
     assert_eq!(phase.requests.due, whole);
     assert_eq!((phase.requests.sent, phase.requests.answered), (whole, whole), "{:?}", phase.requests);
     assert_eq!(served.load(Ordering::SeqCst), whole);
@@ -331,7 +332,8 @@ fn what_a_lost_agent_did_not_tell_of_a_tape_is_unsent() {
     let mut tape = tempfile::NamedTempFile::new().expect("a file");
     for number in 1..=600 {
         let (due, target) = ((number - 1) / 50 * 250_000, format!("/{number}"));
-        let played = Played { due, request: 0, method: "GET".into(), target, host: None, who: 0, number, logged: None };
+        let played =
+            RecordedRequest { due, request: 0, method: "GET".into(), target, host: None, who: 0, number, logged: None };
         lastdrop_load::tape_file::write(&played, &mut tape).expect("written");
     }
     tape.flush().expect("written");
@@ -373,8 +375,10 @@ fn an_agent_goes_nowhere_that_it_was_not_allowed_to() {
     let (address, served) = server();
     let plan = plan(address, Load::closed(1), 1);
     let order = PartOrder::new(plan, vec![1], 0);
-    let only =
-        |network: &str| AgentTerms { allow: Allow::only([network.parse().expect("valid")]), ..AgentTerms::default() };
+    let only = |network: &str| AgentTerms {
+        allow: AllowedNetworks::only([network.parse().expect("valid")]),
+        ..AgentTerms::default()
+    };
     let nothing = |_: &str| Err("no files".to_string());
     let refused = prepare(&order, &only("10.0.0.0/8"), &nothing).expect_err("not allowed");
     assert!(refused.contains("--allow"), "{refused}");
@@ -390,7 +394,7 @@ fn a_plan_cannot_read_files_of_an_agent() {
     let mut plan = plan(address, Load::closed(1), 1);
     plan.requests[0].body = lastdrop_model::request::Body::File("/etc/hostname".into());
     let order = PartOrder::new(plan, vec![1], 0);
-    let terms = AgentTerms { allow: Allow::loopback(), ..AgentTerms::default() };
+    let terms = AgentTerms { allow: AllowedNetworks::loopback(), ..AgentTerms::default() };
     let refused = prepare(&order, &terms, &|_| Err("it did not come along".into())).expect_err("no file");
     assert!(refused.contains("/etc/hostname") && refused.contains("come along"), "{refused}");
 }

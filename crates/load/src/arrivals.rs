@@ -93,7 +93,7 @@ const GROUP: u32 = 16;
 
 #[derive(Debug, Clone)]
 pub struct Arrivals {
-    kind: Kind,
+    kind: Spacing,
     profile: std::sync::Arc<Profile>,
     segment: usize,
     /// Number of requests that arrive together.
@@ -105,19 +105,19 @@ pub struct Arrivals {
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum Spacing {
     /// An arrival wherever the integral of the rate is a whole number.
     Uniform,
     /// Gaps of 1 ± `spread`.
-    Jitter { spread: f64, walk: Walk },
+    Jitter { spread: f64, walk: GapSum },
     /// Independent exponential gaps.
-    Poisson { walk: Walk },
+    Poisson { walk: GapSum },
 }
 
 /// Walks through all gaps of a run, of which a thread needs the sums at its own arrivals. That costs some nanoseconds
 /// for each arrival of another thread. In return the schedule is identical to the last bit for any number of threads.
 #[derive(Debug, Clone)]
-struct Walk {
+struct GapSum {
     rng: Box<Xoshiro256PlusPlus>,
     /// Sum of the gaps passed so far, up to the last full group.
     at: f64,
@@ -127,9 +127,9 @@ struct Walk {
     product: f64,
 }
 
-impl Walk {
-    fn new(seed: u64) -> Walk {
-        Walk { rng: Box::new(Xoshiro256PlusPlus::seed_from_u64(seed)), at: 0.0, gaps: 0, in_group: 0, product: 1.0 }
+impl GapSum {
+    fn new(seed: u64) -> GapSum {
+        GapSum { rng: Box::new(Xoshiro256PlusPlus::seed_from_u64(seed)), at: 0.0, gaps: 0, in_group: 0, product: 1.0 }
     }
 
     /// Returns the sum of the first `gaps` exponential gaps; `gaps` must not decrease between calls.
@@ -163,11 +163,11 @@ impl Arrivals {
     #[must_use]
     pub fn new(arrival: Arrival, profile: Profile, burst: u32, seed: u64, shard: Shard) -> Arrivals {
         let kind = match arrival {
-            Arrival::Uniform => Kind::Uniform,
+            Arrival::Uniform => Spacing::Uniform,
             Arrival::Jitter(thousandths) => {
-                Kind::Jitter { spread: f64::from(thousandths.min(1000)) / 1000.0, walk: Walk::new(seed) }
+                Spacing::Jitter { spread: f64::from(thousandths.min(1000)) / 1000.0, walk: GapSum::new(seed) }
             }
-            Arrival::Poisson => Kind::Poisson { walk: Walk::new(seed) },
+            Arrival::Poisson => Spacing::Poisson { walk: GapSum::new(seed) },
         };
         let burst = u64::from(burst.max(1));
         let mut arrivals = Arrivals { kind, profile: profile.into(), segment: 0, burst, shard, taken: 0, next_us: 0 };
@@ -203,10 +203,10 @@ impl Arrivals {
         let burst = self.shard.nth(self.taken) / self.burst;
         let each = self.burst as f64;
         let count = match &mut self.kind {
-            Kind::Uniform => (burst * self.burst) as f64,
-            Kind::Jitter { spread, walk } => each * walk.even(burst, *spread),
+            Spacing::Uniform => (burst * self.burst) as f64,
+            Spacing::Jitter { spread, walk } => each * walk.even(burst, *spread),
             // The first arrival follows a gap of its own.
-            Kind::Poisson { walk } => each * walk.exponential(burst + 1),
+            Spacing::Poisson { walk } => each * walk.exponential(burst + 1),
         };
         self.profile.time_of(count, &mut self.segment).unwrap_or(Micros::MAX)
     }

@@ -1,17 +1,17 @@
 //! The classes of requests, sent and unsent.
 
-use crate::prepare::{Choice, Prepared};
-use crate::stream::Errand;
+use crate::prepare::{Choice, PreparedPlan};
+use crate::stream::FollowUp;
 
-impl Prepared {
+impl PreparedPlan {
     /// The class of a request that is sent.
     #[inline]
-    pub(crate) fn class_of(&self, request: u32, errand: Option<&Errand>) -> u16 {
+    pub(crate) fn class_of(&self, request: u32, follow_up: Option<&FollowUp>) -> u16 {
         if self.classes == 0 {
             return 0;
         }
-        match errand {
-            Some(errand) if errand.embedded => self.class_of_parts,
+        match follow_up {
+            Some(follow_up) if follow_up.embedded => self.class_of_parts,
             _ => self.requests[request as usize].class,
         }
     }
@@ -53,7 +53,7 @@ mod tests {
         for (i, request) in plan.requests.iter_mut().enumerate() {
             (request.name, request.weight) = (i.to_string(), [0.1, 0.6, 0.3][i]);
         }
-        let prepared = Prepared::new(&plan).expect("valid");
+        let prepared = PreparedPlan::new(&plan).expect("valid");
         for total in [0, 1, 2, 9, 10, 1_000_001] {
             assert_eq!(prepared.mixed(total).iter().sum::<u64>(), total);
         }

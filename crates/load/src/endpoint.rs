@@ -15,7 +15,7 @@ use lastdrop_model::Url;
 use lastdrop_model::plan::Network;
 
 use crate::LoadError;
-use crate::part::Allow;
+use crate::part::AllowedNetworks;
 
 /// An address that a socket can connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// # Errors
     /// The name does not resolve, or leads to where connections may not go.
-    pub fn new(url: &Url, network: &Network, allow: Option<&Allow>) -> Result<Endpoint, LoadError> {
+    pub fn new(url: &Url, network: &Network, allow: Option<&AllowedNetworks>) -> Result<Endpoint, LoadError> {
         let (name, addresses) = if let Some(path) = &network.unix_socket {
             let address = Address::Unix(path.as_path().into());
             check_allowed(allow, &url.origin(), &address)?;
@@ -153,7 +153,7 @@ fn resolve_name(
     port: u16,
     family: Option<u8>,
     try_them: bool,
-    allow: Option<&Allow>,
+    allow: Option<&AllowedNetworks>,
 ) -> Result<Vec<SocketAddr>, LoadError> {
     let error = |source| LoadError::Resolve { host: host.to_string(), source };
     let mut all = addresses(host, port).map_err(error)?;
@@ -172,7 +172,7 @@ fn resolve_name(
     Ok(all)
 }
 
-fn check_allowed(allow: Option<&Allow>, what: &str, address: &Address) -> Result<(), LoadError> {
+fn check_allowed(allow: Option<&AllowedNetworks>, what: &str, address: &Address) -> Result<(), LoadError> {
     match allow {
         Some(allow) if !allow.allows(address) => {
             Err(LoadError::NotAllowed { what: what.to_string(), address: address.to_string() })

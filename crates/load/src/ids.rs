@@ -25,7 +25,7 @@ impl StreamId {
 
 /// A request in flight, and the connection that carries it.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct Placement {
     pub stream: StreamId,
     pub slot: Slot,
 }

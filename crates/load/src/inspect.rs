@@ -29,7 +29,7 @@ const MOST_HELD_BYTES: usize = 256 << 20;
 
 /// What has to be kept of an answer.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct CaptureSpec {
     pub headers: Vec<String>,
     pub cookies: bool,
     pub location: bool,
@@ -51,16 +51,16 @@ thread_local! {
 
 /// Accounts for a part of the memory that a thread has for bodies.
 #[derive(Debug, Default)]
-struct Held(usize);
+struct BodyMemory(usize);
 
-impl Held {
+impl BodyMemory {
     fn set(&mut self, bytes: usize) {
         HELD_BYTES.set(HELD_BYTES.get() - self.0 + bytes);
         self.0 = bytes;
     }
 }
 
-impl Drop for Held {
+impl Drop for BodyMemory {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -72,18 +72,18 @@ fn is_full() -> bool {
 
 /// The beginning of a body.
 #[derive(Debug)]
-struct Kept {
+struct BodyPrefix {
     bytes: Vec<u8>,
-    held: Held,
+    held: BodyMemory,
     /// Most bytes to keep.
     most: usize,
     /// The body had more.
     cut: bool,
 }
 
-impl Kept {
-    fn new(most: usize) -> Kept {
-        Kept { bytes: Vec::new(), held: Held::default(), most, cut: false }
+impl BodyPrefix {
+    fn new(most: usize) -> BodyPrefix {
+        BodyPrefix { bytes: Vec::new(), held: BodyMemory::default(), most, cut: false }
     }
 
     fn take(&mut self, data: &[u8]) {
@@ -96,20 +96,20 @@ impl Kept {
 
 /// What is kept of one body.
 #[derive(Default)]
-struct Body {
+struct CapturedBody {
     bytes: u64,
-    kept: Option<Kept>,
+    kept: Option<BodyPrefix>,
     crc32: Option<Crc32>,
     md5: Option<Md5>,
     sha256: Option<Sha256>,
 }
 
-impl Body {
-    fn new(wanted: &Wanted) -> Body {
-        Body {
+impl CapturedBody {
+    fn new(wanted: &CaptureSpec) -> CapturedBody {
+        CapturedBody {
             bytes: 0,
             kept: (wanted.body || wanted.peek)
-                .then(|| Kept::new(if wanted.body { MOST_KEPT_BYTES } else { PEEKED_BYTES })),
+                .then(|| BodyPrefix::new(if wanted.body { MOST_KEPT_BYTES } else { PEEKED_BYTES })),
             crc32: wanted.crc32.then(Crc32::new),
             md5: wanted.md5.then(Md5::new),
             sha256: wanted.sha256.then(Sha256::new),
@@ -133,7 +133,7 @@ impl Body {
     }
 }
 
-impl Write for Body {
+impl Write for CapturedBody {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.take(data);
         Ok(data.len())
@@ -145,10 +145,10 @@ impl Write for Body {
 }
 
 enum Content {
-    Plain(Box<Body>),
+    Plain(Box<CapturedBody>),
     Coded {
-        decoder: Box<Decoder<Body>>,
-        window: Held,
+        decoder: Box<Decoder<CapturedBody>>,
+        window: BodyMemory,
         /// The rest was not decoded for lack of memory.
         cut: bool,
     },
@@ -156,7 +156,7 @@ enum Content {
 
 /// What is collected from one answer while it arrives.
 pub struct Capture {
-    wanted: Wanted,
+    wanted: CaptureSpec,
     pub headers: Vec<(String, Vec<u8>)>,
     pub cookies: Vec<Vec<u8>>,
     pub location: Option<Vec<u8>>,
@@ -178,7 +178,7 @@ impl std::fmt::Debug for Capture {
 
 impl Capture {
     #[must_use]
-    pub fn new(wanted: &Wanted) -> Capture {
+    pub fn new(wanted: &CaptureSpec) -> Capture {
         Capture {
             wanted: wanted.clone(),
             headers: Vec::new(),
@@ -188,18 +188,18 @@ impl Capture {
             no_store: false,
             damaged: false,
             coded_bytes: 0,
-            content: Content::Plain(Box::new(Body::new(wanted))),
+            content: Content::Plain(Box::new(CapturedBody::new(wanted))),
         }
     }
 
     /// For a resource that a page embeds: expectations and values are about the page.
     #[must_use]
-    pub fn of_part(wanted: &Wanted) -> Capture {
-        let Wanted { cookies, location, challenge, caching, decode, .. } = *wanted;
-        Capture::new(&Wanted { cookies, location, challenge, caching, decode, ..Wanted::default() })
+    pub fn of_part(wanted: &CaptureSpec) -> Capture {
+        let CaptureSpec { cookies, location, challenge, caching, decode, .. } = *wanted;
+        Capture::new(&CaptureSpec { cookies, location, challenge, caching, decode, ..CaptureSpec::default() })
     }
 
-    fn seen(&self) -> &Body {
+    fn seen(&self) -> &CapturedBody {
         match &self.content {
             Content::Plain(body) => body,
             Content::Coded { decoder, .. } => decoder.inner(),
@@ -284,9 +284,9 @@ impl Sink for Capture {
             self.no_store |= ["no-store", "no-cache", "max-age=0"].iter().any(|w| text.contains(w));
         } else if self.wanted.decode
             && is("content-encoding")
-            && let Ok(decoder) = Decoder::new(value, Body::new(&self.wanted))
+            && let Ok(decoder) = Decoder::new(value, CapturedBody::new(&self.wanted))
         {
-            self.content = Content::Coded { decoder: Box::new(decoder), window: Held::default(), cut: false };
+            self.content = Content::Coded { decoder: Box::new(decoder), window: BodyMemory::default(), cut: false };
         }
         if self.wanted.headers.iter().any(|h| is(h)) {
             self.headers.push((name.to_string(), value.to_vec()));
@@ -313,8 +313,8 @@ impl Sink for Capture {
 
 /// What the expectations and extractions of a request need to see.
 #[must_use]
-pub fn wanted(expect: &[Expectation], extract: &[Extraction]) -> Wanted {
-    let mut w = Wanted::default();
+pub fn wanted(expect: &[Expectation], extract: &[Extraction]) -> CaptureSpec {
+    let mut w = CaptureSpec::default();
     for e in expect {
         match e {
             Expectation::Status(_) | Expectation::Length(_) | Expectation::Url(_) => {}
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_memory_for_bodies_has_a_bound_and_what_is_left_out_is_told() {
-        let wanted = Wanted { body: true, decode: true, ..Wanted::default() };
+        let wanted = CaptureSpec { body: true, decode: true, ..CaptureSpec::default() };
         let mut all: Vec<Capture> = (0..100).map(|_| Capture::new(&wanted)).collect();
         let piece = vec![b'x'; 1 << 20];
         for capture in &mut all {
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_coded_answer_without_a_body_is_not_damaged_and_one_that_breaks_off_is() {
-        let wanted = Wanted { decode: true, ..Wanted::default() };
+        let wanted = CaptureSpec { decode: true, ..CaptureSpec::default() };
         for coding in [&b"gzip"[..], b"deflate", b"br"] {
             let mut capture = Capture::new(&wanted);
             Sink::field(&mut capture, "Content-Encoding", coding);

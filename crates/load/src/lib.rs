@@ -9,6 +9,7 @@
 //! latency by construction, and nothing has to be corrected afterwards.
 
 mod answer;
+mod answer_check;
 pub mod arrivals;
 mod classes;
 mod clock;
@@ -17,7 +18,6 @@ mod error;
 mod event_loop;
 pub mod extract;
 pub mod files;
-mod first_look;
 mod ids;
 pub mod inspect;
 mod logged;
@@ -53,12 +53,12 @@ pub use endpoint::{Directory, resolve};
 pub use error::LoadError;
 pub use event_loop::EventLoop;
 pub use logged::{LoggedAnswer, redirect_target};
-pub use merge::{Merge, Merged};
-pub use part::{Allow, Network, Part};
-pub use prepare::{Prepared, Preview, preview};
-pub use shard::{Collector, Finished, run, threads};
+pub use merge::{Merge, MergedEvent};
+pub use part::{AddressRange, AllowedNetworks, RunPart};
+pub use prepare::{PreparedPlan, Preview, preview};
+pub use shard::{Collector, LoadResult, run, threads};
 pub use sys::thread_cpu_us;
-pub use tape::{Played, Tape};
+pub use tape::{RecordedRequest, Tape};
 pub use tls_config::configs as tls_configs;
 pub use transport::describe;
 pub use transport::tls::TlsFacts;

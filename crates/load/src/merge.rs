@@ -7,7 +7,7 @@ use lastdrop_model::{Micros, Slice};
 
 /// A merged result that is complete.
 #[derive(Debug)]
-pub enum Merged {
+pub enum MergedEvent {
     /// A second of all parts together; those of a phase come in order.
     Second(Box<Slice>),
     PhaseEnd {
@@ -79,18 +79,18 @@ impl Merge {
     }
 
     /// Returns the next second or phase end that all parts are past.
-    pub fn pop(&mut self) -> Option<Merged> {
+    pub fn pop(&mut self) -> Option<MergedEvent> {
         for (index, phase) in self.phases.iter_mut().enumerate().filter(|(_, p)| !p.over) {
             let complete = phase.reached.iter().copied().min().unwrap_or(u32::MAX);
             if let Some(entry) = phase.merged.first_entry().filter(|e| *e.key() < complete) {
-                return Some(Merged::Second(entry.remove()));
+                return Some(MergedEvent::Second(entry.remove()));
             }
             if complete == u32::MAX {
                 phase.over = true;
                 // A phase without any part never began.
                 if phase.duration_us > 0 || phase.peak > 0 {
                     let (duration_us, peak) = (phase.duration_us, phase.peak);
-                    return Some(Merged::PhaseEnd { phase: index, duration_us, peak });
+                    return Some(MergedEvent::PhaseEnd { phase: index, duration_us, peak });
                 }
             }
         }
@@ -119,8 +119,8 @@ mod tests {
     fn told(merge: &mut Merge) -> Vec<String> {
         std::iter::from_fn(|| merge.pop())
             .map(|m| match m {
-                Merged::Second(s) => format!("{}.{}: {}", s.phase, s.second, s.counts.answered),
-                Merged::PhaseEnd { phase, duration_us, peak } => format!("{phase} over {duration_us} {peak}"),
+                MergedEvent::Second(s) => format!("{}.{}: {}", s.phase, s.second, s.counts.answered),
+                MergedEvent::PhaseEnd { phase, duration_us, peak } => format!("{phase} over {duration_us} {peak}"),
             })
             .collect()
     }
@@ -149,7 +149,7 @@ mod tests {
         let mut merge = Merge::new(1, 2);
         merge.second(0, &slice(0, 0, &[100; 99]));
         merge.second(1, &slice(0, 0, &[100_000]));
-        let Some(Merged::Second(sum)) = merge.pop() else { panic!("a second") };
+        let Some(MergedEvent::Second(sum)) = merge.pop() else { panic!("a second") };
         let h = &sum.latencies[Kind::Response as usize];
         assert_eq!((h.count(), h.quantile(0.99)), (100, 100));
         assert!(h.max() >= 100_000);

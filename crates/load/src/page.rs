@@ -24,7 +24,7 @@ const MOST_URL_BYTES: usize = 1 << 20;
 
 /// The resources that a page makes a browser fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Embedded {
+pub struct PageResources {
     /// In page order, without duplicates.
     pub urls: Vec<Url>,
     /// References that are not loadable URLs.
@@ -35,14 +35,14 @@ pub struct Embedded {
 
 /// Returns the URLs that a page at `page` makes a browser fetch.
 #[must_use]
-pub fn embedded(html: &[u8], page: &Url) -> Embedded {
+pub fn embedded(html: &[u8], page: &Url) -> PageResources {
     let mut links = Links {
         base: page.clone(),
         base_is_said: false,
         seen: HashSet::new(),
         urls: HashSet::new(),
         url_bytes: 0,
-        found: Embedded::default(),
+        found: PageResources::default(),
     };
     let emitter = TagReader { tag: Tag::default(), last_start: Vec::new(), links: &mut links };
     let Ok(()) = Tokenizer::new_with_emitter(&html[..html.len().min(MOST_PAGE_BYTES)], emitter).finish();
@@ -59,7 +59,7 @@ struct Links {
     seen: HashSet<Vec<u8>>,
     urls: HashSet<Url>,
     url_bytes: usize,
-    found: Embedded,
+    found: PageResources,
 }
 
 impl Links {
@@ -286,7 +286,7 @@ impl Emitter for TagReader<'_> {
 mod tests {
     use super::*;
 
-    fn found(html: &[u8], page: &str) -> (Vec<String>, Embedded) {
+    fn found(html: &[u8], page: &str) -> (Vec<String>, PageResources) {
         let found = embedded(html, &page.parse().expect("valid"));
         (found.urls.iter().map(ToString::to_string).collect(), found)
     }
@@ -332,7 +332,7 @@ mod tests {
     fn garbage_is_no_page() {
         assert_eq!(
             embedded(&[0xff, 0x00, b'<', 0xfe, b'>'], &"http://h/".parse().expect("valid")),
-            Embedded::default()
+            PageResources::default()
         );
     }
 

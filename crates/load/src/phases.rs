@@ -19,7 +19,7 @@ pub(crate) enum Source {
 
 /// Arrivals of a phase that have not all been sent.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct ArrivalQueue {
     pub phase: u16,
     pub start: Micros,
     pub end: Option<Micros>,
@@ -28,7 +28,7 @@ pub(crate) struct Queue {
     pub budget: u64,
 }
 
-impl Queue {
+impl ArrivalQueue {
     /// When its next request is due, if it has one that may be sent.
     pub fn next_due(&self) -> Option<Micros> {
         if self.budget == 0 {
@@ -56,8 +56,8 @@ pub(crate) struct Phases {
     /// The end is due to the plan's limit of bad results.
     pub given_up: bool,
     /// Open loop: up to where due requests are counted, and the requests to be sent.
-    pub due_cursor: Option<Queue>,
-    pub queues: VecDeque<Queue>,
+    pub due_cursor: Option<ArrivalQueue>,
+    pub queues: VecDeque<ArrivalQueue>,
 }
 
 impl Phases {
@@ -99,9 +99,9 @@ mod tests {
     use lastdrop_model::Arrival;
 
     /// One request per millisecond from `start` on.
-    fn queue(start: Micros, end: Option<Micros>, budget: u64) -> Queue {
+    fn queue(start: Micros, end: Option<Micros>, budget: u64) -> ArrivalQueue {
         let arrivals = Arrivals::new(Arrival::Uniform, Profile::constant(1000.0), 1, 1, Shard::whole());
-        Queue { phase: 0, start, end, arrivals, budget }
+        ArrivalQueue { phase: 0, start, end, arrivals, budget }
     }
 
     #[test]

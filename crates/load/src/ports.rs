@@ -21,7 +21,7 @@ const TRIES: u32 = 8;
 
 /// How to choose a local port, by what the kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum PortChoice {
     /// A port range per socket (IP_LOCAL_PORT_RANGE, Linux 6.3).
     Windows,
     /// Binding to a single port: worth its cost once the kernel's own search is slow.
@@ -37,7 +37,7 @@ pub struct LocalPorts {
     count: u32,
     /// Number of the next window, or port.
     turn: u32,
-    way: Way,
+    way: PortChoice,
 }
 
 impl LocalPorts {
@@ -45,7 +45,7 @@ impl LocalPorts {
     pub fn new(thread: usize, threads: usize) -> LocalPorts {
         let (first, last) = range().unwrap_or((0, 0));
         let count = (last + 1).saturating_sub(first);
-        let way = if count >= WINDOW { Way::Windows } else { Way::KernelsChoice };
+        let way = if count >= WINDOW { PortChoice::Windows } else { PortChoice::KernelsChoice };
         // Two generators on one machine should not try the same ports in step.
         let start = std::process::id().wrapping_mul(2_654_435_761) >> 8;
         let turn = start.wrapping_add((u64::from(count) * thread as u64 / threads.max(1) as u64) as u32 / WINDOW);
@@ -67,8 +67,8 @@ impl LocalPorts {
             return Err(NoConnection::Connect(socket, e));
         }
         match (self.way, address) {
-            (Way::Windows, Address::Tcp(_)) => self.in_windows(socket, address),
-            (Way::SinglePorts, Address::Tcp(to)) if open > u64::from(self.count) * 2 / 5 => {
+            (PortChoice::Windows, Address::Tcp(_)) => self.in_windows(socket, address),
+            (PortChoice::SinglePorts, Address::Tcp(to)) if open > u64::from(self.count) * 2 / 5 => {
                 let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
                 self.at_ports(socket, address, options, source.unwrap_or(any))
             }
@@ -81,7 +81,7 @@ impl LocalPorts {
             self.turn = self.turn.wrapping_add(1);
             let low = self.first + self.turn % (self.count / WINDOW) * WINDOW;
             if sys::local_port_range(socket.as_raw_fd(), low as u16, (low + WINDOW - 1) as u16).is_err() {
-                self.way = Way::SinglePorts;
+                self.way = PortChoice::SinglePorts;
                 break;
             }
             match sys::connect(socket.as_raw_fd(), address) {
@@ -152,7 +152,7 @@ mod tests {
     fn each_way_gives_every_connection_a_port_of_its_own() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let to: SocketAddr = listener.local_addr().expect("its address");
-        for way in [Way::Windows, Way::SinglePorts, Way::KernelsChoice] {
+        for way in [PortChoice::Windows, PortChoice::SinglePorts, PortChoice::KernelsChoice] {
             for source in [None, Some("127.0.0.1".parse().expect("an address"))] {
                 let mut ports = LocalPorts { way, ..LocalPorts::new(0, 1) };
                 let address = Address::Tcp(to);
@@ -171,12 +171,12 @@ mod tests {
     fn windows_take_turns() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut ports = LocalPorts::new(0, 1);
-        assert_eq!(ports.way, Way::Windows, "the range of local ports cannot be read here");
+        assert_eq!(ports.way, PortChoice::Windows, "the range of local ports cannot be read here");
         let address = Address::Tcp(listener.local_addr().expect("its address"));
         let sockets: Vec<OwnedFd> =
             (0..20).map(|_| ports.connect(&address, &SocketOptions::default(), None, 0).expect("connects")).collect();
         // A kernel before 6.3 has rejected windows by now.
-        if ports.way == Way::Windows {
+        if ports.way == PortChoice::Windows {
             let window = |s: &OwnedFd| (u32::from(local_port(s)) - ports.first) / WINDOW;
             let windows: HashSet<u32> = sockets.iter().map(window).collect();
             assert!(windows.len() >= 15, "{windows:?}");

@@ -9,28 +9,28 @@ use lastdrop_model::plan::Network;
 
 use crate::clock::RunClock;
 use crate::endpoint::Address;
-use crate::part::Allow;
+use crate::part::AllowedNetworks;
 use crate::ports::LocalPorts;
 use crate::sys::{self, Poller, SocketOptions};
 use crate::world::{EVENTS_A_LOOK, NoConnection, World};
 
 /// This machine.
 #[derive(Debug)]
-pub struct Real {
+pub struct RealWorld {
     clock: RunClock,
     poller: Poller,
     ports: LocalPorts,
     options: SocketOptions,
     /// Where it may connect to; `None` means anywhere.
-    allow: Option<Allow>,
+    allow: Option<AllowedNetworks>,
 }
 
-impl Real {
+impl RealWorld {
     /// The world of thread `thread` of `threads`.
     ///
     /// # Errors
     /// The system cannot create an epoll instance.
-    pub fn new(clock: RunClock, network: &Network, thread: usize, threads: usize) -> io::Result<Real> {
+    pub fn new(clock: RunClock, network: &Network, thread: usize, threads: usize) -> io::Result<RealWorld> {
         let mut options = SocketOptions {
             receive_buffer_bytes: network.receive_buffer_bytes,
             send_buffer_bytes: network.send_buffer_bytes,
@@ -42,17 +42,17 @@ impl Real {
             options.send_buffer_bytes.get_or_insert(buffer);
         }
         let ports = LocalPorts::new(thread, threads);
-        Ok(Real { clock, poller: Poller::new(EVENTS_A_LOOK)?, ports, options, allow: None })
+        Ok(RealWorld { clock, poller: Poller::new(EVENTS_A_LOOK)?, ports, options, allow: None })
     }
 
     /// Restricts connections to what is allowed.
     #[must_use]
-    pub fn within(self, allow: Option<Allow>) -> Real {
-        Real { allow, ..self }
+    pub fn within(self, allow: Option<AllowedNetworks>) -> RealWorld {
+        RealWorld { allow, ..self }
     }
 }
 
-impl World for Real {
+impl World for RealWorld {
     type Socket = OwnedFd;
 
     #[inline]
@@ -123,8 +123,8 @@ mod tests {
         listener.set_nonblocking(true).expect("set");
         let to = Address::Tcp(listener.local_addr().expect("its address"));
         let world = |allow: &str| {
-            let real = Real::new(RunClock::start(), &Network::default(), 0, 1).expect("a world");
-            real.within(Some(Allow::only([allow.parse().expect("a network")])))
+            let real = RealWorld::new(RunClock::start(), &Network::default(), 0, 1).expect("a world");
+            real.within(Some(AllowedNetworks::only([allow.parse().expect("a network")])))
         };
         match world("127.0.0.1").connect(&to, None, 0) {
             Err(NoConnection::Connect(_, e)) => assert!(e.to_string().contains("--allow"), "{e}"),

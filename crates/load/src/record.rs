@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use lastdrop_http::Sink;
 use lastdrop_model::{CaptureLevel, ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Url};
 
-use crate::first_look::{Looked, Looks};
+use crate::answer_check::{CheckSchedule, CheckedAnswer};
 use crate::request_ids::RequestIds;
 use crate::server_time::ClockOffset;
 use crate::stream::Stream;
@@ -20,7 +20,7 @@ const LONGEST_URL_SHOWN: usize = 300;
 
 /// A phase that has begun and has requests that have not ended.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct LivePhase {
     pub slice: Box<Slice>,
     pub start: Micros,
     pub next_flush: Micros,
@@ -35,7 +35,7 @@ pub(crate) struct Live {
 #[derive(Debug)]
 pub(crate) struct Record {
     /// Each phase with requests in flight, and the current one.
-    pub live: Vec<Option<Live>>,
+    pub live: Vec<Option<LivePhase>>,
     pub outcome: Outcome,
     /// Ends counted so far towards the number at which the plan gives up.
     pub ends_counted: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Record {
     pub clock_offset: ClockOffset,
     /// Ids of requests that must be found in the server's log.
     pub ids: Option<RequestIds>,
-    pub looks: Looks,
+    pub looks: CheckSchedule,
 }
 
 impl Record {
@@ -68,7 +68,7 @@ impl Record {
             server: None,
             clock_offset: ClockOffset::default(),
             ids: None,
-            looks: Looks::default(),
+            looks: CheckSchedule::default(),
         }
     }
 
@@ -79,7 +79,7 @@ impl Record {
     }
 
     #[inline]
-    pub fn live(&mut self, phase: u16) -> &mut Live {
+    pub fn live(&mut self, phase: u16) -> &mut LivePhase {
         self.live[phase as usize].as_mut().expect("a phase is live until its last request has ended")
     }
 
@@ -147,7 +147,7 @@ impl Record {
     }
 
     /// Records an answer that is checked for signs of failure because nothing is expected of it.
-    pub fn note_look(&mut self, looked: &Looked<'_>) {
+    pub fn note_look(&mut self, looked: &CheckedAnswer<'_>) {
         let name = looked.name();
         if let Some(doubt) = looked.doubt() {
             count(&mut self.outcome.doubts, &format!("{name} {doubt}"));
@@ -204,13 +204,13 @@ pub(crate) fn take_slice(recycled: &Receiver<Box<Slice>>, phase: u16, second: u3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::Times;
+    use crate::stream::RequestTimes;
 
     fn record() -> Record {
         let mut record = Record::new(CaptureLevel::Nothing, 2);
         for (phase, live) in record.live.iter_mut().enumerate() {
             let slice = Box::new(Slice::new(phase as u16, 0));
-            *live = Some(Live { slice, start: 0, next_flush: 0, in_flight: 0, duration: None, peak: 0 });
+            *live = Some(LivePhase { slice, start: 0, next_flush: 0, in_flight: 0, duration: None, peak: 0 });
         }
         record
     }
@@ -221,7 +221,7 @@ mod tests {
         for _ in 0..3 {
             record.sent(1, 0, 40, None);
         }
-        let times = Times { due: 100, sent: 140, first_byte: 200, ..Times::default() };
+        let times = RequestTimes { due: 100, sent: 140, first_byte: 200, ..RequestTimes::default() };
         record.answered(&Stream { phase: 1, times, ..Stream::default() }, 404, 250);
         record.failed(1, 0, Failure::Reset);
         record.timed_out(1, 0, 5_000);

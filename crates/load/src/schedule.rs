@@ -27,15 +27,15 @@ pub fn arrivals(plan: &Plan, phase: usize, shard: Shard) -> Option<Arrivals> {
 
 /// Counts the requests of a share that come due in a phase as time goes on.
 #[derive(Debug)]
-pub struct Due {
-    from: From,
+pub struct DueCounter {
+    from: DueTimes,
     end_us: Micros,
     left: u64,
 }
 
 /// Where due times come from.
 #[derive(Debug)]
-enum From {
+enum DueTimes {
     Arrivals(Arrivals),
     /// A tape: when each of its requests is due, which of them are ours, and how many of ours have passed.
     Tape {
@@ -49,33 +49,33 @@ enum From {
     Nowhere,
 }
 
-impl From {
+impl DueTimes {
     /// When the next request is due.
     fn next_due(&self) -> Option<Micros> {
         match self {
-            From::Arrivals(arrivals) => Some(arrivals.next_due()),
-            From::Tape { dues, own, behind } => dues.get(usize::try_from(own.nth(*behind)).ok()?).copied(),
-            From::Once(at) => Some(*at),
-            From::Nowhere => None,
+            DueTimes::Arrivals(arrivals) => Some(arrivals.next_due()),
+            DueTimes::Tape { dues, own, behind } => dues.get(usize::try_from(own.nth(*behind)).ok()?).copied(),
+            DueTimes::Once(at) => Some(*at),
+            DueTimes::Nowhere => None,
         }
     }
 
     fn advance(&mut self) {
         match self {
-            From::Arrivals(arrivals) => arrivals.advance(),
-            From::Tape { behind, .. } => *behind += 1,
-            From::Once(_) | From::Nowhere => {}
+            DueTimes::Arrivals(arrivals) => arrivals.advance(),
+            DueTimes::Tape { behind, .. } => *behind += 1,
+            DueTimes::Once(_) | DueTimes::Nowhere => {}
         }
     }
 }
 
-impl Due {
+impl DueCounter {
     /// The requests of a share of a phase. In a closed loop nothing is due before it is sent: 0.
     #[must_use]
-    pub fn of(plan: &Plan, phase: usize, share: &Share) -> Due {
+    pub fn of(plan: &Plan, phase: usize, share: &Share) -> DueCounter {
         let p = plan.phases.get(phase);
-        Due {
-            from: arrivals(plan, phase, share.of_thread(0, 1)).map_or(From::Nowhere, From::Arrivals),
+        DueCounter {
+            from: arrivals(plan, phase, share.of_thread(0, 1)).map_or(DueTimes::Nowhere, DueTimes::Arrivals),
             end_us: p.and_then(|p| p.duration).map_or(Micros::MAX, |d| d.as_micros() as Micros),
             left: p.and_then(|p| p.requests).map_or(u64::MAX, |n| share.count(n)),
         }
@@ -83,15 +83,15 @@ impl Due {
 
     /// Like `of`, for a phase that plays a tape with these due times.
     #[must_use]
-    pub fn of_tape(plan: &Plan, phase: usize, share: &Share, dues: Arc<[Micros]>) -> Due {
-        let from = From::Tape { dues, own: share.of_thread(0, 1), behind: 0 };
-        Due { from, ..Due::of(plan, phase, share) }
+    pub fn of_tape(plan: &Plan, phase: usize, share: &Share, dues: Arc<[Micros]>) -> DueCounter {
+        let from = DueTimes::Tape { dues, own: share.of_thread(0, 1), behind: 0 };
+        DueCounter { from, ..DueCounter::of(plan, phase, share) }
     }
 
     /// This many requests, of which only the latest due time is known.
     #[must_use]
-    pub fn by(requests: u64, at: Micros) -> Due {
-        Due { from: From::Once(at.saturating_sub(1)), end_us: Micros::MAX, left: requests }
+    pub fn by(requests: u64, at: Micros) -> DueCounter {
+        DueCounter { from: DueTimes::Once(at.saturating_sub(1)), end_us: Micros::MAX, left: requests }
     }
 
     /// Returns how many more come due up to `until` microseconds after the phase began.
@@ -120,7 +120,7 @@ mod tests {
         for requests in [None, Some(500)] {
             plan.phases[0].requests = requests;
             let of = |share: &Share| {
-                let mut due = Due::of(&plan, 0, share);
+                let mut due = DueCounter::of(&plan, 0, share);
                 (1..=5).map(|s| due.up_to(s * 1_000_000)).collect::<Vec<_>>()
             };
             let whole = of(&Share::whole());
@@ -134,7 +134,7 @@ mod tests {
             assert!(requests.map_or((700..1000).contains(&all), |n| n == all), "{whole:?}");
         }
         plan.phases[0].load = Load::closed(10);
-        assert_eq!(Due::of(&plan, 0, &Share::whole()).up_to(Micros::MAX), 0);
+        assert_eq!(DueCounter::of(&plan, 0, &Share::whole()).up_to(Micros::MAX), 0);
     }
 
     #[test]
@@ -145,11 +145,11 @@ mod tests {
         let dues: Arc<[Micros]> = [0, 5, 10, 10, 2_000_000, 3_000_000, 9_000_000].into();
         let [mut a, mut b] = <[Share; 2]>::try_from(Share::by_weight(&[1, 1]).expect("weights"))
             .expect("two")
-            .map(|share| Due::of_tape(&plan, 0, &share, Arc::clone(&dues)));
+            .map(|share| DueCounter::of_tape(&plan, 0, &share, Arc::clone(&dues)));
         assert_eq!((a.up_to(11), b.up_to(11)), (2, 2));
         assert_eq!((a.up_to(3_000_000), b.up_to(3_000_001)), (1, 1));
         assert_eq!((a.up_to(Micros::MAX), b.up_to(Micros::MAX)), (1, 0));
-        let mut late = Due::by(3, 500);
+        let mut late = DueCounter::by(3, 500);
         assert_eq!((late.up_to(499), late.up_to(500), late.up_to(Micros::MAX)), (0, 3, 0));
     }
 }

@@ -10,13 +10,13 @@ use lastdrop_http::server_time::{ServerTime, Unit};
 use lastdrop_model::plan::{ServerTimeFrom, TimeUnit};
 
 /// Reads the server's time from an answer's fields, and passes everything on.
-pub(crate) struct Hearing<'a> {
+pub(crate) struct ServerTimeReader<'a> {
     pub from: &'a ServerTimeFrom,
     pub said: &'a mut ServerTime,
     pub next: &'a mut dyn Sink,
 }
 
-impl Sink for Hearing<'_> {
+impl Sink for ServerTimeReader<'_> {
     fn field(&mut self, name: &str, value: &[u8]) {
         match self.from {
             ServerTimeFrom::Known => self.said.take_known(name, value),

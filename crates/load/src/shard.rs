@@ -18,9 +18,9 @@ use crate::clock::RunClock;
 use crate::endpoint::{Address, Directory};
 use crate::error::LoadError;
 use crate::event_loop::EventLoop;
-use crate::merge::{Merge, Merged};
-use crate::prepare::Prepared;
-use crate::real::Real;
+use crate::merge::{Merge, MergedEvent};
+use crate::prepare::PreparedPlan;
+use crate::real::RealWorld;
 use crate::share::Share;
 use crate::sys;
 use crate::wiring::{FirstAnswer, Job, Message, Wiring};
@@ -36,7 +36,7 @@ const SPARE_DESCRIPTORS: u64 = 500;
 
 /// What is known once all threads have ended.
 #[derive(Debug, Clone, Default)]
-pub struct Finished {
+pub struct LoadResult {
     /// CPU time and lifetime of each load thread, in microseconds.
     pub threads: Vec<(u64, u64)>,
     /// Why connections failed, protocol errors in answers, and parts of pages without a good answer.
@@ -88,19 +88,19 @@ pub fn threads(plan: &Plan, share: &Share) -> usize {
 /// The load cannot start: a certificate cannot be used, or the system cannot create an epoll instance or a thread.
 pub fn run(
     plan: &Plan,
-    prepared: &Prepared,
+    prepared: &PreparedPlan,
     clock: RunClock,
     stop: &AtomicBool,
     halt: &AtomicBool,
     wish: CaptureLevel,
     mut report: impl FnMut(&Event<'_>),
-) -> Result<Finished, LoadError> {
+) -> Result<LoadResult, LoadError> {
     let most_users = prepared.part.share.count(most_users(plan).into());
     let part = &prepared.part;
     let threads = if prepared.tape.is_some() { 1 } else { threads(plan, &part.share) };
     sys::raise_descriptor_limit(most_users * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
-    let line = StartingLine::new(threads, part.start.map(|at| clock.at(at)));
+    let line = StartBarrier::new(threads, part.start.map(|at| clock.at(at)));
     let directory = Directory::default();
     let (out, messages) = mpsc::channel();
     thread::scope(|scope| {
@@ -127,7 +127,7 @@ pub fn run(
                         let cpu = sys::thread_cpu_us();
                         let shard = part.share.of_thread(thread, threads);
                         let job = Job { plan, prepared, directory, tls, thread, shard, start, wish };
-                        let outcome = Real::new(clock, &plan.network, thread, threads)
+                        let outcome = RealWorld::new(clock, &plan.network, thread, threads)
                             .map(|world| world.within(part.allow.clone()))
                             .and_then(|world| EventLoop::new(job, &wiring, world).run())
                             .map_err(|source| LoadError::System { what: "the event loop failed", source })?;
@@ -160,14 +160,14 @@ pub fn run(
 }
 
 /// Holds threads until all of them are ready, so that their schedules begin at the same moment.
-struct StartingLine {
-    state: Mutex<Starting>,
+struct StartBarrier {
+    state: Mutex<BarrierState>,
     changed: Condvar,
     /// When the run begins on its clock, if the start is given.
     start: Option<Micros>,
 }
 
-enum Starting {
+enum BarrierState {
     /// Number of threads that are not ready yet.
     Missing(usize),
     Go(Micros),
@@ -175,31 +175,31 @@ enum Starting {
     Cancelled,
 }
 
-impl StartingLine {
-    fn new(threads: usize, start: Option<Micros>) -> StartingLine {
-        StartingLine { state: Mutex::new(Starting::Missing(threads)), changed: Condvar::new(), start }
+impl StartBarrier {
+    fn new(threads: usize, start: Option<Micros>) -> StartBarrier {
+        StartBarrier { state: Mutex::new(BarrierState::Missing(threads)), changed: Condvar::new(), start }
     }
 
     /// Waits for the other threads; `None` if there will be no start.
     fn wait(&self, clock: RunClock) -> Option<Micros> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Starting::Missing(n) = &mut *state {
+        if let BarrierState::Missing(n) = &mut *state {
             *n -= 1;
             if *n == 0 {
-                *state = Starting::Go(self.start.unwrap_or_else(|| clock.now_us()));
+                *state = BarrierState::Go(self.start.unwrap_or_else(|| clock.now_us()));
                 self.changed.notify_all();
             }
         }
-        let waiting = |state: &mut Starting| matches!(state, Starting::Missing(_));
+        let waiting = |state: &mut BarrierState| matches!(state, BarrierState::Missing(_));
         let state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
         match *state {
-            Starting::Go(start) => Some(start),
+            BarrierState::Go(start) => Some(start),
             _ => None,
         }
     }
 
     fn cancel(&self) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Starting::Cancelled;
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = BarrierState::Cancelled;
         self.changed.notify_all();
     }
 }
@@ -232,7 +232,7 @@ fn caught<T>(work: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError
 #[derive(Debug)]
 pub struct Collector<'a> {
     pub plan: &'a Plan,
-    pub prepared: &'a Prepared,
+    pub prepared: &'a PreparedPlan,
     pub directory: &'a Directory,
     pub messages: &'a Receiver<Message>,
     /// Where emptied slices go back to, one sender per thread.
@@ -244,9 +244,9 @@ impl Collector<'_> {
     ///
     /// # Errors
     /// The error of a thread.
-    pub fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(&Event<'_>)) -> Result<Finished, LoadError> {
+    pub fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(&Event<'_>)) -> Result<LoadResult, LoadError> {
         let threads = self.returns.len();
-        let mut finished = Finished::default();
+        let mut finished = LoadResult::default();
         let mut failure = None;
         let mut merge = Merge::new(self.plan.phases.len(), threads);
         let mut ended = 0;
@@ -320,8 +320,8 @@ impl Collector<'_> {
             }
             while let Some(known) = merge.pop() {
                 match known {
-                    Merged::Second(slice) => report(&second(&slice)),
-                    Merged::PhaseEnd { phase, duration_us, peak } => {
+                    MergedEvent::Second(slice) => report(&second(&slice)),
+                    MergedEvent::PhaseEnd { phase, duration_us, peak } => {
                         report(&Event::PhaseEnd { phase, duration_us, peak });
                     }
                 }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_be_started_sends_the_others_home() {
-        let line = StartingLine::new(3, None);
+        let line = StartBarrier::new(3, None);
         thread::scope(|scope| {
             let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| line.wait(RunClock::start()))).collect();
             line.cancel();
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn all_threads_start_at_the_same_moment() {
-        let (line, clock) = (StartingLine::new(4, None), RunClock::start());
+        let (line, clock) = (StartBarrier::new(4, None), RunClock::start());
         let starts: Vec<Option<Micros>> = thread::scope(|scope| {
             let all: Vec<_> = (0..4).map(|_| scope.spawn(|| line.wait(clock))).collect();
             all.into_iter().map(|t| t.join().expect("it starts")).collect()

@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 
 /// What a request in flight carries beyond the plan: a redirect, a login, a page resource, a logged answer.
 #[derive(Debug, Default)]
-pub struct Errand {
+pub struct FollowUp {
     pub detour: Option<Detour>,
     /// Path and query as sent.
     pub target: Vec<u8>,
@@ -31,7 +31,7 @@ pub struct Errand {
 
 /// Timestamps of a request; 0 means "not reached".
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Times {
+pub struct RequestTimes {
     pub due: Micros,
     pub sent: Micros,
     /// When the connection was ready to carry the request.
@@ -49,7 +49,7 @@ pub struct Stream {
     pub class: u16,
     /// Index of the request of the plan.
     pub request: u32,
-    pub times: Times,
+    pub times: RequestTimes,
     /// Bytes of its answer so far.
     pub received: u64,
     /// The bytes of the answer, if they are to be kept.
@@ -61,7 +61,7 @@ pub struct Stream {
     pub said: Option<Box<ServerTime>>,
     /// The number in the request id, if the request carries one.
     pub id: u64,
-    pub errand: Option<Box<Errand>>,
+    pub follow_up: Option<Box<FollowUp>>,
 }
 
 /// The requests in flight, in the order in which they were sent. All have the same timeout, so the oldest times out
@@ -69,7 +69,7 @@ pub struct Stream {
 /// the streams: neighbours in the list are far apart in memory, and touching them would cost two cache misses per
 /// request.
 #[derive(Debug)]
-struct InFlight {
+struct InFlightList {
     links: Vec<Link>,
     oldest: u32,
     newest: u32,
@@ -82,9 +82,9 @@ struct Link {
     newer: u32,
 }
 
-impl InFlight {
-    pub fn new(streams: usize) -> InFlight {
-        InFlight { links: vec![Link { older: NONE, newer: NONE }; streams], oldest: NONE, newest: NONE, count: 0 }
+impl InFlightList {
+    pub fn new(streams: usize) -> InFlightList {
+        InFlightList { links: vec![Link { older: NONE, newer: NONE }; streams], oldest: NONE, newest: NONE, count: 0 }
     }
 
     pub fn oldest(&self) -> Option<StreamId> {
@@ -119,14 +119,14 @@ impl InFlight {
 /// Tracks up to which moment the loop has read everything that arrived. A request times out only if its timeout lies
 /// before it.
 #[derive(Debug, Default)]
-struct Sweep {
+struct ReadSweep {
     began: Micros,
     /// Connections that were open when the sweep began. Each may have had an event, even if it is closed by now.
     connections: u64,
     events: u64,
 }
 
-impl Sweep {
+impl ReadSweep {
     /// Records that the loop handled `events` events of the poll at `now`, with that many connections open. `drained`
     /// says that the poll returned all there were. Returns the moment up to which everything has been read, if it
     /// advanced.
@@ -137,7 +137,7 @@ impl Sweep {
         if !drained && self.events < self.connections {
             return None;
         }
-        let before = std::mem::replace(self, Sweep { began: now, connections, events: 0 });
+        let before = std::mem::replace(self, ReadSweep { began: now, connections, events: 0 });
         Some(if drained { now } else { before.began })
     }
 }
@@ -146,9 +146,9 @@ impl Sweep {
 #[derive(Debug)]
 pub(crate) struct Streams {
     all: Vec<Stream>,
-    in_flight: InFlight,
+    in_flight: InFlightList,
     timeout_us: Micros,
-    sweep: Sweep,
+    sweep: ReadSweep,
 }
 
 impl Index<StreamId> for Streams {
@@ -171,9 +171,9 @@ impl Streams {
     pub fn new(most: usize, timeout: Duration) -> Streams {
         Streams {
             all: (0..most).map(|_| Stream::default()).collect(),
-            in_flight: InFlight::new(most),
+            in_flight: InFlightList::new(most),
             timeout_us: timeout.as_micros() as Micros,
-            sweep: Sweep::default(),
+            sweep: ReadSweep::default(),
         }
     }
 
@@ -212,7 +212,7 @@ impl Streams {
         last_end <= self[stream].times.sent.saturating_add(self.timeout_us / 2)
     }
 
-    /// Records one poll (see `Sweep::looked`). Returns the moment up to which everything has been read, if it advanced.
+    /// Records one poll (see `ReadSweep::looked`). Returns the moment up to which everything has been read, if it advanced.
     #[inline]
     pub fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
         self.sweep.looked(events, drained, now, connections)
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn requests_leave_from_anywhere_and_the_oldest_stays_first() {
-        let mut list = InFlight::new(4);
+        let mut list = InFlightList::new(4);
         for stream in [2, 0, 3, 1] {
             list.push(StreamId(stream));
         }
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_look_that_was_not_the_last_has_seen_all_only_after_as_many_events_as_there_are_connections() {
-        let mut sweep = Sweep::default();
+        let mut sweep = ReadSweep::default();
         assert_eq!(sweep.looked(3, true, 10, 100), Some(10));
         assert_eq!(sweep.looked(60, false, 20, 90), None);
         // Everything pending at the last full poll has been read by now, whatever arrived since and however many

@@ -14,7 +14,7 @@ use std::time::Duration;
 use lastdrop_model::Micros;
 
 use crate::logged::LoggedAnswer;
-use crate::tape_file::Progress;
+use crate::tape_file::TapeProgress;
 
 /// Most requests that a closed loop reads ahead to find the next one of each user.
 const MOST_AHEAD: usize = 50_000;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A recorded request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Played {
+pub struct RecordedRequest {
     /// Since the start of the phase; unused in a closed loop.
     pub due: Micros,
     /// Index of the plan's request that it belongs to, which gives its class, header fields and server.
@@ -48,27 +48,27 @@ pub struct Played {
 /// A source of recorded requests.
 #[derive(Debug)]
 pub struct Tape {
-    played: Mutex<Option<Receiver<Vec<Played>>>>,
+    played: Mutex<Option<Receiver<Vec<RecordedRequest>>>>,
     behind: Arc<AtomicU64>,
     /// How far it was played, if its length is known.
-    pub(crate) progress: Option<Progress>,
+    pub(crate) progress: Option<TapeProgress>,
 }
 
 impl Tape {
     /// At the end of the run `behind` receives the number of requests played: all before the first one that was not
     /// sent.
     #[must_use]
-    pub fn new(played: Receiver<Vec<Played>>, behind: Arc<AtomicU64>) -> Tape {
+    pub fn new(played: Receiver<Vec<RecordedRequest>>, behind: Arc<AtomicU64>) -> Tape {
         Tape { played: Mutex::new(Some(played)), behind, progress: None }
     }
 
-    pub(crate) fn of_which_is_known(self, progress: Progress) -> Tape {
+    pub(crate) fn of_which_is_known(self, progress: TapeProgress) -> Tape {
         Tape { progress: Some(progress), ..self }
     }
 
     /// Hands the tape to the one thread that plays it.
-    pub(crate) fn take(&self) -> Option<Reader> {
-        Some(Reader {
+    pub(crate) fn take(&self) -> Option<TapeReader> {
+        Some(TapeReader {
             played: self.played.lock().ok()?.take()?,
             next: VecDeque::new(),
             of_users: Vec::new(),
@@ -83,11 +83,11 @@ impl Tape {
 
 /// The playing end of a tape.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    played: Receiver<Vec<Played>>,
-    next: VecDeque<Played>,
+pub(crate) struct TapeReader {
+    played: Receiver<Vec<RecordedRequest>>,
+    next: VecDeque<RecordedRequest>,
     /// Closed loop: requests read ahead, by user.
-    of_users: Vec<VecDeque<Played>>,
+    of_users: Vec<VecDeque<RecordedRequest>>,
     ahead: usize,
     ended: bool,
     hash: RandomState,
@@ -96,7 +96,7 @@ pub(crate) struct Reader {
     behind: Arc<AtomicU64>,
 }
 
-impl Reader {
+impl TapeReader {
     /// Stores how many requests have been played.
     pub fn tell(&mut self) {
         self.fill();
@@ -123,7 +123,7 @@ impl Reader {
     }
 
     /// Takes the next request, if it has arrived.
-    pub fn take(&mut self) -> Option<Played> {
+    pub fn take(&mut self) -> Option<RecordedRequest> {
         let played = self.next.pop_front()?;
         self.last = played.number;
         Some(played)
@@ -135,7 +135,7 @@ impl Reader {
     }
 
     /// Closed loop: takes the next request of user `user` of `users`.
-    pub fn of_user(&mut self, user: usize, users: usize) -> Option<Played> {
+    pub fn of_user(&mut self, user: usize, users: usize) -> Option<RecordedRequest> {
         self.of_users.resize_with(self.of_users.len().max(users), VecDeque::new);
         loop {
             if let Some(played) = self.of_users.get_mut(user)?.pop_front() {
@@ -155,7 +155,7 @@ impl Reader {
     }
 
     /// Passes each request due before `until` to `count`; none of them will be sent.
-    pub fn rest(&mut self, until: Micros, stop: impl Fn() -> bool, mut count: impl FnMut(&Played)) {
+    pub fn rest(&mut self, until: Micros, stop: impl Fn() -> bool, mut count: impl FnMut(&RecordedRequest)) {
         loop {
             while let Some(played) = self.next.front() {
                 if played.due >= until {
@@ -178,8 +178,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc::sync_channel;
 
-    fn played(due: Micros, who: u64) -> Played {
-        Played {
+    fn played(due: Micros, who: u64) -> RecordedRequest {
+        RecordedRequest {
             due,
             request: 0,
             method: "GET".into(),

@@ -7,7 +7,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// How a value is encoded for its place, so that text from a server or a file cannot add a line to a request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encode {
+pub enum Encoding {
     /// In a request target: characters that are not allowed there are percent-encoded.
     Target,
     /// In a header field: control characters are removed.
@@ -31,9 +31,9 @@ enum Variable {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Literal(Vec<u8>),
-    Variable(Variable, Encode),
+    Variable(Variable, Encoding),
 }
 
 /// Names of the plan's values, each with its index.
@@ -76,7 +76,7 @@ impl<'a> FromIterator<&'a str> for Names {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Template {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 /// The values that templates are filled with.
@@ -93,7 +93,7 @@ impl Template {
     ///
     /// # Errors
     /// A name has no value, or braces do not close.
-    pub fn parse(text: &str, names: &Names, encode: Encode) -> Result<Template, String> {
+    pub fn parse(text: &str, names: &Names, encode: Encoding) -> Result<Template, String> {
         Template::parse_with(text, names, encode, |fixed, out| out.extend_from_slice(fixed.as_bytes()))
     }
 
@@ -101,14 +101,14 @@ impl Template {
     ///
     /// # Errors
     /// As [`Template::parse`].
-    pub fn parse_encoded(text: &str, names: &Names, encode: Encode) -> Result<Template, String> {
+    pub fn parse_encoded(text: &str, names: &Names, encode: Encoding) -> Result<Template, String> {
         Template::parse_with(text, names, encode, |fixed, out| encode_into(fixed.as_bytes(), encode, out))
     }
 
     fn parse_with(
         text: &str,
         names: &Names,
-        encode: Encode,
+        encode: Encoding,
         add: impl Fn(&str, &mut Vec<u8>),
     ) -> Result<Template, String> {
         let mut parts = Vec::new();
@@ -125,20 +125,20 @@ impl Template {
                 format!("'{{{{' without '}}}}' in '{}'; '{{{{{{{{' are two braces that are sent", shorten(text))
             })?;
             if !literal.is_empty() {
-                parts.push(Part::Literal(std::mem::take(&mut literal)));
+                parts.push(TemplatePart::Literal(std::mem::take(&mut literal)));
             }
-            parts.push(Part::Variable(variable(name.trim(), names)?, encode));
+            parts.push(TemplatePart::Variable(variable(name.trim(), names)?, encode));
             rest = behind;
         }
         add(rest, &mut literal);
-        parts.extend((!literal.is_empty()).then_some(Part::Literal(literal)));
+        parts.extend((!literal.is_empty()).then_some(TemplatePart::Literal(literal)));
         Ok(Template { parts })
     }
 
     /// A template of bytes that never change.
     #[must_use]
     pub fn literal(bytes: Vec<u8>) -> Template {
-        Template { parts: if bytes.is_empty() { Vec::new() } else { vec![Part::Literal(bytes)] } }
+        Template { parts: if bytes.is_empty() { Vec::new() } else { vec![TemplatePart::Literal(bytes)] } }
     }
 
     pub fn append(&mut self, other: Template) {
@@ -148,23 +148,23 @@ impl Template {
     /// Its length; `None` if that changes.
     #[must_use]
     pub fn literal_bytes(&self) -> Option<usize> {
-        let length = |part: &Part| match part {
-            Part::Literal(bytes) => Some(bytes.len()),
-            Part::Variable(..) => None,
+        let length = |part: &TemplatePart| match part {
+            TemplatePart::Literal(bytes) => Some(bytes.len()),
+            TemplatePart::Variable(..) => None,
         };
         self.parts.iter().map(length).sum()
     }
 
     pub fn is_literal(&self) -> bool {
-        self.parts.iter().all(|p| matches!(p, Part::Literal(_)))
+        self.parts.iter().all(|p| matches!(p, TemplatePart::Literal(_)))
     }
 
     /// Appends the text with its values.
     pub fn render(&self, values: &mut Values<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
-                Part::Literal(bytes) => out.extend_from_slice(bytes),
-                Part::Variable(variable, encode) => match variable {
+                TemplatePart::Literal(bytes) => out.extend_from_slice(bytes),
+                TemplatePart::Variable(variable, encode) => match variable {
                     Variable::User => out.extend_from_slice(values.user.to_string().as_bytes()),
                     Variable::Iteration => out.extend_from_slice(values.iteration.to_string().as_bytes()),
                     Variable::Random => {
@@ -200,17 +200,17 @@ fn variable(name: &str, names: &Names) -> Result<Variable, String> {
 }
 
 /// Appends bytes, encoded for their place.
-pub fn encode_into(bytes: &[u8], encode: Encode, out: &mut Vec<u8>) {
+pub fn encode_into(bytes: &[u8], encode: Encoding, out: &mut Vec<u8>) {
     let percent = |b: u8, out: &mut Vec<u8>| out.extend_from_slice(format!("%{b:02X}").as_bytes());
     for &b in bytes {
         match encode {
-            Encode::Raw => out.push(b),
-            Encode::Field if b >= 0x20 && b != 0x7f || b == b'\t' => out.push(b),
-            Encode::Field => {}
-            Encode::Target if b.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&b) => out.push(b),
-            Encode::Form if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => out.push(b),
-            Encode::Form if b == b' ' => out.push(b'+'),
-            Encode::Target | Encode::Form => percent(b, out),
+            Encoding::Raw => out.push(b),
+            Encoding::Field if b >= 0x20 && b != 0x7f || b == b'\t' => out.push(b),
+            Encoding::Field => {}
+            Encoding::Target if b.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&b) => out.push(b),
+            Encoding::Form if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => out.push(b),
+            Encoding::Form if b == b' ' => out.push(b'+'),
+            Encoding::Target | Encoding::Form => percent(b, out),
         }
     }
 }
@@ -229,7 +229,7 @@ mod tests {
         ["a"].into_iter().collect()
     }
 
-    fn render(text: &str, encode: Encode, value: &[u8]) -> String {
+    fn render(text: &str, encode: Encoding, value: &[u8]) -> String {
         let template = Template::parse(text, &names(), encode).expect("valid");
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
         let values = [value.to_vec()];
@@ -240,23 +240,23 @@ mod tests {
 
     #[test]
     fn values_are_put_in() {
-        assert_eq!(render("/x/{{a}}?u={{ user }}&i={{iteration}}", Encode::Target, b"y"), "/x/y?u=7&i=2");
-        assert_eq!(render("no change }} {", Encode::Raw, b""), "no change }} {");
+        assert_eq!(render("/x/{{a}}?u={{ user }}&i={{iteration}}", Encoding::Target, b"y"), "/x/y?u=7&i=2");
+        assert_eq!(render("no change }} {", Encoding::Raw, b""), "no change }} {");
     }
 
     #[test]
     fn a_value_cannot_add_a_line_to_a_head() {
         let evil = b"a b\r\nX: y";
-        assert_eq!(render("/{{a}}", Encode::Target, evil), "/a%20b%0D%0AX:%20y");
-        assert_eq!(render("{{a}}", Encode::Field, evil), "a bX: y");
-        assert_eq!(render("q={{a}}", Encode::Form, "ä&=".as_bytes()), "q=%C3%A4%26%3D");
+        assert_eq!(render("/{{a}}", Encoding::Target, evil), "/a%20b%0D%0AX:%20y");
+        assert_eq!(render("{{a}}", Encoding::Field, evil), "a bX: y");
+        assert_eq!(render("q={{a}}", Encoding::Form, "ä&=".as_bytes()), "q=%C3%A4%26%3D");
     }
 
     #[test]
     fn braces_can_be_sent_as_they_are() {
-        assert_eq!(render("/{{{{a}}?{{a}}", Encode::Target, b"y"), "/{{a}}?y");
-        assert_eq!(render("{{{{{ {{{{{{a}}}", Encode::Raw, b"y"), "{{{ {{y}");
-        let form = Template::parse_encoded("ä {{{{{{a}}", &names(), Encode::Form).expect("valid");
+        assert_eq!(render("/{{{{a}}?{{a}}", Encoding::Target, b"y"), "/{{a}}?y");
+        assert_eq!(render("{{{{{ {{{{{{a}}}", Encoding::Raw, b"y"), "{{{ {{y}");
+        let form = Template::parse_encoded("ä {{{{{{a}}", &names(), Encoding::Form).expect("valid");
         let mut out = Vec::new();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
         form.render(&mut Values { user: 1, iteration: 1, values: &[b"&".to_vec()], rng: &mut rng }, &mut out);
@@ -266,14 +266,14 @@ mod tests {
     #[test]
     fn names_of_the_plan_go_before_those_that_are_built_in() {
         let template =
-            Template::parse("{{random}} {{user}}", &["user"].into_iter().collect(), Encode::Raw).expect("valid");
-        assert!(matches!(template.parts[2], Part::Variable(Variable::Value(0), _)), "{template:?}");
-        assert!(matches!(template.parts[0], Part::Variable(Variable::Random, _)), "{template:?}");
+            Template::parse("{{random}} {{user}}", &["user"].into_iter().collect(), Encoding::Raw).expect("valid");
+        assert!(matches!(template.parts[2], TemplatePart::Variable(Variable::Value(0), _)), "{template:?}");
+        assert!(matches!(template.parts[0], TemplatePart::Variable(Variable::Random, _)), "{template:?}");
     }
 
     #[test]
     fn unknown_names_and_open_braces_are_errors() {
-        assert!(Template::parse("{{b}}", &names(), Encode::Raw).expect_err("unknown").contains("there are: user"));
-        assert!(Template::parse("{{a", &names(), Encode::Raw).is_err());
+        assert!(Template::parse("{{b}}", &names(), Encoding::Raw).expect_err("unknown").contains("there are: user"));
+        assert!(Template::parse("{{a", &names(), Encoding::Raw).is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lastdrop_model::plan::{HttpOptions, TlsOptions};
-use lastdrop_wire::{Anybody, Verifier, pem, verify};
+use lastdrop_wire::{AcceptAnyCertificate, Verifier, pem, verify};
 use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
@@ -50,7 +50,7 @@ fn config(options: &TlsOptions, files: &Files) -> Result<ClientConfig, LoadError
         .with_protocol_versions(versions)
         .map_err(|e| wrong(e.to_string()))?;
     let builder = if options.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody::new(provider)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate::new(provider)))
     } else {
         let given = options.ca.as_deref().map(|path| certificates(path, files)).transpose()?.unwrap_or_default();
         let mut roots = RootCertStore::empty();

@@ -11,7 +11,7 @@ use rustls::ClientConfig;
 
 use crate::endpoint::Directory;
 use crate::error::LoadError;
-use crate::prepare::Prepared;
+use crate::prepare::PreparedPlan;
 use crate::share::Shard;
 use crate::transport::tls::TlsFacts;
 
@@ -19,7 +19,7 @@ use crate::transport::tls::TlsFacts;
 #[derive(Debug)]
 pub struct Job<'a> {
     pub plan: &'a Plan,
-    pub prepared: &'a Prepared,
+    pub prepared: &'a PreparedPlan,
     pub directory: &'a Directory,
     pub tls: Option<Arc<ClientConfig>>,
     pub thread: usize,

@@ -87,7 +87,7 @@ pub trait World {
 }
 
 /// A socket that TLS can write to.
-pub(crate) struct Outgoing<'w, W: World> {
+pub(crate) struct SocketWriter<'w, W: World> {
     world: &'w mut W,
     socket: &'w W::Socket,
     /// Bytes that the socket has accepted.
@@ -96,17 +96,17 @@ pub(crate) struct Outgoing<'w, W: World> {
     pub left: usize,
 }
 
-impl<'w, W: World> Outgoing<'w, W> {
-    pub fn new(world: &'w mut W, socket: &'w W::Socket) -> Outgoing<'w, W> {
-        Outgoing { world, socket, sent: 0, left: usize::MAX }
+impl<'w, W: World> SocketWriter<'w, W> {
+    pub fn new(world: &'w mut W, socket: &'w W::Socket) -> SocketWriter<'w, W> {
+        SocketWriter { world, socket, sent: 0, left: usize::MAX }
     }
 
-    pub fn at_most(self, left: usize) -> Outgoing<'w, W> {
-        Outgoing { left, ..self }
+    pub fn at_most(self, left: usize) -> SocketWriter<'w, W> {
+        SocketWriter { left, ..self }
     }
 }
 
-impl<W: World> Write for Outgoing<'_, W> {
+impl<W: World> Write for SocketWriter<'_, W> {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.left == 0 {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_analyze::stacks::{self, Stacks};
-use lastdrop_load::{Prepared, RunClock};
+use lastdrop_load::{PreparedPlan, RunClock};
 use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument, ProfileShare};
 use lastdrop_model::{CaptureLevel, Event, Plan, Sample};
 use lastdrop_probe::group::ProcessGroup;
@@ -60,7 +60,7 @@ pub fn profile(
         let (plan, over) = (plan.clone(), Arc::clone(&over));
         thread::spawn(move || {
             let mut answered = 0;
-            let prepared = Prepared::new(&plan)?;
+            let prepared = PreparedPlan::new(&plan)?;
             let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
             let result = lastdrop_load::run(&plan, &prepared, clock, &over, &halt, CaptureLevel::Nothing, |event| {
                 if let Event::Second { slice } = event {

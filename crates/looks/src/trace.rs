@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lastdrop_analyze::syscalls::{self, Timings, Trace};
-use lastdrop_load::{Prepared, RunClock};
+use lastdrop_load::{PreparedPlan, RunClock};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::sample::Syscall;
 use lastdrop_model::{CaptureLevel, Event, KeepAlive, Plan};
@@ -101,7 +101,7 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
     // Keep-alive connections were opened before tracing began.
     let mut sockets = socket_names(namespace.as_ref());
     let mut answered = 0;
-    let prepared = Prepared::new(&warm_plan)?;
+    let prepared = PreparedPlan::new(&warm_plan)?;
     let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
     let result = lastdrop_load::run(&warm_plan, &prepared, clock, stop, &halt, CaptureLevel::Nothing, |event| {
         if let Event::Second { slice } = event {

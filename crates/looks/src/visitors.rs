@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use lastdrop_model::Experience;
 use lastdrop_probe::error_log::is_for_writing;
 use lastdrop_server::{ServerRef, find};
-use lastdrop_traffic::{Entry, Format, GrowingLog};
+use lastdrop_traffic::{Format, GrowingLog, LogEntry};
 
 use crate::requests::Requests;
 
@@ -102,7 +102,7 @@ fn is_error(status: u16) -> bool {
     status >= 500 || matches!(status, 0 | 499)
 }
 
-fn take(seen: &mut Experience, entry: &Entry) {
+fn take(seen: &mut Experience, entry: &LogEntry) {
     seen.requests += 1;
     seen.errors += u64::from(is_error(entry.status));
     if let Some(us) = entry.server_us {

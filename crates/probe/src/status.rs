@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_http::{ResponseParser, Sink, build_request};
 use lastdrop_model::{Url, WorkerSample};
-use lastdrop_wire::{Timed, Wire};
+use lastdrop_wire::{DeadlineSocket, Wire};
 
 use crate::fastcgi::{self, FpmSocket};
 use crate::listeners::Endpoint;
@@ -114,12 +114,13 @@ fn ask(address: Option<SocketAddr>, url: &Url, request: &[u8], limit: Duration) 
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => waits(),
         _ => broken(e.to_string()),
     };
-    let timed = Timed::new(stream, deadline.saturating_duration_since(Instant::now()));
+    let timed = DeadlineSocket::new(stream, deadline.saturating_duration_since(Instant::now()));
     let shaken = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => waits(),
         _ => broken(format!("no TLS handshake: {e}")),
     };
-    let mut wire = if url.tls { Wire::to_anybody(timed, &url.host).map_err(shaken)? } else { Wire::Plain(timed) };
+    let mut wire =
+        if url.tls { Wire::client_unverified(timed, &url.host).map_err(shaken)? } else { Wire::Plain(timed) };
     wire.write(request).map_err(io)?;
     let (mut parser, mut answer, mut buffer) = (ResponseParser::default(), Answer::default(), vec![0u8; 64 * 1024]);
     loop {

@@ -1,4 +1,5 @@
-//! The authority of one recording: it signs for the names that the user gave and for no others, and lives for a week at most.
+//! The certificate authority of one recording. It signs only for the names that the user gave, and is valid for a week
+//! at most.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +23,7 @@ use crate::folder::PrivateFolder;
 const BEFORE: Duration = Duration::from_secs(24 * 3600);
 const AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Why there is no authority.
+/// Why no authority could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error("no folder for the certificate authority can be made: {0}")]
@@ -33,25 +34,25 @@ pub enum AuthorityError {
     Tls(#[from] rustls::Error),
 }
 
-/// What servers of these names speak TLS by.
+/// The TLS configuration for servers of these names.
 pub(crate) type Certificates = Arc<HashMap<String, Arc<ServerConfig>>>;
 
-/// Its key is in memory alone, so that nothing of it outlives the recording, however that ends.
+/// A certificate authority whose key is only in memory, so that it never outlives the recording.
 #[derive(Debug)]
 pub struct Authority {
     _folder: PrivateFolder,
-    /// What a client has to trust, in PEM form.
+    /// The certificate that a client has to trust, in PEM form.
     pub certificate: PathBuf,
-    /// Base64 of the SHA-256 of its public key, as Chromium's `--ignore-certificate-errors-spki-list` wants it.
+    /// Base64 of the SHA-256 of its public key, for Chromium's `--ignore-certificate-errors-spki-list`.
     pub fingerprint: String,
     pub(crate) certificates: Certificates,
 }
 
 impl Authority {
-    /// An authority for these names, with a certificate for each.
+    /// Creates an authority for these names, with a certificate for each.
     ///
     /// # Errors
-    /// When a name cannot be one of a server, or a file cannot be written.
+    /// A name is not a valid server name, or a file cannot be written.
     pub fn new(names: &[String]) -> Result<Authority, AuthorityError> {
         let servers = names
             .iter()
@@ -73,7 +74,7 @@ impl Authority {
             server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
             server.use_authority_key_identifier_extension = true;
             let signed = server.signed_by(&server_key, &issuer)?;
-            // The authority's own is sent, too: Chromium looks for its key among what is sent.
+            // The authority's own certificate is sent too: Chromium looks for its key in the chain.
             let chain = vec![signed.der().clone(), certificate.der().clone()];
             certificates.insert(name.to_ascii_lowercase(), Arc::new(config(chain, &server_key)?));
         }
@@ -81,7 +82,7 @@ impl Authority {
     }
 }
 
-/// A certificate of this name: that of the authority and those that it signs must differ, or they look signed by themselves.
+/// Names a certificate. The authority's name must differ from those that it signs, or they look self-signed.
 fn named(mut params: CertificateParams, name: &str) -> CertificateParams {
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -91,7 +92,7 @@ fn named(mut params: CertificateParams, name: &str) -> CertificateParams {
     params
 }
 
-/// Whoever gets hold of the key can pretend to be these servers, and no others.
+/// Limits the damage of a stolen key: it can only impersonate these servers.
 fn constraints(names: &[String]) -> NameConstraints {
     let subtree = |name: &String| match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => GeneralSubtree::IpAddress(CidrSubnet::V4(address.octets(), [255; 4])),

@@ -1,4 +1,5 @@
-//! A connection of a browser: requests one after the other, or a tunnel with requests in it. Decides who is asked, and who is not.
+//! A connection of a browser: consecutive requests, or a tunnel that carries requests. Decides which servers may be
+//! reached.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -6,33 +7,33 @@ use std::time::Instant;
 
 use lastdrop_http::RequestParser;
 use lastdrop_model::Url;
-use lastdrop_wire::{Slot, Timed, Wire};
+use lastdrop_wire::{DeadlineSocket, Slot, Wire};
 use rustls::ServerConfig;
 
-use crate::incoming::{self, NoRequest, Request};
-use crate::listener::{Shared, Way};
+use crate::incoming::{self, Request, RequestError};
+use crate::listener::{ProxyMode, ProxyState};
 use crate::{bounds, exchange};
 
 /// The first byte of a TLS connection: a record of a handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Why a request is not passed on: a status and a sentence for the browser, and one for the user, where it is news.
+/// Why a request is not passed on: a status and a sentence for the browser, and a notice for the user if there is one.
 struct Refusal(u16, String, Option<String>);
 
 /// Serves a connection until it ends.
-pub fn serve(wire: Wire, slot: &Slot, shared: &Shared) {
+pub fn serve(wire: Wire, slot: &Slot, shared: &ProxyState) {
     requests(wire, slot, shared, None);
 }
 
-/// Requests; within a tunnel all of them are for the server at its other end.
-fn requests(mut wire: Wire, slot: &Slot, shared: &Shared, tunnel: Option<&Url>) {
+/// Serves requests; within a tunnel all of them are for the server at its other end.
+fn requests(mut wire: Wire, slot: &Slot, shared: &ProxyState, tunnel: Option<&Url>) {
     let mut parser = RequestParser::default();
     loop {
         let request = match incoming::read(&mut wire, &mut parser, &shared.recorder) {
             Ok(request) => request,
-            Err(NoRequest::Over) => return,
-            Err(NoRequest::Torn) => return shared.recorder.trouble("a request of the browser was torn"),
-            Err(NoRequest::Refused(status, why)) => {
+            Err(RequestError::Over) => return,
+            Err(RequestError::Torn) => return shared.recorder.trouble("a request of the browser was torn"),
+            Err(RequestError::Refused(status, why)) => {
                 shared.recorder.trouble(format!("refused: {why}"));
                 return refuse(&mut wire, status, &why);
             }
@@ -65,8 +66,8 @@ fn refuse(wire: &mut Wire, status: u16, why: &str) {
     }
 }
 
-/// What a request asks for, if it may.
-fn target(request: &Request<'_>, shared: &Shared, tunnel: Option<&Url>) -> Result<Url, Refusal> {
+/// Returns the URL of a request, if it is allowed.
+fn target(request: &Request<'_>, shared: &ProxyState, tunnel: Option<&Url>) -> Result<Url, Refusal> {
     let bad = |why: &str| Refusal(400, why.to_string(), None);
     let path = request.head.path.as_str();
     // Servers and proxies before them could otherwise take it for different sites (RFC 9112, section 3.2).
@@ -81,9 +82,9 @@ fn target(request: &Request<'_>, shared: &Shared, tunnel: Option<&Url>) -> Resul
     match (&shared.way, tunnel) {
         (_, Some(server)) if path.starts_with('/') => url(&server.origin()),
         (_, Some(_)) => Err(bad("A request within a tunnel begins with a path.")),
-        (Way::Reverse(server), None) => {
+        (ProxyMode::Reverse(server), None) => {
             let host = request.text("host").unwrap_or_default();
-            // A page of somebody else's could otherwise have its name lead here, and read what it has no right to.
+            // A malicious page could otherwise point its name here (DNS rebinding) and read the site.
             if !shared.own.iter().any(|own| own.eq_ignore_ascii_case(host)) {
                 let news = format!("refused: asked as '{}', and not as {}", shown(host), shared.own.join(" or "));
                 return Err(Refusal(403, format!("Ask for http://{}/.", shared.own.join("/ or http://")), Some(news)));
@@ -95,7 +96,7 @@ fn target(request: &Request<'_>, shared: &Shared, tunnel: Option<&Url>) -> Resul
             let is_own = path.starts_with("http://") && shared.own.contains(&asked.authority());
             if is_own { Ok(server.with_path(&asked.path)) } else { Err(bad("This is no proxy for other servers.")) }
         }
-        (Way::Forward(hosts), None) => {
+        (ProxyMode::Forward(hosts), None) => {
             let is_connect = request.head.method == "CONNECT";
             let asked = if is_connect { format!("https://{path}/") } else { path.to_string() };
             if !is_connect && !asked.contains("://") {
@@ -115,14 +116,14 @@ fn target(request: &Request<'_>, shared: &Shared, tunnel: Option<&Url>) -> Resul
     }
 }
 
-/// A name that somebody else made up.
+/// Sanitises a name chosen by the client.
 fn shown(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
-/// Grants a tunnel: TLS by a certificate of the recording, or HTTP, and nothing else.
-fn enter_tunnel(mut wire: Wire, slot: &Slot, shared: &Shared, url: Url) {
-    let Way::Forward(certificates) = &shared.way else { return };
+/// Grants a tunnel: TLS with a certificate of the recording, or HTTP, and nothing else.
+fn enter_tunnel(mut wire: Wire, slot: &Slot, shared: &ProxyState, url: Url) {
+    let ProxyMode::Forward(certificates) = &shared.way else { return };
     let Some(config) = certificates.get(&url.host.to_ascii_lowercase()) else { return };
     wire.within(bounds::HEAD);
     if wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n").is_err() {
@@ -146,7 +147,7 @@ fn enter_tunnel(mut wire: Wire, slot: &Slot, shared: &Shared, url: Url) {
     }
 }
 
-fn handshake(mut timed: Timed, config: &Arc<ServerConfig>, shared: &Shared, url: &Url) -> Option<Wire> {
+fn handshake(mut timed: DeadlineSocket, config: &Arc<ServerConfig>, shared: &ProxyState, url: &Url) -> Option<Wire> {
     timed.until(Instant::now() + bounds::HEAD);
     match Wire::server(timed, config) {
         Ok(wire) => return Some(wire),

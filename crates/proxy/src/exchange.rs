@@ -1,21 +1,21 @@
-//! A request and its answer, passed on and written down.
+//! Passes a request and its answer on, and records both.
 
 use std::borrow::Cow;
 
 use lastdrop_http::request::{write_field, write_line};
 use lastdrop_model::Url;
-use lastdrop_traffic::recording::{Exchange, Sent, uploaded_files};
+use lastdrop_traffic::recording::{RecordedExchange, RequestBody, uploaded_files};
 use lastdrop_wire::Wire;
 
-use crate::back::Back;
 use crate::bounds;
 use crate::incoming::{Request, field};
-use crate::listener::Shared;
+use crate::listener::ProxyState;
 use crate::recorder::now_us;
+use crate::relay::ResponseRelay;
 use crate::rewrite;
 use crate::upstream::Upstream;
 
-/// Fields that are about one connection (RFC 9110, section 7.6.1), and `Host` and lengths, which are written anew.
+/// Fields about one connection (RFC 9110, section 7.6.1), and `Host` and lengths, which are written anew.
 pub(crate) const OWN_FIELDS: [&str; 13] = [
     "connection",
     "content-length",
@@ -31,17 +31,18 @@ pub(crate) const OWN_FIELDS: [&str; 13] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// What a browser has of an earlier visit: a plan's user has nothing of it, and an answer of "not modified" has no values.
+/// Fields that depend on the browser's earlier visits. A plan's user has none, and an answer "not modified" has no
+/// values.
 const CONDITIONS: [&str; 3] = ["accept-encoding", "if-modified-since", "if-none-match"];
-/// A longer text in a plan is nothing that a person could read.
+/// A longer text in a plan is unreadable.
 const MOST_TEXT_BYTES: usize = 256 * 1024;
 
-/// Is a field, by its name in lower case, about the request and not about the connection or an earlier visit?
+/// Whether a field, by its name in lower case, is about the request and not about the connection or an earlier visit.
 pub(crate) fn is_passed_on(name: &str) -> bool {
     !OWN_FIELDS.contains(&name) && !CONDITIONS.contains(&name)
 }
 
-/// A whole answer of our own, after which the connection ends.
+/// A complete answer by the proxy itself, after which the connection ends.
 pub fn plain_answer(status: u16, text: &str) -> Vec<u8> {
     let text = format!("lastdrop record: {text}\n");
     let mut bytes = status_line(status);
@@ -53,13 +54,13 @@ pub fn plain_answer(status: u16, text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Its reason is of no use to anybody (RFC 9112, section 4), and not kept by the parser.
+/// A status line without reason phrase: the phrase is useless (RFC 9112, section 4), and the parser does not keep it.
 pub(crate) fn status_line(status: u16) -> Vec<u8> {
     format!("HTTP/1.1 {status} \r\n").into_bytes()
 }
 
-/// Passes a request on, and its answer back. False: the connection is of no more use.
-pub fn pass(wire: &mut Wire, shared: &Shared, request: &Request<'_>, asked: &Url) -> bool {
+/// Passes a request on, and its answer back. Returns false if the connection cannot be reused.
+pub fn pass(wire: &mut Wire, shared: &ProxyState, request: &Request<'_>, asked: &Url) -> bool {
     let _in_flight = shared.recorder.begin();
     let begin_us = now_us();
     let (url, body) = match &shared.names {
@@ -87,29 +88,29 @@ pub fn pass(wire: &mut Wire, shared: &Shared, request: &Request<'_>, asked: &Url
         Ok(None) => return failed(wire, format!("{} gave no answer", url.origin())),
         Err(why) => return failed(wire, format!("{}: {why}", url.origin())),
     };
-    let mut back = Back::new(shared, request, &url, upstream.status(), first.fields, exchange.is_part);
-    let mut passed = back.begin(wire).and_then(|()| back.pass(wire, &first.body));
+    let mut relay = ResponseRelay::new(shared, request, &url, upstream.status(), first.fields, exchange.is_part);
+    let mut passed = relay.begin(wire).and_then(|()| relay.pass(wire, &first.body));
     let whole = loop {
         match passed.map_err(|_| None).and_then(|()| upstream.next().map_err(Some)) {
-            Ok(Some(piece)) => passed = back.pass(wire, &piece.body),
-            Ok(None) => break back.finish(wire).is_ok(),
+            Ok(Some(piece)) => passed = relay.pass(wire, &piece.body),
+            Ok(None) => break relay.finish(wire).is_ok(),
             Err(why) => {
                 why.into_iter().for_each(|why| shared.recorder.trouble(format!("{}: {why}", url.origin())));
                 break false;
             }
         }
     };
-    let keep = whole && back.keeps_connection;
-    let exchange = Exchange { end_us: now_us(), answer: Some(back.answer()), ..exchange }.classified();
-    // A plan names a method by letters.
+    let keep = whole && relay.keeps_connection;
+    let exchange = RecordedExchange { end_us: now_us(), answer: Some(relay.answer()), ..exchange }.classified();
+    // A plan's method consists of letters.
     if exchange.method.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') {
         shared.recorder.keep(exchange);
     }
     keep
 }
 
-/// Names and values in which the server gets them.
-fn fields_for_server(shared: &Shared, request: &Request<'_>) -> Vec<(String, Vec<u8>)> {
+/// The fields as the server receives them.
+fn fields_for_server(shared: &ProxyState, request: &Request<'_>) -> Vec<(String, Vec<u8>)> {
     let named = request.text("connection").unwrap_or_default().to_ascii_lowercase();
     let stays = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -128,7 +129,7 @@ fn head_for_server(request: &Request<'_>, url: &Url, fields: &[(String, Vec<u8>)
     write_line(&mut head, &request.head.method, url.path.as_bytes(), false);
     write_field(&mut head, "Host", url.authority().as_bytes());
     fields.iter().for_each(|(name, value)| write_field(&mut head, name, value));
-    // Values are looked for in what comes, and names are changed in it: better not to have it packed.
+    // The proxy searches answers for values and replaces names in them, so they should not be compressed.
     write_field(&mut head, "Accept-Encoding", b"identity");
     if request.field("content-length").is_some() || request.field("transfer-encoding").is_some() {
         write_field(&mut head, "Content-Length", body_bytes.to_string().as_bytes());
@@ -138,29 +139,29 @@ fn head_for_server(request: &Request<'_>, url: &Url, fields: &[(String, Vec<u8>)
     head
 }
 
-/// What is written down of a request.
+/// Describes a request for the recording.
 fn described(
-    shared: &Shared,
+    shared: &ProxyState,
     request: &Request<'_>,
     url: &Url,
     fields: Vec<(String, Vec<u8>)>,
     body: &[u8],
     begin_us: i64,
-) -> Exchange {
+) -> RecordedExchange {
     let content_type =
         field(&fields, "content-type").map(|v| String::from_utf8_lossy(v).into_owned()).unwrap_or_default();
     let text = String::from_utf8_lossy(body).into_owned();
     let is_text = str::from_utf8(body).is_ok();
-    let mut sent = Sent::of(&content_type, text);
-    if let Sent::Text(text) = &sent
+    let mut sent = RequestBody::of(&content_type, text);
+    if let RequestBody::Text(text) = &sent
         && (!is_text || text.len() > MOST_TEXT_BYTES)
     {
         shared.recorder.trouble("a body that is no text, or more than 256 KB of it, is not in the plan");
-        sent = Sent::Lost;
+        sent = RequestBody::Lost;
     }
     let headers =
         fields.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned())).collect();
-    let mut exchange = Exchange::of(&request.head.method, url.clone());
+    let mut exchange = RecordedExchange::of(&request.head.method, url.clone());
     exchange.begin_us = begin_us;
     exchange.end_us = begin_us;
     exchange.headers = headers;

@@ -1,7 +1,7 @@
 //! A folder for secrets that live as long as a recording.
 //!
-//! It is locked while its owner lives: what a killed one has left is told by its lock, which the kernel lets go of, and is taken
-//! away by the next that is made.
+//! It is locked while its owner lives. The kernel releases the lock of a killed owner, and the next recording removes
+//! folders without a lock.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "lastdrop-record-";
 
-/// Dropped, it is gone with all that is in it.
+/// A private folder, removed with its content when dropped.
 #[derive(Debug)]
 pub struct PrivateFolder {
     folder: TempDir,
@@ -21,10 +21,10 @@ pub struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Makes one among the temporary files, and removes those that killed recordings of this user have left there.
+    /// Creates a folder among the temporary files, and removes leftovers of this user's killed recordings.
     ///
     /// # Errors
-    /// When none can be made.
+    /// No folder can be created.
     pub fn new() -> io::Result<PrivateFolder> {
         let temporary = std::env::temp_dir();
         remove_those_in(&temporary);
@@ -33,7 +33,7 @@ impl PrivateFolder {
                 .prefix(PREFIX)
                 .permissions(Permissions::from_mode(0o700))
                 .tempdir_in(&temporary)?;
-            // Until it is locked it looks like a leftover to others, who may have removed it meanwhile.
+            // Until it is locked it looks like a leftover, and another recording may have removed it.
             let opened = match File::open(folder.path()) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened?,
@@ -48,7 +48,7 @@ impl PrivateFolder {
     /// Writes a file that only its owner may read.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         let path = self.folder.path().join(name);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -57,7 +57,7 @@ impl PrivateFolder {
     }
 }
 
-/// Removes what killed recordings of this user have left among the temporary files.
+/// Removes leftovers of this user's killed recordings among the temporary files.
 pub fn remove_leftovers() {
     remove_those_in(&std::env::temp_dir());
 }
@@ -72,7 +72,7 @@ fn remove_those_in(temporary: &Path) {
     }
 }
 
-/// The lock of a folder of ours that nobody else has locked.
+/// Locks a folder of this user, unless it is locked.
 fn lock_leftover(path: &Path) -> Option<Flock<File>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
     let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).ok()?;

@@ -1,4 +1,4 @@
-//! A request of a browser, read whole within bounds.
+//! Reads a whole request of a browser, within limits.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use lastdrop_http::{RequestHead, RequestParser, Sink};
 use lastdrop_wire::Wire;
 
 use crate::bounds;
-use crate::recorder::{Held, Recorder};
+use crate::recorder::{MemoryReservation, Recorder};
 
 /// A whole request.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct Request<'a> {
     pub head: RequestHead,
     pub fields: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
-    _held: Held<'a>,
+    _held: MemoryReservation<'a>,
 }
 
 impl Request<'_> {
@@ -23,7 +23,7 @@ impl Request<'_> {
         field(&self.fields, name)
     }
 
-    /// As text, where it is.
+    /// The first field of a name as text, if it is text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.field(name).and_then(|value| str::from_utf8(value).ok())
     }
@@ -33,26 +33,26 @@ pub fn field<'a>(fields: &'a [(String, Vec<u8>)], name: &str) -> Option<&'a [u8]
     fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_slice())
 }
 
-/// Why there is none.
+/// Why there is no request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoRequest {
-    /// The connection is over, and nothing was begun.
+pub enum RequestError {
+    /// The connection has ended, and no request was begun.
     Over,
-    /// It ended, or fell silent, within a request.
+    /// The connection ended, or fell silent, within a request.
     Torn,
-    /// To be refused, with a status.
+    /// The request is refused with this status.
     Refused(u16, String),
 }
 
-struct Incoming<'a> {
+struct RequestCollector<'a> {
     fields: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
-    held: Held<'a>,
+    held: MemoryReservation<'a>,
     too_large: bool,
     no_memory: bool,
 }
 
-impl Sink for Incoming<'_> {
+impl Sink for RequestCollector<'_> {
     fn field(&mut self, name: &str, value: &[u8]) {
         self.fields.push((name.to_string(), value.to_vec()));
     }
@@ -66,14 +66,19 @@ impl Sink for Incoming<'_> {
     }
 }
 
-/// Reads the next request of a connection; what comes after it stays in the parser.
+/// Reads the next request of a connection; bytes after it stay in the parser.
 ///
 /// # Errors
-/// With what to do about it.
-pub fn read<'a>(wire: &mut Wire, parser: &mut RequestParser, recorder: &'a Recorder) -> Result<Request<'a>, NoRequest> {
-    let refused = |status: u16, why: &str| Err(NoRequest::Refused(status, why.to_string()));
+/// What to do about the failure.
+pub fn read<'a>(
+    wire: &mut Wire,
+    parser: &mut RequestParser,
+    recorder: &'a Recorder,
+) -> Result<Request<'a>, RequestError> {
+    let refused = |status: u16, why: &str| Err(RequestError::Refused(status, why.to_string()));
     let Some(held) = recorder.hold(0) else { return refused(503, "there is no memory for a request") };
-    let mut incoming = Incoming { fields: Vec::new(), body: Vec::new(), held, too_large: false, no_memory: false };
+    let mut incoming =
+        RequestCollector { fields: Vec::new(), body: Vec::new(), held, too_large: false, no_memory: false };
     let (mut head_until, mut body_until) = (None, None);
     let mut buffer = vec![0; 16 * 1024];
     loop {
@@ -82,7 +87,7 @@ pub fn read<'a>(wire: &mut Wire, parser: &mut RequestParser, recorder: &'a Recor
             Ok(_) if incoming.too_large => return refused(413, "a body of more than 64 MB"),
             Ok(_) if incoming.no_memory => return refused(503, "there is no memory for its body"),
             Ok(Some(head)) => {
-                let Incoming { fields, body, held, .. } = incoming;
+                let RequestCollector { fields, body, held, .. } = incoming;
                 return Ok(Request { head, fields, body, _held: held });
             }
             Ok(None) => {}
@@ -95,7 +100,7 @@ pub fn read<'a>(wire: &mut Wire, parser: &mut RequestParser, recorder: &'a Recor
             }
             if field(&incoming.fields, "expect").is_some_and(|e| e.eq_ignore_ascii_case(b"100-continue")) {
                 wire.within(bounds::SILENCE);
-                wire.write(b"HTTP/1.1 100 Continue\r\n\r\n").map_err(|_| NoRequest::Torn)?;
+                wire.write(b"HTTP/1.1 100 Continue\r\n\r\n").map_err(|_| RequestError::Torn)?;
             }
         }
         let begun = !parser.is_empty();
@@ -104,7 +109,7 @@ pub fn read<'a>(wire: &mut Wire, parser: &mut RequestParser, recorder: &'a Recor
         }
         wire.until(body_until.or(head_until).unwrap_or_else(|| Instant::now() + bounds::IDLE));
         match wire.read(&mut buffer) {
-            Ok(0) | Err(_) => return Err(if begun { NoRequest::Torn } else { NoRequest::Over }),
+            Ok(0) | Err(_) => return Err(if begun { RequestError::Torn } else { RequestError::Over }),
             Ok(n) => parser.push(&buffer[..n]),
         }
     }

@@ -1,10 +1,10 @@
-//! Who comes in, and in which of the two ways the proxy stands.
+//! Accepts connections, and holds the mode of the proxy.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use lastdrop_model::Url;
-use lastdrop_wire::{Acceptor, Refused, Slot, Timed, Wire, listen_on};
+use lastdrop_wire::{Acceptor, DeadlineSocket, RefusalReason, Slot, Wire, listen_on};
 use rustls::ClientConfig;
 
 use crate::authority::{Authority, Certificates};
@@ -13,20 +13,20 @@ use crate::recorder::Recorder;
 use crate::rewrite::Names;
 use crate::{bounds, exchange};
 
-/// In which way it stands between browser and server.
+/// How the proxy stands between browser and server.
 #[derive(Debug)]
-pub enum Way {
-    /// It stands for this server.
+pub enum ProxyMode {
+    /// It represents this server.
     Reverse(Url),
-    /// The browser knows of it; it passes on what is for the hosts of these certificates.
+    /// The browser is configured to use it; it passes requests on to the hosts of these certificates.
     Forward(Certificates),
 }
 
-impl Way {
-    /// For the hosts that an authority has certificates for.
+impl ProxyMode {
+    /// Passes requests on to the hosts that an authority has certificates for.
     #[must_use]
-    pub fn forward(authority: &Authority) -> Way {
-        Way::Forward(Arc::clone(&authority.certificates))
+    pub fn forward(authority: &Authority) -> ProxyMode {
+        ProxyMode::Forward(Arc::clone(&authority.certificates))
     }
 }
 
@@ -39,41 +39,42 @@ pub enum ProxyError {
     Listen(SocketAddr, std::io::Error),
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
-pub struct Shared {
-    pub way: Way,
-    /// Of a reverse proxy.
+pub struct ProxyState {
+    pub way: ProxyMode,
+    /// Set in a reverse proxy.
     pub names: Option<Names>,
-    /// How the proxy may be called in a Host header.
+    /// The names by which a Host header may address the proxy.
     pub own: Vec<String>,
     pub tls: Arc<ClientConfig>,
     pub recorder: Recorder,
     acceptor: Acceptor,
 }
 
-impl Shared {
-    /// Is the recording over?
+impl ProxyState {
+    /// Whether the recording is over.
     pub fn is_over(&self) -> bool {
         self.acceptor.is_over()
     }
 }
 
-/// A proxy that is being used.
+/// A running proxy.
 #[derive(Debug)]
 pub struct Proxy {
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 impl Proxy {
-    /// Listens on the first of the addresses that this machine has, in threads of its own, as long as the process lives; `tls` is how servers are verified.
+    /// Listens on the first of the addresses that this machine has, in its own threads, for the life of the process.
+    /// `tls` is how servers are verified.
     ///
     /// # Errors
-    /// When it cannot, or would be seen by other machines.
+    /// It cannot listen, or other machines could reach it.
     pub fn start(
         listen: &[SocketAddr],
-        way: Way,
+        way: ProxyMode,
         tls: Arc<ClientConfig>,
         recorder: Recorder,
     ) -> Result<Proxy, ProxyError> {
@@ -85,20 +86,20 @@ impl Proxy {
         let address = listener.local_addr().map_err(failed)?;
         let own = vec![address.to_string(), format!("localhost:{}", address.port())];
         let names = match &way {
-            Way::Reverse(server) => Some(Names::new(server, &own)),
-            Way::Forward(_) => None,
+            ProxyMode::Reverse(server) => Some(Names::new(server, &own)),
+            ProxyMode::Forward(_) => None,
         };
         let acceptor = Acceptor::default();
-        let shared = Arc::new(Shared { way, names, own, tls, recorder, acceptor });
+        let shared = Arc::new(ProxyState { way, names, own, tls, recorder, acceptor });
         let accepting = Arc::clone(&shared);
         let telling = Arc::clone(&shared);
         let serve = move |socket, slot: &Slot| {
-            connection::serve(Wire::Plain(Timed::new(socket, bounds::HEAD)), slot, &accepting);
+            connection::serve(Wire::Plain(DeadlineSocket::new(socket, bounds::HEAD)), slot, &accepting);
         };
         let refuse = move |socket: Option<TcpStream>, why| {
             telling.recorder.trouble(match why {
-                Refused::TooMany => format!("refused: more than {} connections at once", bounds::CONNECTIONS),
-                Refused::NoThread => "refused: the system gives no more threads".into(),
+                RefusalReason::TooMany => format!("refused: more than {} connections at once", bounds::CONNECTIONS),
+                RefusalReason::NoThread => "refused: the system gives no more threads".into(),
             });
             socket.into_iter().for_each(refuse);
         };
@@ -106,7 +107,7 @@ impl Proxy {
         Ok(Proxy { address, shared })
     }
 
-    /// Ends the recording: what is asked from now on is refused.
+    /// Ends the recording: later requests are refused.
     #[must_use]
     pub fn end(&self) -> &Recorder {
         self.shared.acceptor.end();
@@ -114,7 +115,7 @@ impl Proxy {
     }
 }
 
-/// Without waiting for whoever it is.
+/// Refuses without waiting for the client.
 fn refuse(socket: TcpStream) {
     if socket.set_nonblocking(true).is_ok() {
         let answer = exchange::plain_answer(503, "Too many connections at once.");

@@ -1,4 +1,4 @@
-//! What is written down, within bounds, and what is told of it while it happens.
+//! Records exchanges within limits, and reports on them meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,42 +7,42 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::class;
-use lastdrop_traffic::recording::{Exchange, Sent};
+use lastdrop_traffic::recording::{RecordedExchange, RequestBody};
 
 use crate::bounds;
 
-/// What happened just now.
+/// An event of the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Something that the user did.
+    /// A step of the user.
     Recorded { number: usize, what: String, status: Option<u16>, pause: Duration },
-    /// Something that was not passed on, or went wrong: told once a kind.
+    /// Something was not passed on, or went wrong; each kind is reported once.
     Trouble(String),
 }
 
-/// What all connections write to.
+/// Receives the exchanges of all connections.
 #[derive(Debug)]
 pub struct Recorder {
-    kept: Mutex<Kept>,
+    kept: Mutex<RecorderState>,
     held_bytes: AtomicUsize,
     in_flight: AtomicUsize,
     notices: SyncSender<Notice>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    exchanges: Vec<Exchange>,
+struct RecorderState {
+    exchanges: Vec<RecordedExchange>,
     steps: usize,
     last_end_us: Option<i64>,
-    /// Each trouble, and how often it came about.
+    /// Each problem, and how often it occurred.
     troubles: BTreeMap<String, usize>,
 }
 
-/// Kinds of trouble that are told apart: a hostile page makes up names of hosts.
+/// Most kinds of problems that are kept apart: a hostile page can make up host names.
 const MOST_TROUBLES: usize = 50;
 
 impl Recorder {
-    /// With where it tells what happens.
+    /// Creates a recorder, with the receiver of its notices.
     #[must_use]
     pub fn new() -> (Recorder, Receiver<Notice>) {
         let (notices, told) = sync_channel(bounds::NOTICES);
@@ -50,11 +50,11 @@ impl Recorder {
         (Recorder { kept, held_bytes, in_flight, notices }, told)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, RecorderState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something was not passed on, or went wrong.
+    /// Records that something was not passed on, or went wrong.
     pub fn trouble(&self, what: impl Into<String>) {
         let mut kept = self.kept();
         let mut what: String = what.into();
@@ -64,27 +64,27 @@ impl Recorder {
         let times = kept.troubles.entry(what.clone()).or_default();
         *times += 1;
         if *times == 1 {
-            // Nobody reads so fast that a thousand lines wait for him.
+            // Nobody reads so fast that a thousand unread notices matter.
             let _ = self.notices.try_send(Notice::Trouble(what));
         }
     }
 
-    /// A part of the memory for what is on its way; None while there is none.
-    pub(crate) fn hold(&self, bytes: usize) -> Option<Held<'_>> {
-        let mut held = Held { recorder: self, bytes: 0 };
+    /// Reserves memory for data in transit; `None` if there is none left.
+    pub(crate) fn hold(&self, bytes: usize) -> Option<MemoryReservation<'_>> {
+        let mut held = MemoryReservation { recorder: self, bytes: 0 };
         held.grow(bytes).then_some(held)
     }
 
-    pub(crate) fn begin(&self) -> InFlight<'_> {
+    pub(crate) fn begin(&self) -> InFlightGuard<'_> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self)
+        InFlightGuard(self)
     }
 
-    /// Keeps an exchange that is over.
-    pub(crate) fn keep(&self, mut exchange: Exchange) {
+    /// Keeps a finished exchange.
+    pub(crate) fn keep(&self, mut exchange: RecordedExchange) {
         let bytes = size(&exchange);
         if let Some(held) = self.hold(bytes) {
-            // What is kept is given back by nobody.
+            // The memory of kept exchanges is never released.
             std::mem::forget(held);
         } else {
             exchange.answer.iter_mut().for_each(|a| a.text.clear());
@@ -110,9 +110,9 @@ impl Recorder {
         kept.exchanges.push(exchange);
     }
 
-    /// What was recorded, in the order in which it began, and how often each trouble came about.
+    /// Returns the exchanges in the order in which they began, and how often each problem occurred.
     #[must_use]
-    pub fn finish(&self) -> (Vec<Exchange>, Vec<(String, usize)>) {
+    pub fn finish(&self) -> (Vec<RecordedExchange>, Vec<(String, usize)>) {
         let in_flight = self.in_flight.load(Ordering::Relaxed);
         if in_flight > 0 {
             self.trouble(format!("{in_flight} requests had no whole answer yet at the end, and are not recorded"));
@@ -124,25 +124,25 @@ impl Recorder {
     }
 }
 
-/// A request that has come and has no whole answer yet.
+/// A request without a complete answer yet.
 #[derive(Debug)]
-pub(crate) struct InFlight<'a>(&'a Recorder);
+pub(crate) struct InFlightGuard<'a>(&'a Recorder);
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Memory that is in use.
+/// Reserved memory.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct MemoryReservation<'a> {
     recorder: &'a Recorder,
     bytes: usize,
 }
 
-impl Held<'_> {
-    /// False: there is no more.
+impl MemoryReservation<'_> {
+    /// Returns false if there is no more memory.
     pub fn grow(&mut self, bytes: usize) -> bool {
         let before = self.recorder.held_bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = before.saturating_add(bytes) <= bounds::HELD_BYTES;
@@ -155,24 +155,25 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for MemoryReservation<'_> {
     fn drop(&mut self) {
         self.recorder.held_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-fn size(exchange: &Exchange) -> usize {
+fn size(exchange: &RecordedExchange) -> usize {
     let pairs = |all: &[(String, String)]| all.iter().map(|(n, v)| n.len() + v.len() + 48).sum::<usize>();
     let body = match &exchange.body {
-        Sent::Nothing | Sent::Lost => 0,
-        Sent::Text(text) | Sent::File(text) => text.len(),
-        Sent::Form(fields) | Sent::Multipart(fields) => pairs(fields),
+        RequestBody::Nothing | RequestBody::Lost => 0,
+        RequestBody::Text(text) | RequestBody::File(text) => text.len(),
+        RequestBody::Form(fields) | RequestBody::Multipart(fields) => pairs(fields),
     };
     let answer = exchange.answer.as_ref().map_or(0, |a| a.text.len() + pairs(&a.headers));
     exchange.url.path.len() + pairs(&exchange.headers) + body + answer + 300
 }
 
-/// µs since 1970, as it was when this was first asked: a clock that is set while a user is recorded makes no pause of his.
+/// Microseconds since 1970, advancing monotonically from the first call: setting the clock during a recording creates
+/// no pause.
 pub(crate) fn now_us() -> i64 {
     static BEGIN: LazyLock<(SystemTime, Instant)> = LazyLock::new(|| (SystemTime::now(), Instant::now()));
     let (begin, since) = *BEGIN;

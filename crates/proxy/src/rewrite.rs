@@ -1,11 +1,12 @@
-//! What a reverse proxy changes so that a browser stays on it: the names of the server in what the browser gets, its own in what the
-//! server gets, and what ties cookies to the server's name or to https. All else passes as it is.
+//! Changes that keep a browser on a reverse proxy. Names of the server are replaced in what the browser receives, and
+//! the proxy's in what the server receives. Attributes that tie cookies to the server's name or to https are removed.
+//! Everything else passes unchanged.
 
 use lastdrop_model::Url;
 
-/// Cookies with these prefixes are refused over http.
+/// Browsers refuse cookies with these prefixes over http.
 const STRICT_PREFIXES: [&str; 2] = ["__Host-", "__Secure-"];
-/// Stands before such a name while it is at the browser.
+/// Prefix of such a cookie's name while the browser has it.
 const RENAMED: &str = "lastdrop";
 
 /// The two names of a server: its own, and that of the proxy before it.
@@ -16,7 +17,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Of the server at a URL, behind proxies at these addresses (`127.0.0.1:8080`), the first of which is put in.
+    /// For the server at a URL, behind proxies at these addresses (`127.0.0.1:8080`); the first one replaces its name.
     pub fn new(server: &Url, own: &[String]) -> Names {
         let (there, here) = (server.authority(), own.first().cloned().unwrap_or_default());
         let mut to_browser = Vec::new();
@@ -36,7 +37,7 @@ impl Names {
         Names { to_browser: bytes(to_browser), to_server: bytes(to_server) }
     }
 
-    /// For a body on its way to the browser.
+    /// Replaces names in a body on its way to the browser.
     pub fn replacer(&self) -> Replacer<'_> {
         Replacer { pairs: &self.to_browser, held: Vec::new() }
     }
@@ -69,7 +70,7 @@ fn replaced(pairs: &[(Vec<u8>, Vec<u8>)], text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Replaces names in a body that comes in pieces; holds back no more than what may be the beginning of one.
+/// Replaces names in a body that arrives in pieces; holds back only what may be the beginning of a name.
 #[derive(Debug)]
 pub struct Replacer<'a> {
     pairs: &'a [(Vec<u8>, Vec<u8>)],
@@ -113,17 +114,17 @@ impl Replacer<'_> {
     }
 }
 
-/// Does a name of a host go on with this?
+/// Whether a host name continues with this byte.
 fn goes_on(next: u8) -> bool {
     next.is_ascii_alphanumeric() || b"-._:".contains(&next)
 }
 
-/// May names stand in a body of this type?
+/// Whether a body of this type may contain names.
 pub fn has_names(content_type: &str) -> bool {
     ["text/", "javascript", "json", "xml"].iter().any(|part| content_type.contains(part))
 }
 
-/// A Set-Cookie that a browser takes from the proxy.
+/// Changes a Set-Cookie value so that a browser accepts it from the proxy.
 pub fn set_cookie(value: &str) -> String {
     let mut parts = value.split(';');
     let pair = parts.next().unwrap_or_default().trim();
@@ -142,7 +143,7 @@ pub fn set_cookie(value: &str) -> String {
     out
 }
 
-/// The cookies of a request as the server knows them.
+/// Changes the cookies of a request back to the server's names.
 pub fn cookies(value: &str) -> String {
     let one = |pair: &str| {
         let pair = pair.trim();
@@ -151,7 +152,7 @@ pub fn cookies(value: &str) -> String {
     value.split(';').map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// A policy that does not send the browser to https.
+/// Changes a policy so that it does not send the browser to https.
 pub fn policy(value: &str) -> String {
     let stays = |part: &&str| !part.trim().eq_ignore_ascii_case("upgrade-insecure-requests");
     value.split(';').filter(stays).collect::<Vec<_>>().join(";")

@@ -1,4 +1,4 @@
-//! The server's side: a connection for one request, and the answer as it comes.
+//! The server's side: a connection for one request, and its answer as it arrives.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use lastdrop_http::{ResponseParser, Sink};
 use lastdrop_model::Url;
-use lastdrop_wire::{Timed, Wire};
+use lastdrop_wire::{DeadlineSocket, Wire};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::bounds;
 
-/// What is there of an answer after one piece of it.
+/// A piece of an answer.
 #[derive(Debug, Default)]
-pub struct Piece {
-    /// Of the head, once.
+pub struct AnswerPiece {
+    /// The fields of the head, once.
     pub fields: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
 }
 
-impl Sink for Piece {
+impl Sink for AnswerPiece {
     fn field(&mut self, name: &str, value: &[u8]) {
         self.fields.push((name.to_string(), value.to_vec()));
     }
@@ -30,7 +30,7 @@ impl Sink for Piece {
     }
 }
 
-/// An answer that is coming.
+/// An answer that is arriving.
 #[derive(Debug)]
 pub struct Upstream {
     wire: Wire,
@@ -41,7 +41,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// The same with another patience.
+    /// Sets how long the server may be silent.
     pub fn patient(self, patience: Duration) -> Upstream {
         Upstream { patience, ..self }
     }
@@ -69,7 +69,7 @@ impl Upstream {
         wire.write(head).map_err(failed)?;
         for piece in body.chunks(256 * 1024) {
             wire.within(bounds::SILENCE);
-            // A server that has heard enough may have answered already.
+            // A server that needs no more of the body may already have answered.
             if wire.write(piece).is_err() {
                 break;
             }
@@ -79,13 +79,13 @@ impl Upstream {
         Ok(Upstream { wire, parser, is_over: false, patience: bounds::SILENCE })
     }
 
-    /// The next piece; None at the end.
+    /// Returns the next piece; `None` at the end.
     ///
     /// # Errors
-    /// When the answer is torn, or none.
-    pub fn next(&mut self) -> Result<Option<Piece>, String> {
+    /// The answer is incomplete, or not HTTP.
+    pub fn next(&mut self) -> Result<Option<AnswerPiece>, String> {
         let mut buffer = [0; 16 * 1024];
-        let mut piece = Piece::default();
+        let mut piece = AnswerPiece::default();
         while !self.is_over {
             self.wire.within(self.patience);
             let n = self.wire.read(&mut buffer).map_err(|e| format!("no whole answer: {e}"))?;
@@ -103,7 +103,7 @@ impl Upstream {
         Ok(None)
     }
 
-    /// Of the answer, once its head is there.
+    /// The status of the answer, once its head has arrived.
     pub fn status(&self) -> u16 {
         self.parser.status()
     }
@@ -116,12 +116,15 @@ fn connect(url: &Url, tls: &Arc<ClientConfig>) -> Result<Wire, String> {
     for address in addresses {
         match TcpStream::connect_timeout(&address, bounds::CONNECT) {
             Err(e) => error = format!("nothing can be connected to at {} ({address}): {e}", url.origin()),
-            Ok(socket) if !url.tls => return Ok(Wire::Plain(Timed::new(socket, bounds::HEAD))),
+            Ok(socket) if !url.tls => return Ok(Wire::Plain(DeadlineSocket::new(socket, bounds::HEAD))),
             Ok(socket) => {
                 let name = ServerName::try_from(url.host.clone())
                     .map_err(|_| format!("'{}' cannot be the name of a TLS server", url.host))?;
                 let session = ClientConnection::new(Arc::clone(tls), name).map_err(|e| e.to_string())?;
-                return Ok(Wire::Client(Box::new(StreamOwned::new(session, Timed::new(socket, bounds::HEAD)))));
+                return Ok(Wire::Client(Box::new(StreamOwned::new(
+                    session,
+                    DeadlineSocket::new(socket, bounds::HEAD),
+                ))));
             }
         }
     }

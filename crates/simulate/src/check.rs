@@ -1,4 +1,4 @@
-//! What must be true of every run, whatever its servers did.
+//! Checks the invariants of every run, whatever its servers did.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,35 +7,35 @@ use lastdrop_model::plan::Load;
 use lastdrop_model::request::{Expectation, Pick};
 use lastdrop_model::{Arrival, Exchange, Failure, Histogram, KeepAlive, Kind, Micros, RequestOutcome};
 
-use crate::line::Line;
-use crate::peer::{Answer, Ending};
-use crate::plan::Scene;
-use crate::run::Left;
+use crate::connection::SimulatedConnection;
+use crate::peer::{Ending, PeerAnswer};
+use crate::plan::Scenario;
+use crate::run::RunRecord;
 
-/// So many are told of one run.
+/// Most violations reported per run.
 const MOST_TOLD: usize = 8;
 
-/// A user whose connection was refused comes back after this.
+/// Pause of a user whose connection was refused.
 const REFUSED_PAUSE_US: Micros = 50_000;
 
-/// A run that is looked at.
+/// A run being checked.
 #[derive(Debug)]
 pub struct Check<'a> {
-    scene: &'a Scene,
-    left: &'a Left,
+    scene: &'a Scenario,
+    left: &'a RunRecord,
     threads: usize,
-    /// Of those that were sent, by connection, in the order of their ends.
+    /// The requests that were sent, by connection, in the order of their ends.
     by_connection: HashMap<u64, Vec<&'a Exchange>>,
     /// Microseconds since 1970 when the clock of the run began.
     origin: u64,
     found: Vec<String>,
 }
 
-/// The microseconds since 1970 of all simulated worlds.
+/// Unix time in microseconds at which every simulated world begins.
 pub const UNIX_US: u64 = 1_700_000_000_000_000;
 
 #[must_use]
-pub fn check(scene: &Scene, left: &Left) -> Vec<String> {
+pub fn check(scene: &Scenario, left: &RunRecord) -> Vec<String> {
     let mut by_connection: HashMap<u64, Vec<&Exchange>> = HashMap::new();
     for exchange in left.exchanges.iter().filter(|e| e.sent.is_some()) {
         by_connection.entry(exchange.connection).or_default().push(exchange);
@@ -72,7 +72,7 @@ impl Check<'_> {
         self.left.exchanges.iter().filter(move |e| usize::from(e.phase) == phase)
     }
 
-    /// Each request has one fate, and is counted under it; the latencies are those of the requests.
+    /// Each request has exactly one fate, and is counted under it; the latencies match those of the requests.
     fn sums(&mut self) {
         for index in 0..self.scene.plan.phases.len() {
             let slice = &self.left.phases[index];
@@ -116,22 +116,22 @@ impl Check<'_> {
                 }
             }
             let lateness = self.left.phases[index].latencies[Kind::Lateness as usize].max();
-            let punctual = self.scene.weather.is_exact() && self.scene.weather.has_sockets();
+            let punctual = self.scene.faults.is_exact() && self.scene.faults.has_sockets();
             if punctual && self.scene.plan.page.is_none() && lateness > 1 {
                 self.wrong(|| format!("phase {index}: {lateness} µs late where nothing takes time"));
             }
         }
     }
 
-    /// Each request went through its times in their order, and timeouts come when they are due.
+    /// Each request went through its times in order, and timeouts are punctual.
     fn times(&mut self) {
         let timeout = self.scene.plan.timeout.as_micros() as Micros;
-        let is_exact = self.scene.weather.is_exact();
+        let is_exact = self.scene.faults.is_exact();
         let left = self.left;
         for e in &left.exchanges {
             let steps = [Some(e.due), e.sent, e.connected, e.ready, e.first_byte.or(e.done), e.done];
             let times: Vec<Micros> = steps.into_iter().flatten().collect();
-            // A connection may have been ready long before.
+            // Each time is at or after the previous one; a reused connection was ready long before.
             let kept = |w: &[Micros]| w[0] <= w[1];
             if !times.windows(2).all(kept) && e.fate != RequestOutcome::Censored {
                 self.wrong(|| format!("times that go back: {e:?}"));
@@ -146,7 +146,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the peers saw and said is what the shards counted, and when it was read is when it was said to be.
+    /// The peers' records match the shards' counts, and bytes were read when the shard says so.
     fn peers(&mut self) {
         let left = self.left;
         let mut known = 0;
@@ -204,10 +204,10 @@ impl Check<'_> {
         }
     }
 
-    /// Had the whole answer come before the timeout of a request that is said to have none?
-    fn was_there(&self, e: &Exchange, answer: Option<&Answer>, line: &Line) -> bool {
+    /// Whether the whole answer arrived before the timeout of a request counted as timed out.
+    fn was_there(&self, e: &Exchange, answer: Option<&PeerAnswer>, line: &SimulatedConnection) -> bool {
         let Some(Ending::At(bytes) | Ending::Close(Some(bytes))) = answer.map(|a| a.ending) else { return false };
-        if e.fate != RequestOutcome::TimedOut || self.scene.weather.reads_slowly || self.scene.plan.http.pipeline > 1 {
+        if e.fate != RequestOutcome::TimedOut || self.scene.faults.reads_slowly || self.scene.plan.http.pipeline > 1 {
             return false;
         }
         let at = line.arrived.partition_point(|(total, _)| *total < bytes);
@@ -216,7 +216,7 @@ impl Check<'_> {
         line.arrived.get(at).is_some_and(|(_, at)| self.origin + at < sent.saturating_add(timeout))
     }
 
-    fn compare(&self, e: &Exchange, answer: &Answer, line: &Line) -> Option<&'static str> {
+    fn compare(&self, e: &Exchange, answer: &PeerAnswer, line: &SimulatedConnection) -> Option<&'static str> {
         if e.status != answer.status {
             return Some("another status");
         }
@@ -256,16 +256,17 @@ impl Check<'_> {
         }
         let accepted: u64 = lines().map(|l| l.accepted).sum();
         let read: u64 = lines().filter_map(|l| l.received.last()).map(|(total, _)| *total).sum();
-        if (sent, received) != (accepted, read) && self.scene.weather.tls.is_none() {
+        if (sent, received) != (accepted, read) && self.scene.faults.tls.is_none() {
             self.wrong(|| format!("bytes: {sent} and {received} counted, {accepted} and {read} went"));
         }
     }
 
-    /// With a limited bandwidth each piece has its time, also where a socket takes less of it than there is: what follows waits for it.
+    /// With a limited bandwidth each piece takes its time, even if a socket accepts less than offered: later bytes wait
+    /// for it.
     fn bandwidth(&mut self) {
         let plan = &self.scene.plan;
-        // A handshake, what TLS says between requests, and a tunnel's CONNECT go as they can.
-        let Some(rate) = plan.network.bandwidth_bytes.filter(|_| self.scene.weather.tls.is_none()) else { return };
+        // Handshakes, TLS data between requests, and a tunnel's CONNECT are not limited.
+        let Some(rate) = plan.network.bandwidth_bytes.filter(|_| self.scene.faults.tls.is_none()) else { return };
         let writes_too = plan.network.proxy.is_none();
         let time = |bytes: u64| (bytes * 1_000_000).div_ceil(rate);
         for (thread, kernel) in self.left.kernels.iter().enumerate() {
@@ -286,7 +287,7 @@ impl Check<'_> {
         }
     }
 
-    /// Connections and turns are not more than there may be.
+    /// Connections and turns stay within their limits.
     fn bounds(&mut self) {
         let plan = &self.scene.plan;
         let left = self.left;
@@ -308,7 +309,7 @@ impl Check<'_> {
         for (thread, kernel) in left.kernels.iter().enumerate() {
             let due = left.exchanges.len() as u64;
             let elapsed = kernel.now - self.scene.start;
-            // A turn for each event, arrival, pause, piece and second; and those that look whether it is to stop.
+            // One turn for each event, arrival, pause, piece and second, and those that check for a stop.
             let most = 100 + 2 * kernel.told + 6 * due + elapsed / 5_000;
             if kernel.turns > most {
                 self.wrong(|| {
@@ -318,11 +319,11 @@ impl Check<'_> {
         }
     }
 
-    /// Nobody waits for longer than the drain.
+    /// The run never lasts longer than the drain allows.
     fn ends(&mut self) {
         let plan = &self.scene.plan;
         let lengths: Option<Vec<_>> = plan.phases.iter().map(|p| p.duration).collect();
-        let Some(lengths) = lengths.filter(|_| self.scene.weather.is_exact()) else { return };
+        let Some(lengths) = lengths.filter(|_| self.scene.faults.is_exact()) else { return };
         let length = lengths.iter().sum::<std::time::Duration>() + plan.drain;
         let end = self.scene.start + length.as_micros() as Micros;
         let left = self.left;
@@ -333,7 +334,7 @@ impl Check<'_> {
         }
     }
 
-    /// Open loop: what came due is what the arrivals say.
+    /// Open loop: the requests that came due match the arrivals.
     fn arrivals(&mut self) {
         let plan = &self.scene.plan;
         let mut start = self.scene.start;
@@ -353,7 +354,7 @@ impl Check<'_> {
                 due.sort_unstable();
                 due
             };
-            // By the definition, not by the code: request i is due at i / rate.
+            // By the definition, not the code: request i is due at i / rate.
             let expected = |i: usize| begun + (i as f64 * 1e6 / rate_rps) as Micros;
             let limit = phase.requests.unwrap_or(u64::MAX);
             let all = (0..due.len() + 2).take_while(|i| expected(*i) < end && (*i as u64) < limit).count();
@@ -367,7 +368,7 @@ impl Check<'_> {
         }
     }
 
-    /// Closed loop: who has an answer asks again at once.
+    /// Closed loop: a user with an answer sends the next request at once.
     fn users(&mut self) {
         let plan = &self.scene.plan;
         let closed = plan.phases.iter().all(|p| matches!(p.load, Load::Closed { .. }));
@@ -405,14 +406,14 @@ impl Check<'_> {
         }
     }
 
-    /// Fewer connections than users: who asks first is served first.
+    /// Fewer connections than users: users are served in the order in which they queue.
     fn line(&mut self) {
         let plan = &self.scene.plan;
         let [phase] = plan.phases.as_slice() else { return };
         let origins = plan.requests.iter().map(|r| r.url.origin()).collect::<BTreeSet<_>>();
         let one = self.scene.is_simple && plan.http.pipeline <= 1 && origins.len() == 1;
         let in_line = matches!(phase.load, Load::Closed { connections: Some(_), .. });
-        if !one || !in_line || !self.scene.weather.is_exact() || !self.scene.weather.has_sockets() {
+        if !one || !in_line || !self.scene.faults.is_exact() || !self.scene.faults.has_sockets() {
             return;
         }
         for thread in 0..self.threads as u64 {
@@ -426,7 +427,7 @@ impl Check<'_> {
         }
     }
 
-    /// `checksum=same` is one sum for the whole run.
+    /// `checksum=same` uses one sum for the whole run.
     fn same(&mut self) {
         let plan = &self.scene.plan;
         if plan.pick != Pick::Weighted || !plan.requests.iter().any(|r| r.expect.contains(&Expectation::Same)) {
@@ -456,7 +457,7 @@ impl Check<'_> {
     }
 }
 
-/// The part of `total` that belongs to one of several.
+/// The part of `total` that belongs to one of several threads.
 fn share(total: u64, part: u64, parts: u64) -> u64 {
     total / parts + u64::from(part < total % parts)
 }

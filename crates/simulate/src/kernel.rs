@@ -1,7 +1,7 @@
-//! The simulated world of one shard: a clock, sockets with edges as epoll tells them, and what happens at which time.
+//! The simulated world of one shard: a clock, sockets with edges like epoll's, and scheduled events.
 //!
-//! Time passes only in here: while the shard waits, by what each call costs in this world, and where the whole thread is
-//! kept from running. So whatever the shard says of times can be compared exactly with what happened.
+//! Time passes only here: while the shard waits, by the cost of each call, and while the whole thread is suspended. So
+//! every time that the shard reports can be compared exactly with what happened.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -13,78 +13,78 @@ use std::rc::Rc;
 use lastdrop_load::world::{Address, EVENTS_A_LOOK, NoConnection, World};
 use lastdrop_model::Micros;
 
-use crate::dice::Dice;
-use crate::line::Line;
-use crate::peer::{Meeting, Peer, Reaction};
-use crate::trace::{Step, Trace};
-use crate::weather::Weather;
+use crate::connection::SimulatedConnection;
+use crate::faults::FaultModel;
+use crate::peer::{ConnectOutcome, Peer, Reaction};
+use crate::rng::Rng;
+use crate::trace::{Trace, TraceStep};
 
-/// Waits without any effect, one after the other, that are no wait at all.
+/// More zero-length waits in a row than this is a busy loop.
 const MOST_IDLE_TURNS: u32 = 100;
-/// A turn of the engine that begins something lasts no longer, but for what one call costs.
+/// Longest time that a turn of the engine may start things, besides the cost of one call.
 const LONGEST_TURN_US: Micros = 2_000;
-/// Bytes that are on their way to the shard at once, at most.
+/// Most bytes in transit to the shard at once.
 const MOST_INBOX_BYTES: usize = 4 << 20;
 
-/// What happens on a socket.
+/// An event on a socket.
 #[derive(Debug)]
-enum What {
+enum SocketEvent {
     Connected,
     Refused,
     Arrive(Vec<u8>),
     End,
     Reset,
-    /// The peer has taken what was sent to it.
+    /// The peer has read what was sent to it.
     Drained,
-    /// The peer does what it had put off.
+    /// The peer performs its deferred action.
     Act,
 }
 
 #[derive(Debug)]
-struct Happening {
+struct ScheduledEvent {
     at: Micros,
     number: u64,
     socket: usize,
-    what: What,
+    what: SocketEvent,
 }
 
-impl PartialEq for Happening {
+impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.number) == (other.at, other.number)
     }
 }
 
-impl Eq for Happening {}
+impl Eq for ScheduledEvent {}
 
-impl PartialOrd for Happening {
+impl PartialOrd for ScheduledEvent {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Happening {
+impl Ord for ScheduledEvent {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }
 
-/// All that the world of a shard is.
+/// The whole world of a shard.
 #[derive(Debug)]
 pub struct Kernel {
     pub now: Micros,
-    pub weather: Weather,
-    dice: Dice,
-    pub lines: Vec<Line>,
+    pub faults: FaultModel,
+    rng: Rng,
+    pub lines: Vec<SimulatedConnection>,
     open: u64,
     pub most_open: u64,
-    timeline: BinaryHeap<Reverse<Happening>>,
+    timeline: BinaryHeap<Reverse<ScheduledEvent>>,
     happened: u64,
     ready: VecDeque<usize>,
     events: Vec<(u64, u32)>,
     idle_turns: u32,
     /// Calls since the last wait.
     calls: u32,
-    /// When the last wait ended, if nothing had come, or the run began.
+    /// When the last wait ended without events, or the run began.
     woke_for_nothing: Option<Micros>,
     pub turns: u64,
     pub told: u64,
@@ -94,11 +94,11 @@ pub struct Kernel {
 
 impl Kernel {
     #[must_use]
-    pub fn new(start: Micros, weather: Weather, dice: Dice, trace: Trace) -> Kernel {
+    pub fn new(start: Micros, faults: FaultModel, rng: Rng, trace: Trace) -> Kernel {
         Kernel {
             now: start,
-            weather,
-            dice,
+            faults,
+            rng,
             lines: Vec::new(),
             open: 0,
             most_open: 0,
@@ -121,19 +121,19 @@ impl Kernel {
     }
 
     fn violation(&mut self, what: String) {
-        self.trace.step(self.now, &Step::Violation(what.clone()));
+        self.trace.step(self.now, &TraceStep::Violation(what.clone()));
         self.violations.push(what);
     }
 
-    fn at(&mut self, at: Micros, socket: usize, what: What) {
+    fn at(&mut self, at: Micros, socket: usize, what: SocketEvent) {
         self.happened += 1;
-        self.timeline.push(Reverse(Happening { at, number: self.happened, socket, what }));
+        self.timeline.push(Reverse(ScheduledEvent { at, number: self.happened, socket, what }));
     }
 
-    /// A call of the shard takes its time.
+    /// Adds the cost of a call by the shard.
     fn call(&mut self) {
         self.calls += 1;
-        self.now += self.weather.cost(&mut self.dice);
+        self.now += self.faults.cost(&mut self.rng);
         self.settle();
     }
 
@@ -145,15 +145,15 @@ impl Kernel {
         }
     }
 
-    fn happens(&mut self, Happening { socket, what, at, .. }: Happening) {
+    fn happens(&mut self, ScheduledEvent { socket, what, at, .. }: ScheduledEvent) {
         let line = &mut self.lines[socket];
         if line.closed || line.reset {
             return;
         }
         match what {
-            What::Connected => line.connected = true,
-            What::Refused => line.refused = Some(libc::ECONNREFUSED),
-            What::Arrive(bytes) => {
+            SocketEvent::Connected => line.connected = true,
+            SocketEvent::Refused => line.refused = Some(libc::ECONNREFUSED),
+            SocketEvent::Arrive(bytes) => {
                 if line.inbox.len() > MOST_INBOX_BYTES {
                     return;
                 }
@@ -161,10 +161,10 @@ impl Kernel {
                 line.arrived.push((total, at));
                 line.inbox.extend(bytes);
             }
-            What::End => line.ended = true,
-            What::Reset => line.reset = true,
-            What::Drained => line.space = self.weather.send_space(&mut self.dice),
-            What::Act => {
+            SocketEvent::End => line.ended = true,
+            SocketEvent::Reset => line.reset = true,
+            SocketEvent::Drained => line.space = self.faults.send_space(&mut self.rng),
+            SocketEvent::Act => {
                 let reactions = line.peer.act();
                 return self.react(socket, at, reactions);
             }
@@ -172,7 +172,7 @@ impl Kernel {
         self.list(socket);
     }
 
-    /// The edge of a socket.
+    /// Reports the edge of a socket.
     fn list(&mut self, socket: usize) {
         let line = &mut self.lines[socket];
         if line.token.is_some() && !line.listed && line.mask() != 0 {
@@ -190,12 +190,12 @@ impl Kernel {
                     continue;
                 }
                 Reaction::ActAfter(us) => {
-                    self.at(from + us, socket, What::Act);
+                    self.at(from + us, socket, SocketEvent::Act);
                     continue;
                 }
-                Reaction::Send(bytes) => What::Arrive(bytes),
-                Reaction::End => What::End,
-                Reaction::Reset => What::Reset,
+                Reaction::Send(bytes) => SocketEvent::Arrive(bytes),
+                Reaction::End => SocketEvent::End,
+                Reaction::Reset => SocketEvent::Reset,
             };
             self.lines[socket].last_arrival = at;
             self.at(at, socket, what);
@@ -204,36 +204,36 @@ impl Kernel {
 
     fn connect(&mut self, to: &Address) -> Result<usize, NoConnection<usize>> {
         self.call();
-        // Whoever begins with many shall look at what has come meanwhile.
-        let most = LONGEST_TURN_US + 64 * self.weather.cost_us;
+        // A shard that starts many connections has to poll for events in between.
+        let most = LONGEST_TURN_US + 64 * self.faults.cost_us;
         if let Some(woke) = self.woke_for_nothing.filter(|woke| self.now > woke + most) {
             let us = self.now - woke;
             self.violation(format!("connects for {us} µs without a look at what has come"));
         }
-        if self.weather.no_socket(self.open, &mut self.dice) {
-            self.trace.step(self.now, &Step::NoSocket);
+        if self.faults.no_socket(self.open, &mut self.rng) {
+            self.trace.step(self.now, &TraceStep::NoSocket);
             return Err(NoConnection::Socket(io::Error::from_raw_os_error(libc::EMFILE)));
         }
         let socket = self.lines.len();
-        let peer = Peer::new(&self.weather, self.dice.others());
+        let peer = Peer::new(&self.faults, self.rng.others());
         let meeting = peer.meeting;
-        let space = self.weather.send_space(&mut self.dice);
-        self.lines.push(Line::new(peer, space, self.now));
+        let space = self.faults.send_space(&mut self.rng);
+        self.lines.push(SimulatedConnection::new(peer, space, self.now));
         self.open += 1;
         self.most_open = self.most_open.max(self.open);
-        self.trace.step(self.now, &Step::Connect { socket, to: to.to_string(), meeting });
+        self.trace.step(self.now, &TraceStep::Connect { socket, to: to.to_string(), meeting });
         let at = self.now;
         match meeting {
-            Meeting::RefusedAtOnce(errno) => {
+            ConnectOutcome::RefusedAtOnce(errno) => {
                 return Err(NoConnection::Connect(socket, io::Error::from_raw_os_error(errno)));
             }
-            Meeting::Refused(us) => self.at(at + us, socket, What::Refused),
-            Meeting::Never => {}
-            Meeting::AtOnce => self.lines[socket].connected = true,
-            Meeting::After(us) => self.at(at + us, socket, What::Connected),
+            ConnectOutcome::Refused(us) => self.at(at + us, socket, SocketEvent::Refused),
+            ConnectOutcome::Never => {}
+            ConnectOutcome::AtOnce => self.lines[socket].connected = true,
+            ConnectOutcome::After(us) => self.at(at + us, socket, SocketEvent::Connected),
         }
-        if let Meeting::AtOnce | Meeting::After(_) = meeting {
-            let us = if let Meeting::After(us) = meeting { us } else { 0 };
+        if let ConnectOutcome::AtOnce | ConnectOutcome::After(_) = meeting {
+            let us = if let ConnectOutcome::After(us) = meeting { us } else { 0 };
             let greeting = self.lines[socket].peer.greet();
             self.react(socket, at + us, greeting);
         }
@@ -241,13 +241,13 @@ impl Kernel {
     }
 
     fn watch(&mut self, socket: usize, token: u64, again: bool) -> io::Result<()> {
-        if !again && self.weather.no_watch(&mut self.dice) {
+        if !again && self.faults.no_watch(&mut self.rng) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         let line = &mut self.lines[socket];
         line.token = Some(token);
         line.tokens.push(token);
-        self.trace.step(self.now, &Step::Watch { socket, token });
+        self.trace.step(self.now, &TraceStep::Watch { socket, token });
         self.list(socket);
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Kernel {
         self.call();
         let line = &mut self.lines[socket];
         if let Some(errno) = line.refused.take() {
-            // The error of a connect is told once; afterwards the socket is one that is not connected.
+            // The error of a connect is reported once; afterwards the socket is not connected.
             line.reset = true;
             line.reset_told = true;
             return Err(io::Error::from_raw_os_error(errno));
@@ -277,9 +277,9 @@ impl Kernel {
         line.left_over = n < bytes.len();
         let full = line.space == 0;
         let reactions = line.peer.receive(&bytes[..n]);
-        self.trace.step(self.now, &Step::Sent { socket, bytes: n, of: bytes.len() });
-        if full && let Some(us) = self.weather.drain_after(&mut self.dice) {
-            self.at(self.now + us, socket, What::Drained);
+        self.trace.step(self.now, &TraceStep::Sent { socket, bytes: n, of: bytes.len() });
+        if full && let Some(us) = self.faults.drain_after(&mut self.rng) {
+            self.at(self.now + us, socket, SocketEvent::Drained);
         }
         self.react(socket, self.now, reactions);
         self.settle();
@@ -298,12 +298,12 @@ impl Kernel {
             }
             if line.reset && !line.reset_told {
                 line.reset_told = true;
-                self.trace.step(now, &Step::Received { socket, bytes: -1 });
+                self.trace.step(now, &TraceStep::Received { socket, bytes: -1 });
                 return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
             }
             if line.ended || line.reset {
                 line.end_told.get_or_insert(now);
-                self.trace.step(now, &Step::Received { socket, bytes: 0 });
+                self.trace.step(now, &TraceStep::Received { socket, bytes: 0 });
                 return Ok(0);
             }
             return Err(io::ErrorKind::WouldBlock.into());
@@ -316,7 +316,7 @@ impl Kernel {
         line.inbox.drain(..n);
         let total = line.received.last().map_or(0, |(total, _)| *total) + n as u64;
         line.received.push((total, now));
-        self.trace.step(now, &Step::Received { socket, bytes: n as i64 });
+        self.trace.step(now, &TraceStep::Received { socket, bytes: n as i64 });
         Ok(n)
     }
 
@@ -331,22 +331,22 @@ impl Kernel {
         line.inbox = VecDeque::new();
         line.peer.left();
         self.open -= 1;
-        self.trace.step(self.now, &Step::Close { socket });
+        self.trace.step(self.now, &TraceStep::Close { socket });
     }
 
     fn wait(&mut self, timeout_us: Micros) -> io::Result<usize> {
         self.turns += 1;
-        self.now += self.weather.delay(&mut self.dice);
+        self.now += self.faults.delay(&mut self.rng);
         self.settle();
         if timeout_us > 0
-            && !self.weather.reads_slowly
-            && let Some(socket) = self.lines.iter().position(Line::lies_unread)
+            && !self.faults.reads_slowly
+            && let Some(socket) = self.lines.iter().position(SimulatedConnection::lies_unread)
         {
             self.violation(format!("bytes on socket {socket} lie unread while the shard sleeps"));
         }
         if timeout_us > 0
-            && !self.weather.reads_slowly
-            && let Some(socket) = self.lines.iter().position(Line::lies_unsent)
+            && !self.faults.reads_slowly
+            && let Some(socket) = self.lines.iter().position(SimulatedConnection::lies_unsent)
         {
             self.violation(format!("bytes for socket {socket} lie unsent while the shard sleeps"));
         }
@@ -371,7 +371,7 @@ impl Kernel {
             line.listed = false;
             if let (Some(token), mask @ 1..) = (line.token, line.mask()) {
                 self.events.push((token, mask));
-                self.trace.step(self.now, &Step::Event { socket, mask });
+                self.trace.step(self.now, &TraceStep::Event { socket, mask });
             }
         }
         self.told += self.events.len() as u64;
@@ -387,11 +387,11 @@ impl Kernel {
     }
 }
 
-/// The handle that the shard has.
+/// The shard's handle on its world.
 #[derive(Debug, Clone)]
-pub struct Simulated(pub Rc<RefCell<Kernel>>);
+pub struct SimulatedWorld(pub Rc<RefCell<Kernel>>);
 
-impl World for Simulated {
+impl World for SimulatedWorld {
     type Socket = usize;
 
     fn now_us(&self) -> Micros {

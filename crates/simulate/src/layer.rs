@@ -1,4 +1,4 @@
-//! What lies between a peer and its socket: nothing, or TLS.
+//! The layer between a peer and its socket: none, or TLS.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ServerSessionMemoryCache;
 use rustls::{ServerConfig, ServerConnection};
 
-/// Of the servers of one run. Each has its own sessions to resume: a run must not know of the one before it.
+/// The TLS configuration for the servers of one run. Each run has its own sessions to resume: it must not depend on the
+/// previous one.
 ///
 /// # Panics
 /// Never: key and certificate are part of the program.
@@ -30,17 +31,17 @@ pub fn server_config() -> Arc<ServerConfig> {
 
 #[derive(Debug)]
 pub enum Layer {
-    /// The first byte will tell.
+    /// Not known before the first byte.
     Unknown,
     Plain,
     Tls(Box<ServerConnection>),
 }
 
-/// What came through a layer.
+/// The output of a layer.
 #[derive(Debug, Default)]
-pub struct Through {
+pub struct LayerOutput {
     pub plain: Vec<u8>,
-    /// To be sent at once: messages of a handshake.
+    /// Bytes to send at once: handshake messages.
     pub raw: Vec<u8>,
     pub broken: bool,
 }
@@ -50,8 +51,8 @@ impl Layer {
         matches!(self, Layer::Tls(_))
     }
 
-    pub fn receive(&mut self, mut bytes: &[u8], config: Option<&Arc<ServerConfig>>) -> Through {
-        let mut through = Through::default();
+    pub fn receive(&mut self, mut bytes: &[u8], config: Option<&Arc<ServerConfig>>) -> LayerOutput {
+        let mut through = LayerOutput::default();
         if let (Layer::Unknown, Some(first)) = (&*self, bytes.first()) {
             let tls = config.filter(|_| *first == 0x16).and_then(|c| ServerConnection::new(Arc::clone(c)).ok());
             *self = tls.map_or(Layer::Plain, |tls| Layer::Tls(Box::new(tls)));
@@ -74,11 +75,11 @@ impl Layer {
         through
     }
 
-    /// Wraps bytes up; says what is to be sent, and where in it the first of them can be read.
+    /// Encrypts bytes. Returns the bytes to send, and where in them the first byte becomes readable.
     pub fn wrap(&mut self, plain: &[u8]) -> (Vec<u8>, usize) {
         let Layer::Tls(tls) = self else { return (plain.to_vec(), 1) };
         let mut raw = Vec::new();
-        // A record for the first bytes, others for the rest.
+        // One record for the first bytes, others for the rest.
         let (first, rest) = plain.split_at(plain.len().min(1000));
         let _ = tls.writer().write_all(first);
         drain(tls, &mut raw);
@@ -90,7 +91,7 @@ impl Layer {
         (raw, readable)
     }
 
-    /// What says that nothing more comes.
+    /// Returns a close_notify, if the layer is TLS.
     pub fn goodbye(&mut self) -> Vec<u8> {
         let mut raw = Vec::new();
         if let Layer::Tls(tls) = self {

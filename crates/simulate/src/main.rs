@@ -1,9 +1,9 @@
-//! `./x simulate [SECONDS [SEED]]`: runs of the engine in a simulated world, for so many seconds (10) on all processors, from a
-//! seed on (by the clock). `0 SEED` is that run alone, with what happened in it. Ends with exit code 1 and the seeds of
-//! those in which something was not as it must be. `--first SECONDS SEED` ends with the first of them, for those who put mistakes
-//! back.
+//! `./x simulate [SECONDS [SEED]]` runs the engine in simulated worlds, for that many seconds (10) on all processors,
+//! from a seed on (by default from the clock). `0 SEED` runs that seed alone and prints what happens. The exit code is
+//! 1 if an invariant failed, and the seeds of those runs are printed. `--first SECONDS SEED` stops at the first such
+//! run, for tests with mutants.
 
-// A program for developers: its lines are of its own making, and it writes nothing else.
+// A developer's tool: it prints only its own lines.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::panic::catch_unwind;
@@ -13,12 +13,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lastdrop_simulate::plan::Scene;
+use lastdrop_simulate::plan::Scenario;
 use lastdrop_simulate::{Report, run};
 
-/// One run in so many is made twice, and has to be the same.
+/// One run in this many is repeated, and has to be identical.
 const TWICE: u64 = 50;
-/// Seeds that are told.
+/// Most seeds to print.
 const MOST_TOLD: usize = 20;
 
 fn main() -> ExitCode {
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A run of many; one that panics is a run in which something was wrong.
+/// One run of many; a panic counts as a violation.
 fn looked_at(seed: u64) -> Report {
     let made = catch_unwind(|| {
         let mut report = run(seed, false);
@@ -55,10 +55,10 @@ fn looked_at(seed: u64) -> Report {
     made.unwrap_or_else(|_| Report { violations: vec!["a panic".into()], ..Report::default() })
 }
 
-/// A run that is read.
+/// Runs one seed and prints what happens.
 fn one(seed: u64) -> ExitCode {
     let report = run(seed, true);
-    println!("{:#?}", Scene::new(seed).plan);
+    println!("{:#?}", Scenario::new(seed).plan);
     for (at, shard, line) in &report.lines {
         println!("{at:>10} µs  shard {shard}  {line}");
     }

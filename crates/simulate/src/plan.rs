@@ -1,4 +1,4 @@
-//! Plans of all kinds, made up, and the worlds in which they are carried out.
+//! Generates plans of all kinds, and the worlds to run them in.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -8,49 +8,50 @@ use lastdrop_model::plan::{Arrival, GiveUpRule, KeepAlive, Load, Phase, Plan, Pr
 use lastdrop_model::request::{Auth, Body, Expectation, Extract, ExtractSource, Page, Pick, RequestSpec, ThinkTime};
 use lastdrop_model::{CaptureLevel, Failure, Micros, Url};
 
-use crate::dice::Dice;
+use crate::faults::{FaultModel, FaultRates, PlanNeeds};
 use crate::layer::server_config;
-use crate::weather::{Habits, Wants, Weather};
+use crate::rng::Rng;
 
-/// One run to be.
+/// A run to simulate.
 #[derive(Debug)]
-pub struct Scene {
+pub struct Scenario {
     pub plan: Plan,
-    pub weather: Weather,
+    pub faults: FaultModel,
     pub wish: CaptureLevel,
     /// When the shards begin, on the clock of the run.
     pub start: Micros,
-    /// Somebody presses Ctrl-C then.
+    /// When the user presses Ctrl-C.
     pub stop: Option<Micros>,
-    /// What one request leads to is only the answer to it.
+    /// A request leads to nothing but its answer.
     pub is_simple: bool,
 }
 
-impl Scene {
+impl Scenario {
     #[must_use]
-    pub fn new(seed: u64) -> Scene {
-        let mut dice = Dice::new(seed);
-        let mut plan = Plan::new(url(&mut dice, false, 8000), dice.seed());
-        plan.threads = dice.one_of(&[1, 1, 1, 1, 2, 2, 3, 4, 8]);
-        plan.timeout = micros(dice.around(2_000, 2_000_000));
-        plan.drain = micros(if dice.in_thousand(100) { 0 } else { dice.around(1_000, 2_000_000) });
-        plan.keepalive = match dice.below(10) {
+    pub fn new(seed: u64) -> Scenario {
+        let mut rng = Rng::new(seed);
+        let mut plan = Plan::new(url(&mut rng, false, 8000), rng.seed());
+        plan.threads = rng.one_of(&[1, 1, 1, 1, 2, 2, 3, 4, 8]);
+        plan.timeout = micros(rng.around(2_000, 2_000_000));
+        plan.drain = micros(if rng.in_thousand(100) { 0 } else { rng.around(1_000, 2_000_000) });
+        plan.keepalive = match rng.below(10) {
             0 | 1 => KeepAlive::Off,
-            2 => KeepAlive::Requests(dice.between(1, 5) as u32),
+            2 => KeepAlive::Requests(rng.between(1, 5) as u32),
             _ => KeepAlive::On,
         };
-        let tls = dice.in_thousand(120);
-        let is_simple = requests(&mut plan, &mut dice, tls);
-        // Of some sessions each step is a page, as a recording has it. The dice are left alone: what went wrong once is told by its seed.
+        let tls = rng.in_thousand(120);
+        let is_simple = requests(&mut plan, &mut rng, tls);
+        // In some sessions each step is a page, as in a recording. This draws no random number, so that old seeds keep
+        // their meaning.
         if matches!(plan.pick, Pick::Session | Pick::Sessions) && matches!(seed % 11, 1 | 5 | 6 | 9) {
             plan.page = Some(Page { connections_per_host: 1 + (seed % 3) as u32, cache: seed.is_multiple_of(2) });
         }
-        load(&mut plan, &mut dice, is_simple);
-        network(&mut plan, &mut dice);
+        load(&mut plan, &mut rng, is_simple);
+        network(&mut plan, &mut rng);
         let ports = ports(&plan);
         let same = plan.requests.iter().any(|r| r.expect.contains(&Expectation::Same));
         let digest = plan.requests.iter().any(|r| r.auth.is_some());
-        let wants = Wants {
+        let wants = PlanNeeds {
             digest,
             head: plan.requests[0].method == "HEAD",
             page: plan.page.is_some(),
@@ -58,12 +59,12 @@ impl Scene {
             bodies_differ: same,
             ports,
         };
-        let weather = weather(&plan, wants, &mut dice, tls);
-        let wish = dice.one_of(&[CaptureLevel::Exchanges, CaptureLevel::Exchanges, CaptureLevel::Answers]);
+        let faults = faults(&plan, wants, &mut rng, tls);
+        let wish = rng.one_of(&[CaptureLevel::Exchanges, CaptureLevel::Exchanges, CaptureLevel::Answers]);
         let length = plan.phases.iter().filter_map(|p| p.duration).sum::<Duration>().as_micros() as u64;
-        let start = dice.below(10_000);
-        let stop = dice.in_thousand(80).then(|| start + dice.below(length.max(200_000) + 100_000));
-        Scene { plan, weather, wish, start, stop, is_simple }
+        let start = rng.below(10_000);
+        let stop = rng.in_thousand(80).then(|| start + rng.below(length.max(200_000) + 100_000));
+        Scenario { plan, faults, wish, start, stop, is_simple }
     }
 }
 
@@ -71,8 +72,8 @@ fn micros(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
-fn url(dice: &mut Dice, tls: bool, port: u16) -> Url {
-    let path = dice.one_of(&["/", "/a", "/b?c=d", "/{{user}}/{{iteration}}", "/{{random}}"]);
+fn url(rng: &mut Rng, tls: bool, port: u16) -> Url {
+    let path = rng.one_of(&["/", "/a", "/b?c=d", "/{{user}}/{{iteration}}", "/{{random}}"]);
     Url { tls, host: "127.0.0.1".into(), port, path: path.into() }
 }
 
@@ -82,61 +83,60 @@ fn ports(plan: &Plan) -> Vec<u16> {
     ports
 }
 
-fn think(dice: &mut Dice) -> ThinkTime {
-    let mean = micros(dice.around(1, 60_000));
-    match dice.below(3) {
+fn think(rng: &mut Rng) -> ThinkTime {
+    let mean = micros(rng.around(1, 60_000));
+    match rng.below(3) {
         0 => ThinkTime::Fixed(mean),
         1 => ThinkTime::Uniform(mean, mean * 2),
         _ => ThinkTime::Exponential(mean),
     }
 }
 
-/// What is asked for. True: nothing follows from an answer.
-fn requests(plan: &mut Plan, dice: &mut Dice, tls: bool) -> bool {
-    let kind = dice.below(20);
+/// Generates the requests. Returns true if nothing follows from an answer.
+fn requests(plan: &mut Plan, rng: &mut Rng, tls: bool) -> bool {
+    let kind = rng.below(20);
     let fixed = Url { tls, host: "127.0.0.1".into(), port: 8000, path: "/fixed".into() };
     plan.requests = vec![RequestSpec::get(fixed.clone())];
     let simple = match kind {
         // The common case: bytes that never change.
         0..5 => true,
         5 if !tls => {
-            plan.http.pipeline = dice.between(2, 5) as u32;
+            plan.http.pipeline = rng.between(2, 5) as u32;
             plan.keepalive = KeepAlive::On;
             true
         }
         6..8 => {
             plan.requests =
-                (0..dice.between(2, 4)).map(|i| RequestSpec::get(url(dice, tls, 8000 + (i % 3) as u16))).collect();
-            plan.pick = dice.one_of(&[Pick::Order, Pick::Weighted]);
+                (0..rng.between(2, 4)).map(|i| RequestSpec::get(url(rng, tls, 8000 + (i % 3) as u16))).collect();
+            plan.pick = rng.one_of(&[Pick::Order, Pick::Weighted]);
             true
         }
         8..10 => {
-            plan.requests[0].method = dice.one_of(&["POST", "PUT", "HEAD"]).into();
+            plan.requests[0].method = rng.one_of(&["POST", "PUT", "HEAD"]).into();
             if plan.requests[0].method != "HEAD" {
-                plan.requests[0].body = Body::Text("x".repeat(dice.around(1, 3_000) as usize));
-                plan.http.expect_continue = dice.in_thousand(500);
-                plan.http.chunked = dice.in_thousand(300).then(|| dice.between(1, 500) as u32);
+                plan.requests[0].body = Body::Text("x".repeat(rng.around(1, 3_000) as usize));
+                plan.http.expect_continue = rng.in_thousand(500);
+                plan.http.chunked = rng.in_thousand(300).then(|| rng.between(1, 500) as u32);
             }
             true
         }
         10..13 => {
-            session(plan, dice, tls);
+            session(plan, rng, tls);
             false
         }
         13 | 14 => {
             plan.requests[0].url.path = "/page{{iteration}}".into();
-            plan.page = Some(Page { connections_per_host: dice.between(1, 6) as u32, cache: dice.in_thousand(500) });
+            plan.page = Some(Page { connections_per_host: rng.between(1, 6) as u32, cache: rng.in_thousand(500) });
             false
         }
         15 | 16 => {
-            plan.requests =
-                (0..dice.between(1, 3)).map(|i| RequestSpec::get(url(dice, tls, 8000 + i as u16))).collect();
-            plan.http.redirects = dice.between(1, 5) as u32;
+            plan.requests = (0..rng.between(1, 3)).map(|i| RequestSpec::get(url(rng, tls, 8000 + i as u16))).collect();
+            plan.http.redirects = rng.between(1, 5) as u32;
             false
         }
         17 => {
             plan.requests[0].auth = Some(Auth::Digest { user: "u".into(), password: "p".into() });
-            plan.http.redirects = dice.one_of(&[0, 3]);
+            plan.http.redirects = rng.one_of(&[0, 3]);
             false
         }
         18 => {
@@ -144,30 +144,30 @@ fn requests(plan: &mut Plan, dice: &mut Dice, tls: bool) -> bool {
             true
         }
         _ => {
-            plan.requests[0].url = url(dice, tls, 8000);
+            plan.requests[0].url = url(rng, tls, 8000);
             plan.requests[0].expect.push(Expectation::Status(vec![2]));
             true
         }
     };
     plan.url = plan.requests[0].url.clone();
     if kind != 5 {
-        plan.http.cookies = dice.in_thousand(150);
-        if dice.in_thousand(200) {
-            plan.think = Some(think(dice));
+        plan.http.cookies = rng.in_thousand(150);
+        if rng.in_thousand(200) {
+            plan.think = Some(think(rng));
         }
     }
     simple
 }
 
-fn session(plan: &mut Plan, dice: &mut Dice, tls: bool) {
-    let n = dice.between(2, 5);
-    plan.requests = (0..n).map(|i| RequestSpec::get(url(dice, tls, 8000 + (i % 2) as u16))).collect();
-    plan.pick = dice.one_of(&[Pick::Session, Pick::Sessions]);
+fn session(plan: &mut Plan, rng: &mut Rng, tls: bool) {
+    let n = rng.between(2, 5);
+    plan.requests = (0..n).map(|i| RequestSpec::get(url(rng, tls, 8000 + (i % 2) as u16))).collect();
+    plan.pick = rng.one_of(&[Pick::Session, Pick::Sessions]);
     for request in &mut plan.requests {
-        if dice.in_thousand(300) {
-            request.think = Some(think(dice));
+        if rng.in_thousand(300) {
+            request.think = Some(think(rng));
         }
-        request.last = plan.pick == Pick::Sessions && dice.in_thousand(400);
+        request.last = plan.pick == Pick::Sessions && rng.in_thousand(400);
     }
     if let Some(last) = plan.requests.last_mut() {
         last.last = plan.pick == Pick::Sessions;
@@ -175,53 +175,53 @@ fn session(plan: &mut Plan, dice: &mut Dice, tls: bool) {
     }
     let first = &mut plan.requests[0];
     first.extract.push(Extract { name: "token".into(), from: ExtractSource::Header("x-token".into()) });
-    first.once = dice.in_thousand(400);
-    plan.abandon.session_with_connection = dice.in_thousand(200);
-    plan.abandon.session_with_status = dice.in_thousand(200).then_some(500);
-    plan.abandon.lost_is_sent_again = dice.in_thousand(300);
+    first.once = rng.in_thousand(400);
+    plan.abandon.session_with_connection = rng.in_thousand(200);
+    plan.abandon.session_with_status = rng.in_thousand(200).then_some(500);
+    plan.abandon.lost_is_sent_again = rng.in_thousand(300);
 }
 
-/// How much of it, and for how long.
-fn load(plan: &mut Plan, dice: &mut Dice, is_simple: bool) {
-    let phases = if is_simple { dice.one_of(&[1, 1, 1, 2, 3]) } else { dice.one_of(&[1, 1, 2]) };
-    plan.phases = (0..phases).map(|i| phase(i, i + 1 == phases, dice)).collect();
-    if dice.in_thousand(80) {
+/// Generates the load and its duration.
+fn load(plan: &mut Plan, rng: &mut Rng, is_simple: bool) {
+    let phases = if is_simple { rng.one_of(&[1, 1, 1, 2, 3]) } else { rng.one_of(&[1, 1, 2]) };
+    plan.phases = (0..phases).map(|i| phase(i, i + 1 == phases, rng)).collect();
+    if rng.in_thousand(80) {
         plan.abandon.run = Some(GiveUpRule {
-            after: dice.around(1, 50),
+            after: rng.around(1, 50),
             failures: vec![Failure::Reset, Failure::Connect],
-            timeouts: dice.in_thousand(500),
-            silence: dice.in_thousand(200),
+            timeouts: rng.in_thousand(500),
+            silence: rng.in_thousand(200),
             statuses: vec![500],
         });
     }
 }
 
-fn phase(index: usize, is_last: bool, dice: &mut Dice) -> Phase {
-    let duration = micros(dice.around(3_000, 1_500_000));
-    let mut limit = dice.in_thousand(400).then(|| dice.around(1, 150));
+fn phase(index: usize, is_last: bool, rng: &mut Rng) -> Phase {
+    let duration = micros(rng.around(3_000, 1_500_000));
+    let mut limit = rng.in_thousand(400).then(|| rng.around(1, 150));
     let seconds = duration.as_secs_f64();
-    let load = if dice.in_thousand(500) {
+    let load = if rng.in_thousand(500) {
         // Now and then more than can begin in one turn.
-        let users = if dice.in_thousand(20) { dice.between(100, 300) } else { dice.around(1, 24) } as u32;
-        let connections = dice.in_thousand(200).then(|| dice.between(1, u64::from(users)) as u32);
-        let to_users = dice.in_thousand(200).then(|| dice.between(1, 24) as u32);
-        // Whoever goes on without end at a server that answers at once does so for ever.
-        limit = limit.or(Some(dice.around(20, 300).max(u64::from(users))));
+        let users = if rng.in_thousand(20) { rng.between(100, 300) } else { rng.around(1, 24) } as u32;
+        let connections = rng.in_thousand(200).then(|| rng.between(1, u64::from(users)) as u32);
+        let to_users = rng.in_thousand(200).then(|| rng.between(1, 24) as u32);
+        // Without a limit, a user of a server that answers at once would never stop.
+        limit = limit.or(Some(rng.around(20, 300).max(u64::from(users))));
         Load::Closed { users, to_users, connections }
     } else {
-        let rate_rps = dice.around(10, 120) as f64 / seconds;
-        let to_rps = dice.in_thousand(300).then(|| dice.around(10, 120) as f64 / seconds);
+        let rate_rps = rng.around(10, 120) as f64 / seconds;
+        let to_rps = rng.in_thousand(300).then(|| rng.around(10, 120) as f64 / seconds);
         Load::Open {
             rate_rps: rate_rps.min(100_000.0),
             to_rps: to_rps.map(|r| r.min(100_000.0)),
-            steps: to_rps.and_then(|_| dice.in_thousand(500).then(|| dice.between(2, 4) as u32)),
-            arrivals: dice.one_of(&[Arrival::Uniform, Arrival::Poisson, Arrival::Jitter(250)]),
-            burst: dice.one_of(&[1, 1, 1, 7]),
-            connections: dice.around(1, 40) as u32,
+            steps: to_rps.and_then(|_| rng.in_thousand(500).then(|| rng.between(2, 4) as u32)),
+            arrivals: rng.one_of(&[Arrival::Uniform, Arrival::Poisson, Arrival::Jitter(250)]),
+            burst: rng.one_of(&[1, 1, 1, 7]),
+            connections: rng.around(1, 40) as u32,
         }
     };
     let ramps = matches!(load, Load::Open { to_rps: Some(_), .. } | Load::Closed { to_users: Some(_), .. });
-    let endless = is_last && !ramps && limit.is_some() && dice.in_thousand(300);
+    let endless = is_last && !ramps && limit.is_some() && rng.in_thousand(300);
     Phase {
         name: format!("phase {index}"),
         measured: is_last,
@@ -231,31 +231,31 @@ fn phase(index: usize, is_last: bool, dice: &mut Dice) -> Phase {
     }
 }
 
-fn network(plan: &mut Plan, dice: &mut Dice) {
+fn network(plan: &mut Plan, rng: &mut Rng) {
     let n = &mut plan.network;
-    match dice.below(20) {
+    match rng.below(20) {
         0 | 1 => {
             n.proxy = Some(Proxy {
                 host: "127.0.0.1".into(),
                 port: 3128,
-                credentials: dice.in_thousand(500).then(|| "u:p".into()),
-                tunnel: dice.in_thousand(500),
+                credentials: rng.in_thousand(500).then(|| "u:p".into()),
+                tunnel: rng.in_thousand(500),
             });
         }
         2 => n.unix_socket = Some("/simulated".into()),
         3 => n.sources = vec![IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3))],
-        4 if plan.http.pipeline <= 1 => n.bandwidth_bytes = Some(dice.around(2_000, 1_000_000)),
+        4 if plan.http.pipeline <= 1 => n.bandwidth_bytes = Some(rng.around(2_000, 1_000_000)),
         _ => {}
     }
     plan.tls.insecure = true;
-    plan.tls.resumption = dice.in_thousand(800);
-    plan.tls.version = dice.one_of(&[None, None, Some("1.2"), Some("1.3")]).map(Into::into);
+    plan.tls.resumption = rng.in_thousand(800);
+    plan.tls.version = rng.one_of(&[None, None, Some("1.2"), Some("1.3")]).map(Into::into);
 }
 
-fn weather(plan: &Plan, wants: Wants, dice: &mut Dice, tls: bool) -> Weather {
-    let trouble = dice.one_of(&[0, 3, 15, 60, 200]);
-    let mut share = |of: u64| if dice.in_thousand(600) { trouble * of / 10 } else { 0 };
-    let habits = Habits {
+fn faults(plan: &Plan, wants: PlanNeeds, rng: &mut Rng, tls: bool) -> FaultModel {
+    let trouble = rng.one_of(&[0, 3, 15, 60, 200]);
+    let mut share = |of: u64| if rng.in_thousand(600) { trouble * of / 10 } else { 0 };
+    let rates = FaultRates {
         refuse_at_once: share(10),
         refuse: share(10),
         never: share(5),
@@ -278,24 +278,24 @@ fn weather(plan: &Plan, wants: Wants, dice: &mut Dice, tls: bool) -> Weather {
         body_bytes: 0,
         latency_us: 0,
     };
-    let slow_sockets = dice.in_thousand(200);
-    let is_exact = dice.in_thousand(500);
-    let few = dice.in_thousand(100);
-    Weather {
-        cost_us: if is_exact { 0 } else { dice.around(1, 60) },
-        stands_still: if is_exact || dice.in_thousand(500) { 0 } else { dice.around(1, 40) },
-        stands_still_us: dice.around(1_000, 3_000_000),
-        space: if slow_sockets { dice.around(1, 2_000) as usize } else { usize::MAX },
-        drain_us: dice.around(1, 5_000),
-        never_drain: if slow_sockets { dice.one_of(&[0, 10, 100]) } else { 0 },
-        descriptors: if few { dice.between(1, 20) } else { u64::MAX },
-        no_socket: if dice.in_thousand(60) { 300 } else { 0 },
-        no_watch: if dice.in_thousand(30) { 100 } else { 0 },
+    let slow_sockets = rng.in_thousand(200);
+    let is_exact = rng.in_thousand(500);
+    let few = rng.in_thousand(100);
+    FaultModel {
+        cost_us: if is_exact { 0 } else { rng.around(1, 60) },
+        stands_still: if is_exact || rng.in_thousand(500) { 0 } else { rng.around(1, 40) },
+        stands_still_us: rng.around(1_000, 3_000_000),
+        space: if slow_sockets { rng.around(1, 2_000) as usize } else { usize::MAX },
+        drain_us: rng.around(1, 5_000),
+        never_drain: if slow_sockets { rng.one_of(&[0, 10, 100]) } else { 0 },
+        descriptors: if few { rng.between(1, 20) } else { u64::MAX },
+        no_socket: if rng.in_thousand(60) { 300 } else { 0 },
+        no_watch: if rng.in_thousand(30) { 100 } else { 0 },
         reads_slowly: plan.network.bandwidth_bytes.is_some(),
-        habits: Habits {
-            body_bytes: if dice.in_thousand(30) { 300_000 } else { dice.around(1, 20_000) },
-            latency_us: dice.around(10, 30_000),
-            ..habits
+        rates: FaultRates {
+            body_bytes: if rng.in_thousand(30) { 300_000 } else { rng.around(1, 20_000) },
+            latency_us: rng.around(10, 30_000),
+            ..rates
         },
         wants: Arc::new(wants),
         tls: (tls || plan.http.redirects > 0 || plan.page.is_some()).then(server_config),

@@ -1,4 +1,4 @@
-//! One run: the shards of a plan, a turn of one after a turn of another, as their clocks say, and what came of it.
+//! One run: the shards of a plan take turns by their clocks, and the results are collected.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,48 +6,48 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use lastdrop_load::share::Share;
-use lastdrop_load::{Collector, Directory, EventLoop, Job, Message, Prepared, Wiring, threads};
+use lastdrop_load::{Collector, Directory, EventLoop, Job, Message, PreparedPlan, Wiring, threads};
 use lastdrop_model::{Event, Exchange, Micros, Slice};
 
 use crate::check;
-use crate::dice::Dice;
-use crate::kernel::{Kernel, Simulated};
-use crate::plan::Scene;
+use crate::faults::FaultModel;
+use crate::kernel::{Kernel, SimulatedWorld};
+use crate::plan::Scenario;
+use crate::rng::Rng;
 use crate::trace::Trace;
-use crate::weather::Weather;
 
-/// More turns than any run of a scene needs.
+/// More turns than any run of a scenario needs.
 const MOST_TURNS: u64 = 2_000_000;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// That came due.
+    /// Requests that came due.
     pub requests: u64,
     pub violations: Vec<String>,
-    /// The same for the same run.
+    /// Equal for equal runs.
     pub number: u64,
-    /// In the order of time, where it is read: when, of which shard, what.
+    /// The trace in time order, if requested: time, shard, text.
     pub lines: Vec<(Micros, usize, String)>,
 }
 
-/// What a run leaves behind for those who check it.
+/// Everything that a run leaves for its check.
 #[derive(Debug)]
-pub struct Left {
+pub struct RunRecord {
     pub kernels: Vec<Kernel>,
     pub exchanges: Vec<Exchange>,
-    /// All of each phase together, its length, and how many connections it had.
+    /// The sum of each phase, its length, and its number of connections.
     pub phases: Vec<Slice>,
     pub ended: Vec<Option<(Micros, u64)>>,
     pub unreachable: bool,
     pub stopped: bool,
 }
 
-/// Carries out the run that a seed makes.
+/// Runs the scenario of a seed.
 #[must_use]
 pub fn run(seed: u64, is_read: bool) -> Report {
-    let scene = Scene::new(seed);
-    let prepared = match Prepared::new(&scene.plan) {
+    let scene = Scenario::new(seed);
+    let prepared = match PreparedPlan::new(&scene.plan) {
         Ok(prepared) => prepared,
         Err(e) => {
             return Report { violations: vec![format!("a plan that cannot be prepared: {e}")], ..Report::default() };
@@ -70,10 +70,15 @@ pub fn run(seed: u64, is_read: bool) -> Report {
     report
 }
 
-fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Result<(Left, Vec<String>), String> {
-    let Scene { plan, .. } = scene;
+fn carry_out(
+    scene: &Scenario,
+    prepared: &PreparedPlan,
+    seed: u64,
+    is_read: bool,
+) -> Result<(RunRecord, Vec<String>), String> {
+    let Scenario { plan, .. } = scene;
     let threads = threads(plan, &Share::whole());
-    let mut dice = Dice::new(!seed);
+    let mut rng = Rng::new(!seed);
     let (stop, halt, directory) = (AtomicBool::new(false), AtomicBool::new(false), Directory::default());
     let (out, messages) = mpsc::channel();
     let (returns, recycled): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::channel()).unzip();
@@ -85,8 +90,8 @@ fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Re
     let tls = prepared.tls_configs(plan, threads).map_err(|e| e.to_string())?;
     let kernels: Vec<_> = (0..threads)
         .map(|thread| {
-            let weather = Weather { thread, ..scene.weather.clone() };
-            Rc::new(RefCell::new(Kernel::new(scene.start + 1, weather, dice.others(), Trace::new(is_read))))
+            let faults = FaultModel { thread, ..scene.faults.clone() };
+            Rc::new(RefCell::new(Kernel::new(scene.start + 1, faults, rng.others(), Trace::new(is_read))))
         })
         .collect();
     let mut shards: Vec<_> = tls
@@ -103,12 +108,12 @@ fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Re
                 start: scene.start,
                 wish: scene.wish,
             };
-            Some(EventLoop::new(job, &wiring[thread], Simulated(Rc::clone(&kernels[thread]))))
+            Some(EventLoop::new(job, &wiring[thread], SimulatedWorld(Rc::clone(&kernels[thread]))))
         })
         .collect();
     let mut violations = Vec::new();
     shards.iter_mut().flatten().for_each(EventLoop::begin_run);
-    // Whoever is behind goes on.
+    // The shard whose clock is behind takes the next turn.
     while let Some(at) = (0..threads).filter(|t| shards[*t].is_some()).min_by_key(|t| kernels[*t].borrow().now) {
         if scene.stop.is_some_and(|stop| kernels[at].borrow().now >= stop) {
             stop.store(true, Ordering::Relaxed);
@@ -125,8 +130,8 @@ fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Re
             violations.push(what);
             break;
         }
-        if !scene.weather.has_sockets() && kernels[at].borrow().turns > MOST_TURNS / 100 {
-            // Whoever never has a descriptor goes on until somebody stops it.
+        if !scene.faults.has_sockets() && kernels[at].borrow().turns > MOST_TURNS / 100 {
+            // A shard that never has a descriptor goes on until it is stopped.
             stop.store(true, Ordering::Relaxed);
         }
         if kernels[at].borrow().turns > MOST_TURNS {
@@ -166,6 +171,6 @@ fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Re
         violations.extend(kernel.violations.iter().cloned());
     }
     let stopped = stop.load(Ordering::Relaxed);
-    let left = Left { kernels, exchanges, phases, ended, unreachable: finished.unreachable, stopped };
+    let left = RunRecord { kernels, exchanges, phases, ended, unreachable: finished.unreachable, stopped };
     Ok((left, violations))
 }

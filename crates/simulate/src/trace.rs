@@ -1,4 +1,4 @@
-//! What happened in a run: as a number, by which two runs are compared, and as lines for those who want to read it.
+//! The trace of a run: as a number for comparing two runs, and as lines to read.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,15 +6,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use lastdrop_load::world::{PEER_CLOSED, READABLE, WRITABLE};
 use lastdrop_model::Micros;
 
-use crate::peer::Meeting;
+use crate::peer::ConnectOutcome;
 
 #[derive(Debug, Hash)]
-pub enum Step {
+pub enum TraceStep {
     NoSocket,
     Connect {
         socket: usize,
         to: String,
-        meeting: Meeting,
+        meeting: ConnectOutcome,
     },
     Watch {
         socket: usize,
@@ -25,7 +25,7 @@ pub enum Step {
         bytes: usize,
         of: usize,
     },
-    /// -1: an error.
+    /// -1 is an error.
     Received {
         socket: usize,
         bytes: i64,
@@ -40,25 +40,25 @@ pub enum Step {
     Violation(String),
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for TraceStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::NoSocket => f.write_str("no descriptor for another socket"),
-            Step::Connect { socket, to, meeting } => write!(f, "socket {socket}: connect to {to}, {meeting:?}"),
-            Step::Watch { socket, token } => {
+            TraceStep::NoSocket => f.write_str("no descriptor for another socket"),
+            TraceStep::Connect { socket, to, meeting } => write!(f, "socket {socket}: connect to {to}, {meeting:?}"),
+            TraceStep::Watch { socket, token } => {
                 write!(f, "socket {socket}: watched for slot {} (generation {})", *token as u32, token >> 32)
             }
-            Step::Sent { socket, bytes, of } => write!(f, "socket {socket}: sent {bytes} of {of} bytes"),
-            Step::Received { socket, bytes: 0 } => write!(f, "socket {socket}: received the end"),
-            Step::Received { socket, bytes: -1 } => write!(f, "socket {socket}: received a reset"),
-            Step::Received { socket, bytes } => write!(f, "socket {socket}: received {bytes} bytes"),
-            Step::Event { socket, mask } => {
+            TraceStep::Sent { socket, bytes, of } => write!(f, "socket {socket}: sent {bytes} of {of} bytes"),
+            TraceStep::Received { socket, bytes: 0 } => write!(f, "socket {socket}: received the end"),
+            TraceStep::Received { socket, bytes: -1 } => write!(f, "socket {socket}: received a reset"),
+            TraceStep::Received { socket, bytes } => write!(f, "socket {socket}: received {bytes} bytes"),
+            TraceStep::Event { socket, mask } => {
                 let names = [(READABLE, " readable"), (WRITABLE, " writable"), (PEER_CLOSED, " closed")];
                 let names: String = names.iter().filter(|(bit, _)| mask & bit != 0).map(|(_, name)| *name).collect();
                 write!(f, "socket {socket}: event{names}")
             }
-            Step::Close { socket } => write!(f, "socket {socket}: closed"),
-            Step::Violation(what) => write!(f, "VIOLATION: {what}"),
+            TraceStep::Close { socket } => write!(f, "socket {socket}: closed"),
+            TraceStep::Violation(what) => write!(f, "VIOLATION: {what}"),
         }
     }
 }
@@ -67,7 +67,7 @@ impl fmt::Display for Step {
 #[derive(Debug, Default)]
 pub struct Trace {
     hasher: DefaultHasher,
-    /// With their times; None where nobody reads them.
+    /// The steps as text, with their times; `None` if nobody reads them.
     pub lines: Option<Vec<(Micros, String)>>,
 }
 
@@ -77,7 +77,7 @@ impl Trace {
         Trace { hasher: DefaultHasher::new(), lines: is_read.then(Vec::new) }
     }
 
-    pub fn step(&mut self, at: Micros, step: &Step) {
+    pub fn step(&mut self, at: Micros, step: &TraceStep) {
         (at, step).hash(&mut self.hasher);
         if let Some(lines) = &mut self.lines {
             lines.push((at, step.to_string()));

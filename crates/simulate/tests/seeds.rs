@@ -1,4 +1,4 @@
-//! Runs of the engine in simulated worlds: those in which something was wrong once, and some more.
+//! Runs of the engine in simulated worlds: the seeds of past failures, and some more.
 
 use lastdrop_simulate::run;
 
@@ -7,18 +7,27 @@ fn assert_right(seed: u64) {
     assert!(report.violations.is_empty(), "seed {seed}: {:?}; ./x simulate 0 {seed} shows the run", report.violations);
 }
 
-/// Arrivals that nobody sent before a closed loop began were in no list of requests (4). A tunnel that did not come about had
-/// the first byte of the request before it (11). Bytes that came while a TLS hello was only half out were never read (106).
-/// Connections of an open loop before a bounded closed one were kept from those in line (90), and one request without
-/// a descriptor there made the loop spin (693). A request sent in the very microsecond of a stop was not due (128), and what waited for
-/// the connections of the next phase was called late (223). Where a phase had more connections than the next one may have, these were
-/// all kept, and who was first in line was sent to its end for one that was closed (3572 and the three from 1,001,439). Behind a slow
-/// transfer in the same turn, a request was sent before it was due, or came due after the end (2,010,148,939 and 3,010,061,571). A
-/// request timed out whose answer lay there, where connections were closed while events of several looks were handled (4,010,012,234). Requests that were
-/// due together and took a millisecond each to write kept the loop from its events (7,000,223,731 and 7,000,585,648), and so did requests to a
-/// server that takes one byte at a time (20,001,000,209), and a line for which a new phase had room at once (30,000,155,366). With a limited
-/// bandwidth, a socket that took little at a time was written to as often as it had room (50,200,016,650), and what came due with a phase that began
-/// within the end of a request was sent before (the last).
+/// The seeds of past failures:
+///
+/// * 4: arrivals not sent before a closed loop began were in no list of requests.
+/// * 11: after a failed tunnel, a request kept the first byte of the previous one.
+/// * 106: bytes that arrived while a TLS hello was only half sent were never read.
+/// * 90: connections of an open loop were not offered to the queue of a bounded closed loop after it.
+/// * 693: one request without a descriptor in such a loop made it spin.
+/// * 128: a request sent in the same microsecond as a stop was not due.
+/// * 223: requests that waited for the connections of the next phase counted as late.
+/// * 3572 and the three from 1,001,439: a phase with fewer connections than the previous one kept them all, and the
+///   first in the queue got a closed one.
+/// * 2,010,148,939 and 3,010,061,571: behind a slow transfer in the same turn, a request was sent before it was due, or
+///   came due after the end.
+/// * 4,010,012,234: a request timed out although its answer had arrived, when connections were closed during the events
+///   of several polls.
+/// * 7,000,223,731 and 7,000,585,648: requests due together that took a millisecond each to write kept the loop from
+///   its events.
+/// * 20,001,000,209: so did requests to a server that reads one byte at a time.
+/// * 30,000,155,366: so did a queue for which a new phase had room at once.
+/// * 50,200,016,650: with a limited bandwidth, a socket with a small buffer was written to as often as it had room.
+/// * The last: a request due with a phase that began within the end of another request was sent too early.
 #[test]
 fn what_went_wrong_once_is_right() {
     let small = [4, 11, 90, 106, 128, 223, 693, 3572, 1_001_439, 1_013_946, 1_043_460];

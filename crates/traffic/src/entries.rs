@@ -1,8 +1,8 @@
-//! Many files of logs as one stream of requests, in the order of time.
+//! Reads many log files as one stream of requests in time order.
 //!
-//! Each file is read for its format and its first time when the stream is made; it is opened again when that time has come, so
-//! that a year of packed logs costs no more memory than the files that overlap. A time far ahead of its neighbours' is not
-//! believed: it would hold up everything after it.
+//! When the stream is created, each file is read for its format and its first time. It is opened again when that time
+//! has come, so that a year of packed logs needs only the memory of files that overlap. A time far ahead of its
+//! neighbours' is not believed: it would hold up everything after it.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::entry::Entry;
-use crate::format::{Format, Outcome, Unrecognised, recognise};
-use crate::lines::{Got, Lines};
-use crate::order::Order;
-use crate::tally::Tally;
+use crate::entry::LogEntry;
+use crate::format::{Format, LineOutcome, UnknownFormat, recognise};
+use crate::line_counts::LineCounts;
+use crate::lines::{LineRead, Lines};
+use crate::sorter::EntrySorter;
 
-/// A step ahead of more than this is confirmed by the next line, or not believed.
+/// A larger step ahead is believed only if the next line confirms it.
 const STEP_US: i64 = 600_000_000;
 
 /// How logs are read.
 #[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// None: each file's is recognised.
+    /// `None` recognises each file's format.
     pub format: Option<Format>,
-    /// Lines may be out of order by so much.
+    /// How far lines may be out of order.
     pub window: Duration,
 }
 
 impl Default for LogOptions {
-    /// A minute: a line is written when its request is over, and has the time of its beginning.
+    /// One minute: a line is written at the end of its request, with the time of its beginning.
     fn default() -> LogOptions {
         LogOptions { format: None, window: Duration::from_secs(60) }
     }
@@ -48,64 +48,70 @@ pub enum LogError {
     Unknown { path: PathBuf, first: String, nearest: String },
 }
 
-/// A file that is being read.
+/// A file being read.
 #[derive(Debug)]
-struct Source {
+struct LogSource {
     path: PathBuf,
     number: u32,
     format: Arc<Format>,
-    /// None until its time has come.
+    /// `None` until its time has come.
     lines: Option<Lines>,
-    /// The time of its first request, as far as it is known.
+    /// The time of its first request, as far as known.
     first_us: i64,
     /// Its next request.
-    head: Option<Box<Entry>>,
-    /// Those after it.
-    believed: VecDeque<Box<Entry>>,
-    /// One that is far ahead, until the next line says whether to believe it.
-    doubtful: Option<Box<Entry>>,
+    head: Option<Box<LogEntry>>,
+    /// The requests after it.
+    believed: VecDeque<Box<LogEntry>>,
+    /// A request far ahead, until the next line decides whether to believe it.
+    doubtful: Option<Box<LogEntry>>,
     newest_us: Option<i64>,
-    /// Nothing is left to be read.
+    /// Nothing is left to read.
     drained: bool,
-    /// Nor to be given.
+    /// Nothing is left to return.
     over: bool,
 }
 
-/// Requests of logs, in the order of their times.
+/// The requests of logs in time order.
 #[derive(Debug)]
-pub struct Entries {
-    sources: Vec<Source>,
-    order: Order,
-    given: Option<Box<Entry>>,
-    tally: Tally,
+pub struct LogEntries {
+    sources: Vec<LogSource>,
+    order: EntrySorter,
+    given: Option<Box<LogEntry>>,
+    tally: LineCounts,
 }
 
-impl Entries {
-    /// Looks at all files; `-` is stdin.
+impl LogEntries {
+    /// Opens all files and samples them; `-` is stdin.
     ///
     /// # Errors
-    /// For a file that cannot be read, or whose format is not recognised.
-    pub fn open(paths: &[PathBuf], options: &LogOptions) -> Result<Entries, LogError> {
+    /// A file cannot be read, or its format is not recognised.
+    pub fn open(paths: &[PathBuf], options: &LogOptions) -> Result<LogEntries, LogError> {
         let given = options.format.clone().map(Arc::new);
         let mut sources = Vec::new();
         for (number, path) in paths.iter().enumerate() {
-            sources.extend(Source::look(path, number as u32, given.as_ref())?);
+            sources.extend(LogSource::look(path, number as u32, given.as_ref())?);
         }
         let window_us = i64::try_from(options.window.as_micros()).unwrap_or(i64::MAX);
-        Ok(Entries { sources, order: Order::new(window_us), given: None, tally: Tally::default() })
+        Ok(LogEntries { sources, order: EntrySorter::new(window_us), given: None, tally: LineCounts::default() })
     }
 
-    /// Lines of one input whose format is known.
+    /// Reads one input in a known format.
     #[must_use]
-    pub fn of(lines: Lines, format: Format, window: Duration) -> Entries {
-        let source = Source::new(Path::new("-"), 0, Arc::new(format), Some(lines), i64::MIN);
+    pub fn of(lines: Lines, format: Format, window: Duration) -> LogEntries {
+        let source = LogSource::new(Path::new("-"), 0, Arc::new(format), Some(lines), i64::MIN);
         let window_us = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
-        Entries { sources: vec![source], order: Order::new(window_us), given: None, tally: Tally::default() }
+        LogEntries {
+            sources: vec![source],
+            order: EntrySorter::new(window_us),
+            given: None,
+            tally: LineCounts::default(),
+        }
     }
 
-    /// The next request; None at the end of all files. What is not understood, and files that break off, are counted.
+    /// Returns the next request; `None` at the end of all files. Lines that do not parse, and damaged files, are
+    /// counted.
     #[allow(clippy::should_implement_trait)] // It lends: nothing is allocated for a request.
-    pub fn next(&mut self) -> Option<&Entry> {
+    pub fn next(&mut self) -> Option<&LogEntry> {
         if let Some(entry) = self.given.take() {
             self.order.give_back(entry);
         }
@@ -120,26 +126,26 @@ impl Entries {
         Some(self.give(last))
     }
 
-    fn give(&mut self, entry: Box<Entry>) -> &Entry {
+    fn give(&mut self, entry: Box<LogEntry>) -> &LogEntry {
         self.tally.late += u64::from(entry.late);
         self.given.insert(entry)
     }
 
-    /// What came of the lines so far.
+    /// The counts of the lines so far.
     #[must_use]
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &LineCounts {
         &self.tally
     }
 
-    /// The formats of the files, in their order. Empty files have none.
+    /// The formats of the files, in order. Empty files have none.
     pub fn formats(&self) -> impl Iterator<Item = (&Path, &Format)> {
         self.sources.iter().map(|s| (s.path.as_path(), s.format.as_ref()))
     }
 
-    /// The next request of the file whose next one is the oldest.
-    fn read(&mut self) -> Option<Box<Entry>> {
+    /// Reads the next request from the file whose next request is the oldest.
+    fn read(&mut self) -> Option<Box<LogEntry>> {
         loop {
-            let oldest = |s: &Source| s.head.as_ref().map_or(s.first_us, |e| e.time_us);
+            let oldest = |s: &LogSource| s.head.as_ref().map_or(s.first_us, |e| e.time_us);
             let source = self.sources.iter_mut().filter(|s| !s.over).min_by_key(|s| oldest(s))?;
             let entry = source.head.take();
             source.advance(&mut self.order, &mut self.tally);
@@ -150,9 +156,9 @@ impl Entries {
     }
 }
 
-impl Source {
-    fn new(path: &Path, number: u32, format: Arc<Format>, lines: Option<Lines>, first_us: i64) -> Source {
-        Source {
+impl LogSource {
+    fn new(path: &Path, number: u32, format: Arc<Format>, lines: Option<Lines>, first_us: i64) -> LogSource {
+        LogSource {
             path: path.to_path_buf(),
             number,
             format,
@@ -167,8 +173,8 @@ impl Source {
         }
     }
 
-    /// Looks at a file's first lines; None for an empty one.
-    fn look(path: &Path, number: u32, given: Option<&Arc<Format>>) -> Result<Option<Source>, LogError> {
+    /// Samples a file's first lines; `None` for an empty one.
+    fn look(path: &Path, number: u32, given: Option<&Arc<Format>>) -> Result<Option<LogSource>, LogError> {
         let unreadable = |error| LogError::Unreadable { path: path.to_path_buf(), error };
         let mut lines = Lines::open(path).map_err(unreadable)?;
         let sample = lines.sample().map_err(unreadable)?;
@@ -176,24 +182,24 @@ impl Source {
             Some(format) => format.fitted(sample),
             None => match recognise(sample) {
                 Ok(format) => format,
-                Err(unrecognised) => return Source::unknown(path, &mut lines, unrecognised),
+                Err(unrecognised) => return LogSource::unknown(path, &mut lines, unrecognised),
             },
         };
-        let mut entry = Entry::default();
+        let mut entry = LogEntry::default();
         let first_us = lines.sample().ok().and_then(|sample| {
             let times = sample.filter_map(|line| {
                 entry.reset();
                 entry.line.extend_from_slice(line);
-                (format.read(&mut entry) == Outcome::Request).then_some(entry.time_us)
+                (format.read(&mut entry) == LineOutcome::Request).then_some(entry.time_us)
             });
             times.take(crate::format::SAMPLE_LINES).min()
         });
-        // What cannot be read twice stays open.
+        // A file that cannot be read twice stays open.
         let again = fs::metadata(path).is_ok_and(|m| m.is_file());
-        Ok(Some(Source::new(path, number, format, (!again).then_some(lines), first_us.unwrap_or(i64::MIN))))
+        Ok(Some(LogSource::new(path, number, format, (!again).then_some(lines), first_us.unwrap_or(i64::MIN))))
     }
 
-    fn unknown(path: &Path, lines: &mut Lines, unrecognised: Unrecognised) -> Result<Option<Source>, LogError> {
+    fn unknown(path: &Path, lines: &mut Lines, unrecognised: UnknownFormat) -> Result<Option<LogSource>, LogError> {
         let unreadable = |error| LogError::Unreadable { path: path.to_path_buf(), error };
         let mut sample = lines.sample().map_err(unreadable)?;
         match sample.find(|line| !line.is_empty()) {
@@ -206,8 +212,8 @@ impl Source {
         }
     }
 
-    /// Puts the next request at the head.
-    fn advance(&mut self, order: &mut Order, tally: &mut Tally) {
+    /// Sets the next request of the file.
+    fn advance(&mut self, order: &mut EntrySorter, tally: &mut LineCounts) {
         while self.head.is_none() {
             if let Some(entry) = self.believed.pop_front() {
                 self.head = Some(entry);
@@ -224,17 +230,17 @@ impl Source {
         }
     }
 
-    fn drain(&mut self, error: Option<io::Error>, tally: &mut Tally) {
+    fn drain(&mut self, error: Option<io::Error>, tally: &mut LineCounts) {
         self.drained = true;
         self.lines = None;
         self.believed.extend(self.doubtful.take());
         tally.damaged.extend(error.map(|e| format!("{}: {e}", self.path.display())));
     }
 
-    /// Whether the time of a request is believed: one that steps ahead waits for the next line to say so, too.
-    fn judge(&mut self, next: Box<Entry>, tally: &mut Tally) {
+    /// Decides whether to believe the time of a request: one that steps ahead waits for the next line to confirm it.
+    fn judge(&mut self, next: Box<LogEntry>, tally: &mut LineCounts) {
         match self.doubtful.take() {
-            // It went on from there: a pause, or another day.
+            // The log continued from there: a pause, or another day.
             Some(ahead) if next.time_us >= ahead.time_us.saturating_sub(STEP_US) => {
                 self.newest_us = Some(ahead.time_us);
                 self.believed.push_back(ahead);
@@ -256,8 +262,8 @@ impl Source {
         }
     }
 
-    /// The next request of the file; None at its end.
-    fn next(&mut self, order: &mut Order, tally: &mut Tally) -> io::Result<Option<Box<Entry>>> {
+    /// Reads the next request of the file; `None` at its end.
+    fn next(&mut self, order: &mut EntrySorter, tally: &mut LineCounts) -> io::Result<Option<Box<LogEntry>>> {
         let lines = match &mut self.lines {
             Some(lines) => lines,
             None => self.lines.insert(Lines::open(&self.path)?),
@@ -266,29 +272,29 @@ impl Source {
         loop {
             let got = lines.next(&mut entry.line)?;
             let number = lines.number;
-            tally.lines += u64::from(got != Got::End);
+            tally.lines += u64::from(got != LineRead::End);
             match got {
-                Got::End => {
+                LineRead::End => {
                     order.give_back(entry);
                     return Ok(None);
                 }
-                Got::TooLong(length) => {
+                LineRead::TooLong(length) => {
                     tally.too_long += 1;
                     tally.reject(&self.path, number, b"", 0, || format!("a line of {length} bytes"));
                     continue;
                 }
-                Got::Line | Got::Torn => {}
+                LineRead::Line | LineRead::Torn => {}
             }
             match self.format.read(&mut entry) {
-                Outcome::Request => {
+                LineOutcome::Request => {
                     tally.requests += 1;
                     tally.note_unitless(&entry.unitless);
                     (entry.file, entry.number) = (self.number, number);
                     return Ok(Some(entry));
                 }
-                Outcome::Nothing => tally.nothing += 1,
-                Outcome::Rejected(misread) => {
-                    tally.torn += u64::from(got == Got::Torn);
+                LineOutcome::Nothing => tally.nothing += 1,
+                LineOutcome::Rejected(misread) => {
+                    tally.torn += u64::from(got == LineRead::Torn);
                     tally.reject(&self.path, number, &entry.line, misread.at(), || self.format.explain(misread));
                 }
             }
@@ -314,9 +320,9 @@ mod tests {
         path
     }
 
-    /// The targets in their order, and what came of the lines.
-    fn read(paths: &[PathBuf]) -> (Vec<String>, Tally) {
-        let mut entries = Entries::open(paths, &LogOptions::default()).expect("readable");
+    /// The targets in order, and the counts of the lines.
+    fn read(paths: &[PathBuf]) -> (Vec<String>, LineCounts) {
+        let mut entries = LogEntries::open(paths, &LogOptions::default()).expect("readable");
         let mut targets = Vec::new();
         while let Some(entry) = entries.next() {
             targets.push(String::from_utf8_lossy(entry.path().unwrap_or_default()).into_owned());
@@ -394,7 +400,7 @@ mod tests {
         let torn = [&frame, &frame[..frame.len() - 20]].concat();
         let (targets, tally) = read(&[file(&folder, "log.zst", &torn)]);
         assert!(targets.len() >= 3000 && tally.damaged.len() == 1, "{} {:?}", targets.len(), tally.damaged);
-        let nothing = Entries::open(&[file(&folder, "torn.zst", &frame[..40])], &LogOptions::default());
+        let nothing = LogEntries::open(&[file(&folder, "torn.zst", &frame[..40])], &LogOptions::default());
         assert!(matches!(nothing, Err(LogError::Unreadable { .. })), "{nothing:?}");
     }
 
@@ -402,7 +408,7 @@ mod tests {
     fn an_unknown_format_is_told_with_its_first_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = file(&folder, "log", b"who knows what\nthis is\n");
-        let error = Entries::open(&[path], &LogOptions::default()).expect_err("unknown");
+        let error = LogEntries::open(&[path], &LogOptions::default()).expect_err("unknown");
         let text = error.to_string();
         assert!(
             text.contains("who knows what") && text.contains("; nearest is ") && text.contains(" expected at byte "),

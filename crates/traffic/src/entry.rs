@@ -1,11 +1,11 @@
-//! One request of a log: the line's own bytes, and where in them what is.
+//! One request of a log: the line's bytes, and where in them each value is.
 
 use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::format::Format;
-use crate::time::Stamp;
+use crate::time::Timestamp;
 
 /// A part of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Span {
     }
 }
 
-/// What a part of a line says, where it is text.
+/// The meaning of a text in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Role {
@@ -48,43 +48,44 @@ pub enum Role {
 
 pub const ROLES: usize = 11;
 
-/// One request of a log. Texts are as the client sent them, with the log's escapes undone; what the log does not say, or says as
-/// `-`, is None.
+/// One request of a log. Texts are as the client sent them, with the log's escapes decoded. Values that the log lacks,
+/// or writes as `-`, are `None`.
 #[derive(Debug, Clone, Default)]
-pub struct Entry {
+pub struct LogEntry {
     pub(crate) line: Vec<u8>,
     pub(crate) roles: [Span; ROLES],
-    /// Each field of the format, in its order.
+    /// The fields of the format, in order.
     pub(crate) fields: Vec<Span>,
-    /// Fields that are times, as they were read.
-    pub(crate) stamps: Vec<(usize, Stamp)>,
+    /// Fields that are times, as parsed.
+    pub(crate) stamps: Vec<(usize, Timestamp)>,
     pub(crate) format: Option<Arc<Format>>,
-    /// The key of a duration that is left out, because nothing says its unit.
+    /// The key of a duration that was ignored because its unit is unknown.
     pub(crate) unitless: Vec<u8>,
-    /// When the request came: µs since 1970 (UTC). Where the log has the time of its end and how long it took, that is taken off.
+    /// When the request arrived: µs since 1970 (UTC). If the log has the time of its end and its duration, the duration
+    /// is subtracted.
     pub time_us: i64,
-    /// What the log's time is a multiple of, µs: 1,000,000 in most logs.
+    /// Resolution of the log's time in µs: 1,000,000 in most logs.
     pub resolution_us: u32,
-    /// 0 where the log has none, or the client was gone.
+    /// 0 if the log has none, or the client was gone.
     pub status: u16,
-    /// Bytes of the answer, with or without its head, as the format has it.
+    /// Bytes of the answer; the format decides whether with its head.
     pub bytes: Option<u64>,
-    /// How long the server took, by itself.
+    /// The server's own time for the request.
     pub server_us: Option<u64>,
-    /// Of that, the time of the server behind it (of several tries the sum).
+    /// The part of it that a backend took (of several tries the sum).
     pub upstream_us: Option<u64>,
-    /// Of that, the wait for a free place at the server behind it.
+    /// The part of it that the request waited for a free slot at the backend.
     pub queue_us: Option<u64>,
-    /// Which of the files, from 0.
+    /// Index of the file, from 0.
     pub file: u32,
-    /// Its line there, from 1.
+    /// Its line in the file, from 1.
     pub number: u64,
-    /// It is older than what had been given out when it was read, by more than the window.
+    /// When it was read, later requests had already been returned: it is out of order by more than the window.
     pub late: bool,
 }
 
-impl Entry {
-    /// The line, with its escapes undone.
+impl LogEntry {
+    /// The line, with its escapes decoded.
     #[must_use]
     pub fn line(&self) -> &[u8] {
         &self.line
@@ -94,7 +95,7 @@ impl Entry {
         Some(self.roles[role as usize].of(&self.line)).filter(|text| !matches!(*text, b"" | b"-"))
     }
 
-    /// The address that the request came from, as the log has it; a name where the server looked names up.
+    /// The client's address in the log; a name if the server resolved it.
     #[must_use]
     pub fn client(&self) -> Option<&[u8]> {
         self.role(Role::Client)
@@ -127,7 +128,7 @@ impl Entry {
         }
     }
 
-    /// The same without a query that the log has by itself: all that a class needs, and never a copy.
+    /// The target without a query that the log has in a separate field: all that a class needs, without a copy.
     #[must_use]
     pub fn path(&self) -> Option<&[u8]> {
         self.role(Role::Target)
@@ -153,7 +154,7 @@ impl Entry {
         self.role(Role::Referer)
     }
 
-    /// Where the answer redirected to.
+    /// The target of the answer's redirect.
     #[must_use]
     pub fn location(&self) -> Option<&[u8]> {
         self.role(Role::Location)
@@ -164,7 +165,7 @@ impl Entry {
         self.role(Role::Agent)
     }
 
-    /// A cookie that the client sent: from the whole Cookie header, or from a field that the format has for this one.
+    /// A cookie that the client sent: from the whole Cookie header, or from the format's field for it.
     #[must_use]
     pub fn cookie(&self, name: &str) -> Option<&[u8]> {
         if let Some(cookies) = self.role(Role::Cookies) {
@@ -176,78 +177,78 @@ impl Entry {
         self.field(at + 1)
     }
 
-    /// A field of the format by its place, from 1.
+    /// A field of the format by its number, from 1.
     #[must_use]
     pub fn field(&self, n: usize) -> Option<&[u8]> {
         let span = self.fields.get(n.checked_sub(1)?)?;
         Some(span.of(&self.line)).filter(|text| !matches!(*text, b"" | b"-"))
     }
 
-    /// What comes behind a text, wherever in the line that is.
+    /// The rest of the line after a text, wherever that is.
     #[must_use]
     pub fn behind(&self, text: &[u8]) -> Option<&[u8]> {
         memchr::memmem::find(&self.line, text).map(|at| &self.line[at + text.len()..])
     }
 
-    /// What a session is known by.
+    /// The value that identifies a session.
     #[must_use]
-    pub fn key(&self, key: &Key) -> Option<&[u8]> {
+    pub fn key(&self, key: &SessionKey) -> Option<&[u8]> {
         match key {
-            Key::Address => self.client(),
-            Key::Cookie(name) => self.cookie(name),
-            Key::Field(n) => self.field(*n),
+            SessionKey::Address => self.client(),
+            SessionKey::Cookie(name) => self.cookie(name),
+            SessionKey::Field(n) => self.field(*n),
         }
     }
 
-    /// The time is a multiple of this, or of what is known already where that is finer.
+    /// Notes the resolution of a time; the finer of several counts.
     pub(crate) fn note_resolution(&mut self, resolution_us: u32) {
         if self.resolution_us == 0 || resolution_us < self.resolution_us {
             self.resolution_us = resolution_us;
         }
     }
 
-    /// Forgets everything but the memory that it has.
+    /// Clears the entry but keeps its memory.
     pub(crate) fn reset(&mut self) {
         let line = std::mem::take(&mut self.line);
         let fields = std::mem::take(&mut self.fields);
         let stamps = std::mem::take(&mut self.stamps);
         let format = self.format.take();
         let unitless = std::mem::take(&mut self.unitless);
-        *self = Entry { line, fields, stamps, format, unitless, ..Entry::default() };
+        *self = LogEntry { line, fields, stamps, format, unitless, ..LogEntry::default() };
         self.unitless.clear();
         self.line.clear();
         self.fields.clear();
         self.stamps.clear();
     }
 
-    /// Bytes of memory that it holds on to.
+    /// Bytes of memory in use.
     pub(crate) fn weight(&self) -> usize {
-        size_of::<Entry>()
+        size_of::<LogEntry>()
             + self.line.capacity()
             + self.unitless.capacity()
             + self.fields.capacity() * size_of::<Span>()
-            + self.stamps.capacity() * size_of::<(usize, Stamp)>()
+            + self.stamps.capacity() * size_of::<(usize, Timestamp)>()
     }
 }
 
-/// What makes requests those of one user: `address`, `cookie:NAME`, `field:N`.
+/// What identifies a user's requests: `address`, `cookie:NAME`, `field:N`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
+pub enum SessionKey {
     Address,
     Cookie(String),
     /// From 1.
     Field(usize),
 }
 
-impl FromStr for Key {
+impl FromStr for SessionKey {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Key, String> {
+    fn from_str(text: &str) -> Result<SessionKey, String> {
         let wrong = || format!("'{text}' tells no users apart; write address, cookie:NAME or field:N");
         match text.split_once(':') {
-            None if text == "address" => Ok(Key::Address),
-            Some(("cookie", name)) if !name.is_empty() => Ok(Key::Cookie(name.into())),
-            Some(("field", n)) => n.parse().ok().filter(|n| *n > 0).map(Key::Field).ok_or_else(wrong),
+            None if text == "address" => Ok(SessionKey::Address),
+            Some(("cookie", name)) if !name.is_empty() => Ok(SessionKey::Cookie(name.into())),
+            Some(("field", n)) => n.parse().ok().filter(|n| *n > 0).map(SessionKey::Field).ok_or_else(wrong),
             _ => Err(wrong()),
         }
     }

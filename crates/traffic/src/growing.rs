@@ -1,4 +1,4 @@
-//! A log that grows as requests: its lines in the format that they have, known or recognised as soon as there are some.
+//! Reads a growing log as requests. Its format is given, or recognised as soon as there are lines.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -7,30 +7,30 @@ use std::sync::Arc;
 use lastdrop_files::input;
 use lastdrop_model::documents::LogFile;
 
-use crate::entry::Entry;
-use crate::format::{Format, Outcome, SAMPLE_LINES, recognise};
+use crate::entry::LogEntry;
+use crate::format::{Format, LineOutcome, SAMPLE_LINES, recognise};
+use crate::line_counts::LineCounts;
 use crate::lines::{Lines, MAGIC_BYTES, Packing};
 use crate::tail::Tail;
-use crate::tally::Tally;
 
-/// A log and what came of its lines.
+/// A growing log with its counts.
 #[derive(Debug)]
 pub struct GrowingLog {
     path: PathBuf,
     tail: Tail,
     format: Option<Arc<Format>>,
-    entry: Entry,
-    tally: Tally,
+    entry: LogEntry,
+    tally: LineCounts,
     rotations: u64,
-    /// Lines until there is a format.
+    /// Lines read before the format is known.
     unknown: Vec<Vec<u8>>,
 }
 
 impl GrowingLog {
-    /// Opens a log at its end, or at its beginning.
+    /// Opens a log at its end or its beginning.
     ///
     /// # Errors
-    /// When it cannot be read, or is packed.
+    /// It cannot be read, or is packed.
     pub fn open(path: &Path, format: Option<&Format>, from_start: bool) -> io::Result<GrowingLog> {
         let tail = Tail::open(path, from_start)?;
         let mut magic = Vec::new();
@@ -47,18 +47,18 @@ impl GrowingLog {
             path: path.into(),
             tail,
             format,
-            entry: Entry::default(),
-            tally: Tally::default(),
+            entry: LogEntry::default(),
+            tally: LineCounts::default(),
             rotations: 0,
             unknown: Vec::new(),
         })
     }
 
-    /// Gives the requests that have been written since the last look, until `take` wants no more.
+    /// Passes the requests written since the last call to `take`, until that returns false.
     ///
     /// # Errors
-    /// When the file cannot be read.
-    pub fn look(&mut self, mut take: impl FnMut(&Entry) -> bool) -> io::Result<()> {
+    /// The file cannot be read.
+    pub fn look(&mut self, mut take: impl FnMut(&LogEntry) -> bool) -> io::Result<()> {
         let GrowingLog { path, tail, format, entry, tally, unknown, .. } = self;
         let found = tail.look(|line| {
             tally.lines += 1;
@@ -87,25 +87,25 @@ impl GrowingLog {
         Ok(())
     }
 
-    /// What came of the lines so far.
+    /// The counts of the lines so far.
     #[must_use]
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &LineCounts {
         &self.tally
     }
 
-    /// How often it was replaced or truncated.
+    /// How often the file was replaced or truncated.
     #[must_use]
     pub fn rotations(&self) -> u64 {
         self.rotations
     }
 
-    /// The format of its lines, once that is known.
+    /// The format of its lines, once known.
     #[must_use]
     pub fn format(&self) -> Option<&Format> {
         self.format.as_deref()
     }
 
-    /// Its name and the format of its lines, once that is known.
+    /// Its name, and the format of its lines once known.
     #[must_use]
     pub fn file(&self) -> LogFile {
         let format = self.format.as_ref().map_or("", |f| f.name());
@@ -116,10 +116,10 @@ impl GrowingLog {
 fn read_all(
     lines: &mut Vec<Vec<u8>>,
     format: Option<&Arc<Format>>,
-    entry: &mut Entry,
-    tally: &mut Tally,
+    entry: &mut LogEntry,
+    tally: &mut LineCounts,
     path: &Path,
-    take: &mut impl FnMut(&Entry) -> bool,
+    take: &mut impl FnMut(&LogEntry) -> bool,
 ) {
     for line in lines.drain(..) {
         match format {
@@ -132,21 +132,21 @@ fn read_all(
 fn read(
     line: &[u8],
     format: &Arc<Format>,
-    entry: &mut Entry,
-    tally: &mut Tally,
+    entry: &mut LogEntry,
+    tally: &mut LineCounts,
     path: &Path,
-    take: &mut impl FnMut(&Entry) -> bool,
+    take: &mut impl FnMut(&LogEntry) -> bool,
 ) -> bool {
     entry.reset();
     entry.line.extend_from_slice(line);
     match format.read(entry) {
-        Outcome::Request => {
+        LineOutcome::Request => {
             tally.requests += 1;
             tally.note_unitless(&entry.unitless);
             return take(entry);
         }
-        Outcome::Nothing => tally.nothing += 1,
-        Outcome::Rejected(misread) => {
+        LineOutcome::Nothing => tally.nothing += 1,
+        LineOutcome::Rejected(misread) => {
             tally.reject(path, tally.lines, &entry.line, misread.at(), || format.explain(misread));
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         let mut log = GrowingLog::open(&path, None, false).expect("open");
         let mut paths = Vec::new();
         let mut look = |log: &mut GrowingLog| {
-            let take = |e: &Entry| {
+            let take = |e: &LogEntry| {
                 paths.push(String::from_utf8_lossy(e.path().unwrap_or_default()).into_owned());
                 true
             };

@@ -1,4 +1,5 @@
-//! Lines of a file, plain or packed with gzip or zstd, which its first bytes tell. What is held of a file is one buffer.
+//! Lines of a file, plain or packed with gzip or zstd, as recognised by its first bytes. Only one buffer of a file is
+//! in memory.
 
 use std::io::{self, BufRead, Cursor, Read};
 use std::path::Path;
@@ -12,10 +13,10 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 pub const MOST_LINE_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// So many first bytes tell what a file is packed with.
+/// Number of first bytes that identify the packing of a file.
 pub(crate) const MAGIC_BYTES: u64 = 6;
 
-/// What to do with a file that is packed with a program whose files are not read.
+/// How to unpack a file of a program whose files lastdrop does not read.
 fn unpack_first(program: &str) -> String {
     let unpack = match program {
         "zip" => "unzip -p",
@@ -30,18 +31,18 @@ fn unpack_first(program: &str) -> String {
     )
 }
 
-/// What a file is packed with.
+/// How a file is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packing {
     Plain,
     Gzip,
     Zstd,
-    /// Of another program, which unpacks it.
+    /// By another program, which has to unpack it.
     Other(&'static str),
 }
 
 impl Packing {
-    /// By the first six bytes.
+    /// Recognises the packing by the first six bytes.
     pub(crate) fn of(magic: &[u8]) -> Packing {
         match magic {
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Packing::Other("xz"),
@@ -56,18 +57,18 @@ impl Packing {
     }
 }
 
-/// What came of asking for a line.
+/// The result of reading a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Got {
+pub enum LineRead {
     Line,
-    /// The last line, without its end: perhaps still being written.
+    /// The last line, without its line end: perhaps still being written.
     Torn,
-    /// One of so many bytes, not kept.
+    /// A line of this many bytes, not kept.
     TooLong(u64),
     End,
 }
 
-/// Lines with their numbers.
+/// The lines of an input, numbered.
 pub struct Lines {
     input: Box<dyn Read + Send>,
     buffer: Vec<u8>,
@@ -76,7 +77,7 @@ pub struct Lines {
     /// The number of the last line, from 1.
     pub number: u64,
     over: bool,
-    /// Why it broke off, until that has been told.
+    /// Why reading failed, until that has been reported.
     broken: Option<io::Error>,
 }
 
@@ -90,7 +91,7 @@ impl Lines {
     /// Opens a file; `-` is stdin.
     ///
     /// # Errors
-    /// When it cannot be read, or is neither a regular file nor a pipe that somebody writes to.
+    /// It cannot be read, or is neither a regular file nor a pipe with a writer.
     pub fn open(path: &Path) -> io::Result<Lines> {
         if path.as_os_str() == "-" {
             input::check_stdin()?;
@@ -100,7 +101,7 @@ impl Lines {
     }
 
     /// # Errors
-    /// When the first bytes cannot be read.
+    /// The first bytes cannot be read.
     pub fn new(mut input: impl Read + Send + 'static) -> io::Result<Lines> {
         let mut magic = Vec::new();
         input.by_ref().take(MAGIC_BYTES).read_to_end(&mut magic)?;
@@ -108,18 +109,18 @@ impl Lines {
         let whole = Cursor::new(magic).chain(input);
         let input: Box<dyn Read + Send> = match packing {
             Packing::Gzip => Box::new(MultiGzDecoder::new(io::BufReader::new(whole))),
-            Packing::Zstd => Box::new(Frames::new(io::BufReader::new(whole))),
+            Packing::Zstd => Box::new(ZstdFrames::new(io::BufReader::new(whole))),
             Packing::Plain => Box::new(whole),
             Packing::Other(program) => return Err(io::Error::new(io::ErrorKind::Unsupported, unpack_first(program))),
         };
         Ok(Lines { input, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, number: 0, over: false, broken: None })
     }
 
-    /// The lines that are in the buffer, which is filled first; they are not taken. A file that breaks off there has those
-    /// before that.
+    /// Fills the buffer and returns its lines without consuming them. If reading fails within, the lines before that
+    /// are returned.
     ///
     /// # Errors
-    /// When there is none, because the file cannot be read.
+    /// There is no line, because the file cannot be read.
     pub fn sample(&mut self) -> io::Result<impl Iterator<Item = &[u8]>> {
         while !self.over && self.end < self.buffer.len() {
             self.broken = self.fill().err();
@@ -130,16 +131,16 @@ impl Lines {
             return Err(error);
         }
         let held = &self.buffer[self.start..self.end];
-        // The last one may be cut off.
+        // The last line may be cut off.
         let whole = if self.over { held } else { &held[..memchr::memrchr(b'\n', held).unwrap_or(0)] };
         Ok(whole.split(|b| *b == b'\n').map(trimmed))
     }
 
-    /// Puts the next line, without its end, into `line`.
+    /// Reads the next line, without its line end, into `line`.
     ///
     /// # Errors
-    /// When the file cannot be read, or what it is packed with is broken. Nothing more comes then.
-    pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<Got> {
+    /// The file cannot be read, or its packing is damaged. Reading ends then.
+    pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<LineRead> {
         line.clear();
         let mut length = 0;
         loop {
@@ -162,23 +163,23 @@ impl Lines {
             }
             if self.over || !self.fill()? {
                 if length == 0 {
-                    return Ok(Got::End);
+                    return Ok(LineRead::End);
                 }
                 self.number += 1;
                 let kept = trimmed(line).len();
                 line.truncate(kept);
-                return Ok(if length > MOST_LINE_BYTES as u64 { Got::TooLong(length) } else { Got::Torn });
+                return Ok(if length > MOST_LINE_BYTES as u64 { LineRead::TooLong(length) } else { LineRead::Torn });
             }
         }
         if length > MOST_LINE_BYTES as u64 {
-            return Ok(Got::TooLong(length));
+            return Ok(LineRead::TooLong(length));
         }
         let kept = trimmed(line).len();
         line.truncate(kept);
-        Ok(Got::Line)
+        Ok(LineRead::Line)
     }
 
-    /// Reads more; false at the end.
+    /// Reads more; returns false at the end.
     fn fill(&mut self) -> io::Result<bool> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -207,26 +208,26 @@ fn trimmed(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// As much as `zstd --long` needs to be unpacked.
+/// The window that `zstd --long` needs.
 const MOST_WINDOW_BYTES: u64 = 128 << 20;
 
-/// A file of zstd: one frame after the other, and some that are to be skipped.
-struct Frames<R> {
+/// A zstd file: consecutive frames, some of which are skippable.
+struct ZstdFrames<R> {
     input: R,
     decoder: FrameDecoder,
-    /// Inside of a frame.
+    /// Whether a frame is being decoded.
     within: bool,
 }
 
-impl<R: BufRead> Frames<R> {
-    fn new(input: R) -> Frames<R> {
+impl<R: BufRead> ZstdFrames<R> {
+    fn new(input: R) -> ZstdFrames<R> {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(MOST_WINDOW_BYTES);
-        Frames { input, decoder, within: false }
+        ZstdFrames { input, decoder, within: false }
     }
 }
 
-impl<R: BufRead> Read for Frames<R> {
+impl<R: BufRead> Read for ZstdFrames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let broken = |e: FrameDecoderError| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
         loop {
@@ -266,8 +267,8 @@ mod tests {
         let (mut line, mut all) = (Vec::new(), Vec::new());
         loop {
             match lines.next(&mut line) {
-                Ok(Got::End) => return all,
-                Ok(Got::TooLong(n)) => all.push(format!("{n} bytes")),
+                Ok(LineRead::End) => return all,
+                Ok(LineRead::TooLong(n)) => all.push(format!("{n} bytes")),
                 Ok(_) => all.push(String::from_utf8_lossy(&line).into_owned()),
                 Err(e) => {
                     all.push(e.kind().to_string());
@@ -325,7 +326,7 @@ mod tests {
             let mut bytes = pack(b"one\ntw");
             bytes.extend(pack(b"o\n"));
             if bytes[0] == 0x28 {
-                // A frame that is to be skipped.
+                // A skippable frame.
                 bytes.extend([0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3]);
             }
             bytes.extend(pack(long.as_bytes()));

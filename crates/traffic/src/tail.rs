@@ -1,8 +1,8 @@
-//! A log that grows: its lines as they are written, through rotation by rename and by copy and truncate.
+//! Follows a growing log line by line, through rotation by rename and by copy and truncate.
 //!
-//! After a rename the server goes on writing to the old file until it is told to open the new one; so the old one is read on beside the new
-//! one, until nothing has come to it for a while. A file that is shorter than what has been read of it, or begins otherwise, was truncated.
-//! A line without its end waits for it.
+//! After a rename the server writes to the old file until it is told to open the new one. So both are read until
+//! nothing has been added to the old one for a while. A file that is shorter than the part already read, or begins
+//! differently, was truncated. A line is returned only when its line end has arrived.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -14,35 +14,35 @@ use lastdrop_files::input;
 use crate::lines::MOST_LINE_BYTES;
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// By so much of its beginning a file is known again.
+/// Length of the beginning by which a file is recognised.
 const MARK_BYTES: usize = 256;
-/// A file that was renamed is left when so many looks in a row have found nothing new in it, and the new one has something.
+/// Number of consecutive calls without new data after which a renamed file is closed, once the new file has data.
 const IDLE_LOOKS: u32 = 20;
-/// Old files that are still written to.
+/// Most old files that are still followed.
 const MOST_OLD: usize = 4;
 
-/// What a look found.
+/// The result of one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Found {
-    /// Lines that were not given, because they are too long to be one.
+pub struct TailResult {
+    /// Lines that were dropped because they are too long.
     pub too_long: u64,
-    /// And because their end never came.
+    /// Lines that were dropped because their end never came.
     pub torn: u64,
-    /// Times that the file was replaced or truncated.
+    /// How often the file was replaced or truncated.
     pub rotations: u64,
 }
 
-/// One file as far as it has been read.
+/// One file, as far as it has been read.
 #[derive(Debug)]
-struct Part {
+struct TailedFile {
     file: File,
     identity: (u64, u64),
     offset: u64,
-    /// How it begins.
+    /// The beginning of the file.
     mark: Vec<u8>,
-    /// A line that has no end yet.
+    /// A line without its end yet.
     begun: Vec<u8>,
-    /// Of a line that is too long the rest is passed over.
+    /// The rest of a line that is too long is being skipped.
     skipping: bool,
     idle_looks: u32,
 }
@@ -51,8 +51,8 @@ struct Part {
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,
-    current: Option<Part>,
-    old: Vec<Part>,
+    current: Option<TailedFile>,
+    old: Vec<TailedFile>,
     buffer: Vec<u8>,
 }
 
@@ -61,15 +61,15 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 }
 
 impl Tail {
-    /// Opens a file at its end, or at its beginning.
+    /// Opens a file at its end or its beginning.
     ///
     /// # Errors
-    /// When it cannot be read, or is no regular file.
+    /// It cannot be read, or is not a regular file.
     pub fn open(path: &Path, from_start: bool) -> io::Result<Tail> {
-        let mut part = Part::open(path)?;
+        let mut part = TailedFile::open(path)?;
         if !from_start {
             part.offset = part.file.metadata()?.len();
-            // In the middle of a line the rest of it is none.
+            // If reading starts within a line, its rest is skipped.
             let mut last = [b'\n'];
             if part.offset > 0 {
                 part.file.read_exact_at(&mut last, part.offset - 1)?;
@@ -80,12 +80,12 @@ impl Tail {
         Ok(Tail { path: path.into(), current: Some(part), old: Vec::new(), buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Gives the lines that have been written since the last look, without their ends, until `take` wants no more.
+    /// Passes the lines written since the last call, without their line ends, to `take` until that returns false.
     ///
     /// # Errors
-    /// When the file cannot be read. That it is away for a moment is none.
-    pub fn look(&mut self, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<Found> {
-        let mut found = Found::default();
+    /// The file cannot be read. A file that is missing for a moment is no error.
+    pub fn look(&mut self, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<TailResult> {
+        let mut found = TailResult::default();
         for part in &mut self.old {
             part.read(&mut self.buffer, &mut found, &mut take)?;
         }
@@ -95,7 +95,7 @@ impl Tail {
         let now = fs::metadata(&self.path).ok().filter(Metadata::is_file);
         let is_other =
             now.as_ref().is_some_and(|now| self.current.as_ref().is_none_or(|p| p.identity != identity(now)));
-        if is_other && let Ok(part) = Part::open(&self.path) {
+        if is_other && let Ok(part) = TailedFile::open(&self.path) {
             found.rotations += 1;
             self.old.extend(self.current.replace(part));
             if let Some(part) = &mut self.current {
@@ -115,14 +115,14 @@ impl Tail {
     }
 }
 
-impl Part {
-    fn open(path: &Path) -> io::Result<Part> {
+impl TailedFile {
+    fn open(path: &Path) -> io::Result<TailedFile> {
         let file = input::open_regular(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file that grows"));
         }
-        Ok(Part {
+        Ok(TailedFile {
             file,
             identity: identity(&metadata),
             offset: 0,
@@ -133,7 +133,7 @@ impl Part {
         })
     }
 
-    /// Remembers how the file begins, as far as it has been read.
+    /// Remembers the beginning of the file, as far as it has been read.
     fn look_at_mark(&mut self) -> io::Result<()> {
         let length = (self.offset as usize).min(MARK_BYTES);
         if length > self.mark.len() {
@@ -156,7 +156,12 @@ impl Part {
         }
     }
 
-    fn read(&mut self, buffer: &mut [u8], found: &mut Found, take: &mut impl FnMut(&[u8]) -> bool) -> io::Result<()> {
+    fn read(
+        &mut self,
+        buffer: &mut [u8],
+        found: &mut TailResult,
+        take: &mut impl FnMut(&[u8]) -> bool,
+    ) -> io::Result<()> {
         if self.was_truncated()? {
             found.rotations += 1;
             found.torn += u64::from(!self.begun.is_empty());
@@ -180,7 +185,7 @@ impl Part {
         self.look_at_mark().or_else(|e| if e.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(e) })
     }
 
-    fn split(&mut self, bytes: &[u8], found: &mut Found, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
+    fn split(&mut self, bytes: &[u8], found: &mut TailResult, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let mut wanted = true;
         let mut rest = bytes;
         while let Some(end) = memchr::memchr(b'\n', rest) {
@@ -222,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    fn look(tail: &mut Tail) -> (Vec<String>, Found) {
+    fn look(tail: &mut Tail) -> (Vec<String>, TailResult) {
         let mut lines = Vec::new();
         let found = tail.look(|line| {
             lines.push(String::from_utf8_lossy(line).into_owned());
@@ -246,7 +251,7 @@ mod tests {
         assert_eq!(look(&mut tail).0, ["one"]);
         append(&path, "o\n\nthree\n");
         assert_eq!(look(&mut tail).0, ["two", "", "three"]);
-        assert_eq!(look(&mut tail), (vec![], Found::default()));
+        assert_eq!(look(&mut tail), (vec![], TailResult::default()));
         let mut all = Tail::open(&path, true).expect("open");
         assert_eq!(look(&mut all).0, ["old", "half of a line", "one", "two", "", "three"]);
     }
@@ -262,7 +267,7 @@ mod tests {
         append(&old, "2\n3");
         assert_eq!(look(&mut tail).0, ["2"]);
         append(&path, "4\n");
-        // The server has not opened the new file yet in all of its processes.
+        // Some of the server's processes have not opened the new file yet.
         append(&old, "\n");
         let (lines, found) = look(&mut tail);
         assert_eq!((lines, found.rotations), (vec!["3".to_string(), "4".into()], 1));
@@ -281,7 +286,7 @@ mod tests {
         let mut tail = Tail::open(&path, true).expect("open");
         assert_eq!(look(&mut tail).0, ["first line"]);
         File::create(&path).expect("truncated");
-        // It has become longer than it was.
+        // It is longer than before by now.
         append(&path, "another line, longer than all before it\nnext\n");
         let (lines, found) = look(&mut tail);
         assert_eq!((lines.len(), found.rotations, found.torn), (2, 1, 1));
@@ -294,7 +299,7 @@ mod tests {
         let path = folder.path().join("log");
         append(&path, &"x".repeat(1 << 20));
         let mut tail = Tail::open(&path, true).expect("open");
-        assert_eq!(look(&mut tail).1, Found { too_long: 1, ..Found::default() });
+        assert_eq!(look(&mut tail).1, TailResult { too_long: 1, ..TailResult::default() });
         assert!(tail.current.as_ref().is_some_and(|p| p.begun.is_empty()));
         append(&path, "yyy\nnext\n");
         assert_eq!(look(&mut tail).0, ["next"]);

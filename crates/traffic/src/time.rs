@@ -1,25 +1,25 @@
-//! Times as logs write them, read from the front of a text. A time without a zone is taken for UTC.
+//! Parses times in the forms of logs, from the beginning of a text. A time without a zone is taken as UTC.
 
-/// How a format writes its time.
+/// The form of a format's time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimeForm {
     /// `10/Oct/2000:13:55:36 -0700`, perhaps with a fraction (HAProxy) or without a zone.
     Common,
     /// `2000-10-10T13:55:36.123+00:00`, the `T` perhaps a blank, the zone perhaps `Z` or missing.
     Iso,
-    /// A number since 1970, perhaps with a fraction, in units of so many µs.
+    /// A number since 1970, perhaps with a fraction, in units of this many µs.
     Epoch(u32),
-    /// Only the part below a second, in units of so many µs; it is added to another field.
+    /// Only the fraction of a second, in units of this many µs; it is added to another field.
     Fraction(u32),
-    /// `29:23:53:25`: day and time in August 1995, as the traces of the EPA have it.
+    /// `29:23:53:25`: day and time in August 1995, as in the traces of the EPA.
     Epa,
-    /// As strftime writes it.
-    Strftime(Vec<Item>),
+    /// A strftime format.
+    Strftime(Vec<TimeItem>),
 }
 
-/// A piece of a format of strftime.
+/// A piece of a strftime format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Item {
+pub enum TimeItem {
     Literal(Vec<u8>),
     Year,
     /// Two digits.
@@ -38,26 +38,26 @@ pub enum Item {
     Epoch,
 }
 
-/// A moment.
+/// A parsed time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
-    /// Since 1970, UTC.
+pub struct Timestamp {
+    /// µs since 1970, UTC.
     pub us: i64,
-    /// What it is a multiple of.
+    /// Its resolution.
     pub resolution_us: u32,
-    /// Bytes of the text that it took.
+    /// Length of its text in bytes.
     pub length: usize,
 }
 
 const SECOND_US: i64 = 1_000_000;
-/// A number beyond the year 9999 is no time.
+/// A number beyond the year 9999 is not a time.
 const LATEST_US: i64 = 253_402_300_800 * SECOND_US;
 
 impl TimeForm {
-    /// The form that strftime's format gives.
+    /// Parses a strftime format.
     ///
     /// # Errors
-    /// With the letter that is not understood.
+    /// The letter that is not supported.
     pub fn strftime(format: &str) -> Result<TimeForm, String> {
         let mut items = Vec::new();
         expand(format, &mut items)?;
@@ -67,9 +67,9 @@ impl TimeForm {
         Ok(TimeForm::Strftime(items))
     }
 
-    /// The time that the text begins with. Of a [`TimeForm::Fraction`] it is that part of a second.
+    /// Reads the time at the beginning of the text; for a [`TimeForm::Fraction`] that fraction of a second.
     #[must_use]
-    pub fn read(&self, text: &[u8]) -> Option<Stamp> {
+    pub fn read(&self, text: &[u8]) -> Option<Timestamp> {
         let stamp = match self {
             TimeForm::Common => common(text),
             TimeForm::Iso => iso(text),
@@ -77,7 +77,7 @@ impl TimeForm {
             TimeForm::Fraction(unit_us) => {
                 let (n, length) = digits(text, 6)?;
                 let us = n * i64::from(*unit_us);
-                (us < SECOND_US).then_some(Stamp { us, resolution_us: *unit_us, length })
+                (us < SECOND_US).then_some(Timestamp { us, resolution_us: *unit_us, length })
             }
             TimeForm::Epa => epa(text),
             TimeForm::Strftime(items) => by_items(text, items),
@@ -87,9 +87,9 @@ impl TimeForm {
 }
 
 impl TimeForm {
-    /// What the forms of one format do not say of a day, all together. A form that is no pattern of strftime says all of it.
+    /// What all forms of one format together lack for a complete time. A form other than strftime is complete.
     pub(crate) fn missing<'a>(forms: impl Iterator<Item = &'a TimeForm>) -> Option<&'static str> {
-        let mut all: Vec<&Item> = Vec::new();
+        let mut all: Vec<&TimeItem> = Vec::new();
         for form in forms {
             match form {
                 TimeForm::Strftime(items) => all.extend(items),
@@ -97,20 +97,20 @@ impl TimeForm {
                 _ => return None,
             }
         }
-        if all.contains(&&Item::Epoch) {
+        if all.contains(&&TimeItem::Epoch) {
             return None;
         }
-        let needed: [(&str, &[Item]); 5] = [
-            ("year (%Y)", &[Item::Year, Item::ShortYear]),
-            ("month (%b or %m)", &[Item::Month, Item::MonthName]),
-            ("day (%d)", &[Item::DayOfMonth]),
-            ("hour (%H)", &[Item::Hour, Item::Hour12]),
-            ("minute (%M)", &[Item::Minute]),
+        let needed: [(&str, &[TimeItem]); 5] = [
+            ("year (%Y)", &[TimeItem::Year, TimeItem::ShortYear]),
+            ("month (%b or %m)", &[TimeItem::Month, TimeItem::MonthName]),
+            ("day (%d)", &[TimeItem::DayOfMonth]),
+            ("hour (%H)", &[TimeItem::Hour, TimeItem::Hour12]),
+            ("minute (%M)", &[TimeItem::Minute]),
         ];
         needed.iter().find(|(_, any)| !any.iter().any(|item| all.contains(&item))).map(|(name, _)| *name)
     }
 
-    /// For people: what a time of it looks like.
+    /// Describes, for people, what such a time looks like.
     pub(crate) fn describe(&self) -> &'static str {
         match self {
             TimeForm::Common => "a time such as 10/Oct/2000:13:55:36 -0700",
@@ -125,34 +125,34 @@ impl TimeForm {
     }
 }
 
-fn expand(format: &str, items: &mut Vec<Item>) -> Result<(), String> {
+fn expand(format: &str, items: &mut Vec<TimeItem>) -> Result<(), String> {
     let mut letters = format.chars();
     while let Some(c) = letters.next() {
         if c != '%' {
             match items.last_mut() {
-                Some(Item::Literal(text)) => text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-                _ => items.push(Item::Literal(c.to_string().into_bytes())),
+                Some(TimeItem::Literal(text)) => text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                _ => items.push(TimeItem::Literal(c.to_string().into_bytes())),
             }
             continue;
         }
         let letter = letters.next().filter(|c| !matches!(c, 'E' | 'O' | '-')).or_else(|| letters.next());
         let item = match letter {
-            Some('Y') => Item::Year,
-            Some('y') => Item::ShortYear,
-            Some('m') => Item::Month,
-            Some('b' | 'B' | 'h') => Item::MonthName,
-            Some('d' | 'e') => Item::DayOfMonth,
-            Some('a' | 'A') => Item::DayName,
-            Some('H' | 'k') => Item::Hour,
-            Some('I' | 'l') => Item::Hour12,
-            Some('p' | 'P') => Item::Half,
-            Some('M') => Item::Minute,
-            Some('S') => Item::Second,
-            Some('z') => Item::Zone,
-            Some('Z') => Item::ZoneName,
-            Some('s') => Item::Epoch,
-            Some('%') => Item::Literal(b"%".to_vec()),
-            Some('n' | 't') => Item::Literal(b" ".to_vec()),
+            Some('Y') => TimeItem::Year,
+            Some('y') => TimeItem::ShortYear,
+            Some('m') => TimeItem::Month,
+            Some('b' | 'B' | 'h') => TimeItem::MonthName,
+            Some('d' | 'e') => TimeItem::DayOfMonth,
+            Some('a' | 'A') => TimeItem::DayName,
+            Some('H' | 'k') => TimeItem::Hour,
+            Some('I' | 'l') => TimeItem::Hour12,
+            Some('p' | 'P') => TimeItem::Half,
+            Some('M') => TimeItem::Minute,
+            Some('S') => TimeItem::Second,
+            Some('z') => TimeItem::Zone,
+            Some('Z') => TimeItem::ZoneName,
+            Some('s') => TimeItem::Epoch,
+            Some('%') => TimeItem::Literal(b"%".to_vec()),
+            Some('n' | 't') => TimeItem::Literal(b" ".to_vec()),
             Some('T') => return_into("%H:%M:%S", items)?,
             Some('R') => return_into("%H:%M", items)?,
             Some('F') => return_into("%Y-%m-%d", items)?,
@@ -168,19 +168,19 @@ fn expand(format: &str, items: &mut Vec<Item>) -> Result<(), String> {
     Ok(())
 }
 
-/// All but the last of what a letter stands for goes to the items; the last is given back.
-fn return_into(format: &str, items: &mut Vec<Item>) -> Result<Item, String> {
+/// Appends all items but the last of a letter's expansion; returns the last.
+fn return_into(format: &str, items: &mut Vec<TimeItem>) -> Result<TimeItem, String> {
     expand(format, items)?;
-    Ok(items.pop().unwrap_or(Item::Literal(Vec::new())))
+    Ok(items.pop().unwrap_or(TimeItem::Literal(Vec::new())))
 }
 
-/// At most so many digits.
+/// Reads up to `most` digits.
 fn digits(text: &[u8], most: usize) -> Option<(i64, usize)> {
     let length = text.iter().take(most).position(|b| !b.is_ascii_digit()).unwrap_or(text.len().min(most));
     (length > 0).then(|| (text[..length].iter().fold(0, |n, b| n * 10 + i64::from(b - b'0')), length))
 }
 
-/// Exactly so many digits at a place.
+/// Reads exactly `length` digits at a position.
 fn fixed(text: &[u8], at: usize, length: usize) -> Option<i64> {
     let part = text.get(at..at + length)?;
     part.iter().try_fold(0, |n, b| b.is_ascii_digit().then(|| n * 10 + i64::from(b - b'0')))
@@ -215,7 +215,7 @@ fn moment(year: i64, month: i64, day: i64, hour: i64, minute: i64, second: i64) 
     valid.then_some(((days * 24 + hour) * 60 + minute) * 60 + second).map(|s| s * SECOND_US)
 }
 
-/// `.123`: µs, their resolution, and the length.
+/// Reads `.123`; returns µs, their resolution, and the length.
 fn fraction(text: &[u8]) -> (i64, u32, usize) {
     let none = (0, SECOND_US as u32, 0);
     if !matches!(text.first(), Some(b'.' | b',')) {
@@ -227,7 +227,7 @@ fn fraction(text: &[u8]) -> (i64, u32, usize) {
     (n * i64::from(unit), unit, all + 1)
 }
 
-/// `+0200`, `-07:00`, `Z`: seconds east of Greenwich, and the length.
+/// Reads `+0200`, `-07:00` or `Z`; returns seconds east of Greenwich, and the length.
 fn zone(text: &[u8]) -> Option<(i64, usize)> {
     let sign = match text.first()? {
         b'Z' | b'z' => return Some((0, 1)),
@@ -241,7 +241,7 @@ fn zone(text: &[u8]) -> Option<(i64, usize)> {
     (hours < 24 && minutes < 60).then_some((sign * (hours * 3600 + minutes * 60), 5 + colon))
 }
 
-fn common(text: &[u8]) -> Option<Stamp> {
+fn common(text: &[u8]) -> Option<Timestamp> {
     let two = (fixed(text, 0, 2), 2);
     // NCSA's httpd wrote the day without its zero.
     let (day, at) = if let (Some(day), length) = two { (day, length) } else { (fixed(text, 0, 1)?, 1) };
@@ -258,10 +258,10 @@ fn common(text: &[u8]) -> Option<Stamp> {
         Some(b' ') => zone(&text[end + 1..]).map_or((0, 0), |(east, length)| (east, length + 1)),
         _ => (0, 0),
     };
-    Some(Stamp { us: us + part - east * SECOND_US, resolution_us, length: at + end + length })
+    Some(Timestamp { us: us + part - east * SECOND_US, resolution_us, length: at + end + length })
 }
 
-fn iso(text: &[u8]) -> Option<Stamp> {
+fn iso(text: &[u8]) -> Option<Timestamp> {
     for (place, b) in [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')] {
         is_at(text, place, b)?;
     }
@@ -272,38 +272,38 @@ fn iso(text: &[u8]) -> Option<Stamp> {
     let (part, resolution_us, length) = fraction(&text[19..]);
     let end = 19 + length;
     let (east, length) = zone(&text[end..]).unwrap_or((0, 0));
-    Some(Stamp { us: us + part - east * SECOND_US, resolution_us, length: end + length })
+    Some(Timestamp { us: us + part - east * SECOND_US, resolution_us, length: end + length })
 }
 
-fn epoch(text: &[u8], unit_us: u32) -> Option<Stamp> {
+fn epoch(text: &[u8], unit_us: u32) -> Option<Timestamp> {
     let (n, length) = digits(text, 17)?;
     let whole = n.checked_mul(i64::from(unit_us))?;
     if unit_us != SECOND_US as u32 {
         let rest = fraction(&text[length..]).2;
-        return Some(Stamp { us: whole, resolution_us: unit_us, length: length + rest });
+        return Some(Timestamp { us: whole, resolution_us: unit_us, length: length + rest });
     }
     let (part, resolution_us, rest) = fraction(&text[length..]);
-    Some(Stamp { us: whole.checked_add(part)?, resolution_us, length: length + rest })
+    Some(Timestamp { us: whole.checked_add(part)?, resolution_us, length: length + rest })
 }
 
-fn epa(text: &[u8]) -> Option<Stamp> {
+fn epa(text: &[u8]) -> Option<Timestamp> {
     for (place, b) in [(2, b':'), (5, b':'), (8, b':')] {
         is_at(text, place, b)?;
     }
     let [day, hour, minute, second] = [fixed(text, 0, 2)?, fixed(text, 3, 2)?, fixed(text, 6, 2)?, fixed(text, 9, 2)?];
     let us = moment(1995, 8, day, hour, minute, second)?;
-    Some(Stamp { us, resolution_us: SECOND_US as u32, length: 11 })
+    Some(Timestamp { us, resolution_us: SECOND_US as u32, length: 11 })
 }
 
-fn by_items(text: &[u8], items: &[Item]) -> Option<Stamp> {
-    let mut moment = Moment::default();
+fn by_items(text: &[u8], items: &[TimeItem]) -> Option<Timestamp> {
+    let mut moment = PartialTime::default();
     let length = moment.read(text, items)?;
     moment.stamp(length)
 }
 
-/// A moment that is read piece by piece; what no piece says is the beginning of 1970.
+/// A time that is read piece by piece; missing pieces default to the beginning of 1970.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
+pub(crate) struct PartialTime {
     year: i64,
     month: i64,
     day: i64,
@@ -317,9 +317,9 @@ pub(crate) struct Moment {
     resolution_us: u32,
 }
 
-impl Default for Moment {
-    fn default() -> Moment {
-        Moment {
+impl Default for PartialTime {
+    fn default() -> PartialTime {
+        PartialTime {
             year: 1970,
             month: 1,
             day: 1,
@@ -335,44 +335,44 @@ impl Default for Moment {
     }
 }
 
-impl Moment {
-    /// Reads a piece that a text begins with; its length.
-    pub(crate) fn read(&mut self, text: &[u8], items: &[Item]) -> Option<usize> {
+impl PartialTime {
+    /// Reads the pieces at the beginning of a text; returns their length.
+    pub(crate) fn read(&mut self, text: &[u8], items: &[TimeItem]) -> Option<usize> {
         let mut at = 0;
         for item in items {
             let rest = text.get(at..)?;
-            // Padded with a blank, as %e does it.
+            // May be padded with blanks, as by %e.
             let number = |most| {
                 let blanks = rest.iter().take_while(|b| **b == b' ').count();
                 digits(&rest[blanks..], most).map(|(n, length)| (n, length + blanks))
             };
             let letters = rest.iter().position(|b| !b.is_ascii_alphabetic()).unwrap_or(rest.len());
             let (value, length) = match item {
-                Item::Literal(literal) => (0, rest.starts_with(literal).then_some(literal.len())?),
-                Item::Year => number(4)?,
-                Item::Epoch => number(17)?,
-                Item::MonthName => (month(rest)?, letters),
-                Item::DayName | Item::ZoneName => (0, Some(letters).filter(|n| *n > 0)?),
-                Item::Half => (i64::from(rest.first()?.eq_ignore_ascii_case(&b'p')), 2),
-                Item::Zone => zone(rest)?,
+                TimeItem::Literal(literal) => (0, rest.starts_with(literal).then_some(literal.len())?),
+                TimeItem::Year => number(4)?,
+                TimeItem::Epoch => number(17)?,
+                TimeItem::MonthName => (month(rest)?, letters),
+                TimeItem::DayName | TimeItem::ZoneName => (0, Some(letters).filter(|n| *n > 0)?),
+                TimeItem::Half => (i64::from(rest.first()?.eq_ignore_ascii_case(&b'p')), 2),
+                TimeItem::Zone => zone(rest)?,
                 _ => number(2)?,
             };
             match item {
-                Item::Year => self.year = value,
-                Item::ShortYear => self.year = if value < 69 { 2000 + value } else { 1900 + value },
-                Item::Month | Item::MonthName => self.month = value,
-                Item::DayOfMonth => self.day = value,
-                Item::Hour | Item::Hour12 => self.hour = value,
-                Item::Half => self.is_afternoon = Some(value == 1),
-                Item::Minute => self.minute = value,
-                Item::Second => self.second = value,
-                Item::Zone => self.east_s = value,
-                Item::Epoch => self.epoch_s = Some(value),
-                Item::Literal(_) | Item::DayName | Item::ZoneName => {}
+                TimeItem::Year => self.year = value,
+                TimeItem::ShortYear => self.year = if value < 69 { 2000 + value } else { 1900 + value },
+                TimeItem::Month | TimeItem::MonthName => self.month = value,
+                TimeItem::DayOfMonth => self.day = value,
+                TimeItem::Hour | TimeItem::Hour12 => self.hour = value,
+                TimeItem::Half => self.is_afternoon = Some(value == 1),
+                TimeItem::Minute => self.minute = value,
+                TimeItem::Second => self.second = value,
+                TimeItem::Zone => self.east_s = value,
+                TimeItem::Epoch => self.epoch_s = Some(value),
+                TimeItem::Literal(_) | TimeItem::DayName | TimeItem::ZoneName => {}
             }
             at += length;
         }
-        if matches!(items.last(), Some(Item::Second | Item::Epoch)) {
+        if matches!(items.last(), Some(TimeItem::Second | TimeItem::Epoch)) {
             let (part_us, resolution_us, length) = fraction(text.get(at..)?);
             (self.part_us, self.resolution_us) = (part_us, resolution_us);
             at += length;
@@ -380,8 +380,8 @@ impl Moment {
         Some(at)
     }
 
-    /// The moment, as a stamp of a length.
-    pub(crate) fn stamp(&self, length: usize) -> Option<Stamp> {
+    /// The time as a stamp of this length.
+    pub(crate) fn stamp(&self, length: usize) -> Option<Timestamp> {
         let hour = match self.is_afternoon {
             Some(is_afternoon) => self.hour % 12 + if is_afternoon { 12 } else { 0 },
             None => self.hour,
@@ -390,7 +390,7 @@ impl Moment {
             Some(s) => s.checked_mul(SECOND_US)?,
             None => moment(self.year, self.month, self.day, hour, self.minute, self.second)? - self.east_s * SECOND_US,
         };
-        Some(Stamp { us: us.checked_add(self.part_us)?, resolution_us: self.resolution_us, length })
+        Some(Timestamp { us: us.checked_add(self.part_us)?, resolution_us: self.resolution_us, length })
     }
 }
 

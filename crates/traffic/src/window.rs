@@ -1,24 +1,24 @@
-//! The latest seconds of a log that is being written: what was asked for, by whom, and how long it took.
+//! The latest seconds of a growing log: the requests, their clients, and their durations.
 //!
-//! The window is a ring of slots, each with its own bounded counters, so that what leaves it is dropped whole, and memory has a
-//! bound whatever the log has in it.
+//! The window is a ring of slots, each with its own bounded counters. So a slot that leaves the window is dropped
+//! whole, and memory is bounded whatever the log contains.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use lastdrop_model::documents::{TopDocument, TopGroup};
 use lastdrop_model::printable::lossless;
 
-use crate::Entry;
-use crate::analysis::bounded::{Bounded, Merge, Slot};
+use crate::LogEntry;
+use crate::analysis::bounded::{Merge, Slot, TopCounters};
 use crate::analysis::class_name;
-use crate::analysis::coarse::Coarse;
+use crate::analysis::coarse::CoarseHistogram;
 
-/// Slots of a window.
+/// Number of slots in a window.
 const SLOTS: u32 = 60;
-/// Counted one by one in each slot, at least.
+/// Most classes and clients with exact counts in each slot.
 const MOST_CLASSES: usize = 100;
 const MOST_CLIENTS: usize = 500;
-/// In the document.
+/// Most groups in the document.
 const SHOWN: usize = 100;
 
 /// Some requests that are alike.
@@ -26,7 +26,7 @@ const SHOWN: usize = 100;
 pub struct Hit<'a> {
     pub class: &'a str,
     pub client: &'a [u8],
-    /// 0 where it is not known.
+    /// 0 if unknown.
     pub status: u16,
     pub bytes: u64,
     pub server_us: Option<u64>,
@@ -34,15 +34,15 @@ pub struct Hit<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct GroupCounts {
     requests: u64,
     errors: u64,
     bytes: u64,
-    server_us: Coarse<1>,
+    server_us: CoarseHistogram<1>,
 }
 
-impl Merge for Group {
-    fn merge(&mut self, other: Group) {
+impl Merge for GroupCounts {
+    fn merge(&mut self, other: GroupCounts) {
         self.requests += other.requests;
         self.errors += other.errors;
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -50,7 +50,7 @@ impl Merge for Group {
     }
 }
 
-impl Group {
+impl GroupCounts {
     fn take(&mut self, hit: &Hit<'_>) {
         self.requests += hit.count;
         self.bytes = self.bytes.saturating_add(hit.bytes);
@@ -60,31 +60,31 @@ impl Group {
         hit.server_us.into_iter().for_each(|us| self.server_us.record(us));
     }
 
-    fn copy(&self) -> Group {
-        Group { server_us: self.server_us.clone(), ..*self }
+    fn copy(&self) -> GroupCounts {
+        GroupCounts { server_us: self.server_us.clone(), ..*self }
     }
 }
 
-/// Counts of a part of the window.
+/// The counts of one slot of the window.
 #[derive(Debug)]
-struct Part {
-    /// Which, since the start.
+struct WindowSlot {
+    /// Its number, since the start.
     number: u64,
     status: [u64; 10],
-    all: Group,
-    classes: Bounded<Group>,
-    clients: Bounded<Group>,
+    all: GroupCounts,
+    classes: TopCounters<GroupCounts>,
+    clients: TopCounters<GroupCounts>,
 }
 
-/// What came in the latest seconds.
+/// The requests of the latest seconds.
 #[derive(Debug)]
 pub struct Window {
     part_s: f64,
-    parts: VecDeque<Part>,
+    parts: VecDeque<WindowSlot>,
     name: String,
-    /// Of all time: requests and bytes.
+    /// Requests and bytes since the start.
     total: (u64, u64),
-    /// The same at the last look, and when that was.
+    /// The same at the last document, and its time.
     looked: (u64, u64),
     looked_s: f64,
 }
@@ -102,8 +102,8 @@ impl Window {
         }
     }
 
-    /// Counts a request of a log that came so many seconds after the start.
-    pub fn take(&mut self, entry: &Entry, at_s: f64) {
+    /// Counts a request of a log, `at_s` seconds after the start.
+    pub fn take(&mut self, entry: &LogEntry, at_s: f64) {
         let mut name = std::mem::take(&mut self.name);
         name.clear();
         class_name(entry, &mut name);
@@ -113,18 +113,18 @@ impl Window {
         self.name = name;
     }
 
-    /// Counts requests at so many seconds since the start, which never goes back.
+    /// Counts requests at `at_s` seconds after the start; the time must not go back.
     pub fn count(&mut self, hit: &Hit<'_>, at_s: f64) {
         self.total = (self.total.0 + hit.count, self.total.1.saturating_add(hit.bytes));
         let number = (at_s / self.part_s) as u64;
         if self.parts.back().is_none_or(|p| p.number < number) {
             self.forget(number);
-            self.parts.push_back(Part {
+            self.parts.push_back(WindowSlot {
                 number,
                 status: [0; 10],
-                all: Group::default(),
-                classes: Bounded::new(MOST_CLASSES),
-                clients: Bounded::new(MOST_CLIENTS),
+                all: GroupCounts::default(),
+                classes: TopCounters::new(MOST_CLASSES),
+                clients: TopCounters::new(MOST_CLIENTS),
             });
         }
         let Some(part) = self.parts.back_mut() else { return };
@@ -140,18 +140,18 @@ impl Window {
         }
     }
 
-    /// Drops what is no part of the window any more.
+    /// Drops the slots that have left the window.
     fn forget(&mut self, number: u64) {
         while self.parts.front().is_some_and(|p| p.number + u64::from(SLOTS) <= number) {
             self.parts.pop_front();
         }
     }
 
-    /// The window as it is so many seconds after the start.
+    /// The window at `at_s` seconds after the start.
     pub fn look(&mut self, at_s: f64) -> TopDocument {
         self.forget((at_s / self.part_s) as u64);
-        let (mut status, mut all) = ([0; 10], Group::default());
-        let (mut classes, mut clients) = (Bounded::new(2 * MOST_CLASSES), Bounded::new(2 * MOST_CLIENTS));
+        let (mut status, mut all) = ([0; 10], GroupCounts::default());
+        let (mut classes, mut clients) = (TopCounters::new(2 * MOST_CLASSES), TopCounters::new(2 * MOST_CLIENTS));
         let mut exact = true;
         for part in &self.parts {
             status.iter_mut().zip(part.status).for_each(|(sum, n)| *sum += n);
@@ -192,8 +192,8 @@ impl Window {
     }
 }
 
-fn groups(groups: Bounded<Group>) -> Vec<TopGroup> {
-    let group = |slot: Slot<Group>| TopGroup {
+fn groups(groups: TopCounters<GroupCounts>) -> Vec<TopGroup> {
+    let group = |slot: Slot<GroupCounts>| TopGroup {
         name: lossless(&slot.name),
         count: slot.value.requests,
         errors: slot.value.errors,

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use lastdrop_model::Run;
 use lastdrop_model::documents::CompareDocument;
 use lastdrop_store::Store;
-use lastdrop_wire::{Acceptor, Refused, Slot, Timed, Wire, listen_on};
+use lastdrop_wire::{Acceptor, DeadlineSocket, RefusalReason, Slot, Wire, listen_on};
 
 use crate::authenticator::Authenticator;
 use crate::site::Site;
@@ -131,7 +131,7 @@ impl Ui {
         let serving = Arc::clone(&site);
         let serve = move |socket: TcpStream, slot: &Slot| {
             let Ok(local) = socket.local_addr() else { return };
-            let timed = Timed::new(socket, bounds::REQUEST);
+            let timed = DeadlineSocket::new(socket, bounds::REQUEST);
             let wire = match &tls {
                 None => Some(Wire::Plain(timed)),
                 Some(config) => Wire::server(timed, config).ok(),
@@ -160,6 +160,6 @@ impl Ui {
 }
 
 /// Closes the connection silently, because the client has shown no token.
-fn refuse(socket: Option<TcpStream>, _: Refused) {
+fn refuse(socket: Option<TcpStream>, _: RefusalReason) {
     drop(socket);
 }

@@ -1,4 +1,4 @@
-//! Who comes in: a thread for each connection, so many at once.
+//! Accepts connections: a thread for each, up to a limit.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use crate::slots::{Slot, Slots};
 
-/// How long it is tried to tell the thread that accepts that it is over.
+/// Timeout of the connection that wakes the accepting thread at the end.
 const CALL: Duration = Duration::from_millis(500);
 
 /// Why a connection is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// There are as many as may be.
+pub enum RefusalReason {
+    /// The limit of connections is reached.
     TooMany,
-    /// The system gives no more threads; the connection is closed already.
+    /// The system cannot start another thread; the connection is already closed.
     NoThread,
 }
 
-/// Listens on the first of the addresses that this machine has: where there is only IPv6, 127.0.0.1 is none of them.
+/// Listens on the first of the addresses that this machine has: with IPv6 alone it has no 127.0.0.1.
 ///
 /// # Errors
-/// With the address that was not to be had.
+/// The address that could not be used, with the error.
 pub fn listen_on(addresses: &[SocketAddr]) -> Result<TcpListener, (SocketAddr, io::Error)> {
     let is_missing = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT));
     let mut first = None;
@@ -39,13 +39,13 @@ pub fn listen_on(addresses: &[SocketAddr]) -> Result<TcpListener, (SocketAddr, i
     Err(first.unwrap_or_else(none))
 }
 
-/// A port of this machine alone: by IPv4, or where there is only IPv6 by that.
+/// The loopback addresses of a port: IPv4 first, IPv6 for machines without it.
 #[must_use]
 pub fn loopback(port: u16) -> [SocketAddr; 2] {
     [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port))]
 }
 
-/// Accepts connections in threads of its own; copies are the same.
+/// Accepts connections in its own thread; clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Acceptor {
     connections: Arc<AtomicUsize>,
@@ -54,55 +54,55 @@ pub struct Acceptor {
     address: Arc<OnceLock<SocketAddr>>,
 }
 
-/// One connection less when it ends, also by a panic.
-struct Counted(Arc<AtomicUsize>);
+/// Decrements the count of connections when one ends, even by a panic.
+struct CountGuard(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Acceptor {
-    /// Is it over, for those who are served?
+    /// Whether it has ended; connections being served check this.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// From now on nobody else is served, and the address is free again.
+    /// Stops serving new connections and frees the address.
     pub fn end(&self) {
         let was_over = self.is_over.swap(true, Ordering::Relaxed);
-        // Who waits for the next one is told by one that is not served.
+        // This connection wakes the accepting thread, and is not served.
         if let (false, Some(address)) = (was_over, self.address()) {
             let _ = TcpStream::connect_timeout(address, CALL);
         }
     }
 
-    /// Where it listens, once it has begun.
+    /// The address that it listens on, once it has started.
     #[must_use]
     pub fn address(&self) -> Option<&SocketAddr> {
         self.address.get()
     }
 
-    /// Connections that are being served.
+    /// Connections being served.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Begins, for as long as the process lives or until it is over. Where there are as many connections as may be, one that is idle by its
-    /// [`Slot`] is ended for a new one. `refuse` must not wait for whoever it is.
+    /// Starts accepting, for the life of the process or until the end. At the limit, a connection that is idle by its
+    /// [`Slot`] is closed for a new one. `refuse` must not block on the client.
     ///
     /// # Errors
-    /// When there is no thread for it, or nobody listens there.
+    /// The thread cannot start, or the listener is not valid.
     pub fn start(
         &self,
         listener: TcpListener,
         most: usize,
         stack_bytes: usize,
         serve: impl Fn(TcpStream, &Slot) + Clone + Send + 'static,
-        refuse: impl Fn(Option<TcpStream>, Refused) + Send + 'static,
+        refuse: impl Fn(Option<TcpStream>, RefusalReason) + Send + 'static,
     ) -> io::Result<()> {
         let own = self.clone();
         let _ = self.address.set(listener.local_addr()?);
@@ -115,11 +115,11 @@ impl Acceptor {
         most: usize,
         stack_bytes: usize,
         serve: &(impl Fn(TcpStream, &Slot) + Clone + Send + 'static),
-        refuse: &impl Fn(Option<TcpStream>, Refused),
+        refuse: &impl Fn(Option<TcpStream>, RefusalReason),
     ) {
         for socket in listener.incoming() {
             let Ok(socket) = socket else {
-                // Out of descriptors: those that are open end.
+                // Out of descriptors: open connections will end.
                 thread::sleep(Duration::from_millis(50));
                 continue;
             };
@@ -127,11 +127,11 @@ impl Acceptor {
                 return;
             }
             self.connections.fetch_add(1, Ordering::Relaxed);
-            let counted = Counted(Arc::clone(&self.connections));
-            // The threads of those that gave way may need a moment to end.
+            let counted = CountGuard(Arc::clone(&self.connections));
+            // The threads of closed idle connections may need a moment to end.
             let slot = if self.connections() > 4 * most { None } else { self.slots.take(&socket, most) };
             let Some(slot) = slot else {
-                refuse(Some(socket), Refused::TooMany);
+                refuse(Some(socket), RefusalReason::TooMany);
                 continue;
             };
             let serve = serve.clone();
@@ -140,7 +140,7 @@ impl Acceptor {
                 serve(socket, &slot);
             };
             if thread::Builder::new().stack_size(stack_bytes).spawn(one).is_err() {
-                refuse(None, Refused::NoThread);
+                refuse(None, RefusalReason::NoThread);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What an X.509 certificate says of itself: version, dates, key, issuer. Enough to say what is weak or wrong about it; nothing
-//! is verified here, and certificates that a verifier refuses to parse (version 1) are read, too. Our own reader of eighty
+//! Reads an X.509 certificate's version, dates, key and issuer, enough to report its weaknesses. Nothing is verified
+//! here, and certificates that a verifier refuses to parse (version 1) are read too. This is our own reader of eighty
 //! lines, because the crates that parse whole certificates add ten more to the build.
 
 use std::time::SystemTime;
@@ -57,7 +57,7 @@ const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
 impl Certificate {
-    /// None for what is not a certificate in DER.
+    /// Reads a certificate; `None` if it is not one in DER.
     #[must_use]
     pub fn read(der: &[u8]) -> Option<Certificate> {
         let mut tbs = Der(Der(Der(der).value(SEQUENCE)?).value(SEQUENCE)?);
@@ -76,7 +76,7 @@ impl Certificate {
         Some(Certificate { version, not_before, not_after, self_signed, key, hash })
     }
 
-    /// What a careful client would object to, in words that follow "it".
+    /// Lists what a careful client would object to, in words that follow "it".
     #[must_use]
     pub fn weaknesses(&self, now: SystemTime) -> Vec<String> {
         let mut weak = Vec::new();
@@ -112,7 +112,7 @@ fn public_key(mut info: Der) -> Option<PublicKey> {
     let mut algorithm = Der(info.value(SEQUENCE)?);
     let oid = algorithm.value(OID)?;
     if oid == RSA || oid == RSA_PSS {
-        // The first byte says how many bits of the last are unused.
+        // The first byte is the number of unused bits in the last one.
         let (_, key) = info.value(BIT_STRING)?.split_first()?;
         let modulus = Der(Der(key).value(SEQUENCE)?).value(INTEGER)?;
         let zeros = modulus.iter().take_while(|b| **b == 0).count();
@@ -124,11 +124,11 @@ fn public_key(mut info: Der) -> Option<PublicKey> {
     Some(known.map_or(PublicKey::Other, |(_, bits)| PublicKey::Curve { bits: *bits }))
 }
 
-/// What is left of some DER.
+/// The unread rest of some DER.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The next element, whatever it is.
+    /// The next element of any tag.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&[tag, length], rest) = self.0.split_first_chunk()?;
         let (length, rest) = match length {
@@ -144,7 +144,7 @@ impl<'a> Der<'a> {
         Some((tag, value))
     }
 
-    /// The next element, which has this tag.
+    /// The next element, if it has this tag.
     fn value(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, value)| value)
     }

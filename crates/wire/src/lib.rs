@@ -1,8 +1,8 @@
-//! Connections of somebody who looks at what we show, or whom we pass on: few, each on a thread of its own, with a deadline, plain
-//! or with TLS on either side of it. The load has an event loop instead (`load`).
+//! Blocking connections for the small servers and the proxy of lastdrop. They are few, each on its own thread, with a
+//! deadline, plain or with TLS on either side. The load has an event loop instead (`load`).
 
 mod accept;
-mod anybody;
+mod accept_any;
 pub mod certificate;
 pub mod pem;
 mod slots;
@@ -16,39 +16,39 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ConnectionCommon, ServerConfig, ServerConnection, StreamOwned};
 
-pub use accept::{Acceptor, Refused, listen_on, loopback};
-pub use anybody::Anybody;
+pub use accept::{Acceptor, RefusalReason, listen_on, loopback};
+pub use accept_any::AcceptAnyCertificate;
 pub use certificate::Certificate;
-pub use slots::{Busy, Slot};
+pub use slots::{BusyGuard, Slot};
 pub use verify::Verifier;
 
-/// How long is read on after the last word, so that the other side gets to see it, and how much.
+/// How long, and how much, to read after the last write, so that the peer receives it.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 << 20;
 
-/// A socket that gives up at an instant, however few bytes trickle in until then: a handshake is many reads.
+/// A socket with a deadline that holds however slowly bytes trickle in: a handshake is many reads.
 #[derive(Debug)]
-pub struct Timed {
+pub struct DeadlineSocket {
     socket: TcpStream,
     deadline: Instant,
 }
 
-impl Timed {
-    /// All has to happen within this time, until another one is said.
+impl DeadlineSocket {
+    /// Everything has to happen within this time, until another deadline is set.
     #[must_use]
-    pub fn new(socket: TcpStream, time: Duration) -> Timed {
+    pub fn new(socket: TcpStream, time: Duration) -> DeadlineSocket {
         let _ = socket.set_nodelay(true);
-        Timed { socket, deadline: Instant::now() + time }
+        DeadlineSocket { socket, deadline: Instant::now() + time }
     }
 
     pub fn until(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
-    /// The first byte of what comes, left where it is; None at the end.
+    /// Returns the first byte that arrives, without consuming it; `None` at the end.
     ///
     /// # Errors
-    /// When nothing came until the deadline.
+    /// Nothing arrived by the deadline.
     pub fn first_byte(&mut self) -> io::Result<Option<u8>> {
         self.socket.set_read_timeout(Some(self.left()?))?;
         let mut byte = [0];
@@ -61,19 +61,19 @@ impl Timed {
     }
 }
 
-/// A timeout of a blocking socket has two names.
+/// Maps the two errors of a timeout on a blocking socket to one.
 fn named(e: io::Error) -> io::Error {
     if e.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { e }
 }
 
-impl Read for Timed {
+impl Read for DeadlineSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.socket.set_read_timeout(Some(self.left()?))?;
         self.socket.read(buffer).map_err(named)
     }
 }
 
-impl Write for Timed {
+impl Write for DeadlineSocket {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.socket.set_write_timeout(Some(self.left()?))?;
         self.socket.write(data).map_err(named)
@@ -84,8 +84,8 @@ impl Write for Timed {
     }
 }
 
-/// On either side.
-fn shake_hands<Data>(session: &mut ConnectionCommon<Data>, timed: &mut Timed) -> io::Result<()> {
+/// Completes a TLS handshake, on either side.
+fn shake_hands<Data>(session: &mut ConnectionCommon<Data>, timed: &mut DeadlineSocket) -> io::Result<()> {
     while session.is_handshaking() {
         if session.complete_io(timed)? == (0, 0) {
             return Err(ErrorKind::UnexpectedEof.into());
@@ -96,37 +96,37 @@ fn shake_hands<Data>(session: &mut ConnectionCommon<Data>, timed: &mut Timed) ->
 
 #[derive(Debug)]
 pub enum Wire {
-    Plain(Timed),
-    /// We are the server.
-    Server(Box<StreamOwned<ServerConnection, Timed>>),
-    /// We are the client.
-    Client(Box<StreamOwned<ClientConnection, Timed>>),
+    Plain(DeadlineSocket),
+    /// TLS, with this side as the server.
+    Server(Box<StreamOwned<ServerConnection, DeadlineSocket>>),
+    /// TLS, with this side as the client.
+    Client(Box<StreamOwned<ClientConnection, DeadlineSocket>>),
 }
 
 impl Wire {
-    /// The server's side of TLS, once hands are shaken.
+    /// Completes the server's side of a TLS handshake.
     ///
     /// # Errors
-    /// When they are not, until the deadline.
-    pub fn server(mut timed: Timed, config: &Arc<ServerConfig>) -> io::Result<Wire> {
+    /// The handshake failed, or did not complete by the deadline.
+    pub fn server(mut timed: DeadlineSocket, config: &Arc<ServerConfig>) -> io::Result<Wire> {
         let mut session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         shake_hands(&mut session, &mut timed)?;
         Ok(Wire::Server(Box::new(StreamOwned::new(session, timed))))
     }
 
-    /// The client's side of TLS with a server that is not asked who it is, once hands are shaken; its name is only what it is asked for by.
+    /// Completes the client's side of a TLS handshake, without verifying the server; `host` is only sent as its name.
     ///
     /// # Errors
-    /// When they are not, until the deadline, or the host is no name for a server.
-    pub fn to_anybody(mut timed: Timed, host: &str) -> io::Result<Wire> {
+    /// The handshake failed, or did not complete by the deadline; or the host is not a valid server name.
+    pub fn client_unverified(mut timed: DeadlineSocket, host: &str) -> io::Result<Wire> {
         let name = ServerName::try_from(host.to_string()).map_err(io::Error::other)?;
-        let config = anybody::anybodys_client().map_err(io::Error::other)?;
+        let config = accept_any::unverified_client().map_err(io::Error::other)?;
         let mut session = ClientConnection::new(config, name).map_err(io::Error::other)?;
         shake_hands(&mut session, &mut timed)?;
         Ok(Wire::Client(Box::new(StreamOwned::new(session, timed))))
     }
 
-    fn timed(&mut self) -> &mut Timed {
+    fn timed(&mut self) -> &mut DeadlineSocket {
         match self {
             Wire::Plain(timed) => timed,
             Wire::Server(stream) => &mut stream.sock,
@@ -134,20 +134,20 @@ impl Wire {
         }
     }
 
-    /// All that follows has to happen until then.
+    /// Sets the deadline of everything that follows.
     pub fn until(&mut self, deadline: Instant) {
         self.timed().deadline = deadline;
     }
 
-    /// The same, from now.
+    /// Sets the deadline from now.
     pub fn within(&mut self, time: Duration) {
         self.until(Instant::now() + time);
     }
 
-    /// Reads what is there; 0 is the end, also one that is not announced.
+    /// Reads what has arrived; 0 is the end, announced or not.
     ///
     /// # Errors
-    /// When nothing came until the deadline, or the connection is broken.
+    /// Nothing arrived by the deadline, or the connection is broken.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let result = match self {
@@ -157,7 +157,7 @@ impl Wire {
             };
             match result {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // Servers close without the goodbye of TLS; bodies know their own end.
+                // Servers close without close_notify; bodies know their own end.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 other => return other,
             }
@@ -165,7 +165,7 @@ impl Wire {
     }
 
     /// # Errors
-    /// When not all of it went out until the deadline.
+    /// Not everything was written by the deadline.
     pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
         match self {
             Wire::Plain(stream) => stream.write_all(data),
@@ -174,7 +174,8 @@ impl Wire {
         }
     }
 
-    /// Ends our side, and reads on for a moment: what is closed with bytes unread is reset, and takes our last words with it.
+    /// Closes our side and reads on for a moment. Closing with bytes unread would reset the connection and lose our
+    /// last bytes.
     pub fn linger(&mut self) {
         self.within(LINGER);
         if let Wire::Server(stream) = self {

@@ -1,12 +1,12 @@
-//! Certificates and keys out of PEM files, with errors that say what a file has instead.
+//! Reads certificates and keys from PEM files, with errors that say what the file has instead.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The certificates in a text of PEM.
+/// Reads the certificates in a PEM text.
 ///
 /// # Errors
-/// When there are none, with what there is.
+/// There is none; the error says what the text has instead.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
@@ -15,10 +15,10 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
     }
 }
 
-/// The first private key in a text of PEM; `file` is what it is called.
+/// Reads the first private key in a PEM text; `file` is its name for errors.
 ///
 /// # Errors
-/// When there is none, and when it is encrypted: nobody is there to ask for its passphrase.
+/// There is none, or it is encrypted: nobody can be asked for its passphrase.
 pub fn private_key(pem: &[u8], file: &str) -> Result<PrivateKeyDer<'static>, String> {
     let has = |words: &str| pem.windows(words.len()).any(|w| w == words.as_bytes());
     // PKCS #8, and OpenSSL's older form.
@@ -33,13 +33,13 @@ pub fn private_key(pem: &[u8], file: &str) -> Result<PrivateKeyDer<'static>, Str
     })
 }
 
-/// What a file has that does not have what is wanted.
+/// Describes what a file has instead of what was expected.
 fn instead(pem: &[u8]) -> String {
     let text = String::from_utf8_lossy(pem);
     let label = text.lines().find_map(|line| line.trim().strip_prefix("-----BEGIN ")?.strip_suffix("-----"));
     match (label, pem) {
         (Some(label), _) => format!(", but: {label}"),
-        // The first element of any DER here.
+        // Any DER of interest here begins with this element.
         (None, [0x30, 0x80..=0xff, ..]) => {
             ", and seems to be DER: openssl x509 or pkey with -inform DER writes PEM".into()
         }

@@ -1,34 +1,34 @@
-//! Which connections give way when there are as many as may be.
+//! Chooses which connection to close at the limit.
 //!
-//! A bound on connections alone lets whoever opens that many and says nothing lock everybody else out. So a connection on which
-//! nothing is being done is ended when another one needs its slot: first those that have not shown who they are, and of these the one
-//! that has been idle for longest.
+//! A limit alone would let a client that opens that many silent connections lock all others out. So an idle connection
+//! is closed when a new one needs its slot. Connections without authentication go first, and among them the one idle
+//! for longest.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The connections that are open.
+/// The open connections.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(Mutex<Table>);
+pub(crate) struct Slots(Mutex<SlotTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct SlotTable {
     open: BTreeMap<u64, Connection>,
-    /// Counts connections, and each time that one becomes idle.
+    /// Counts connections, and each time one becomes idle.
     turn: u64,
 }
 
 #[derive(Debug)]
 struct Connection {
-    /// To end it from another thread.
+    /// To end the connection from another thread.
     socket: TcpStream,
     is_trusted: bool,
-    /// Since which turn; None while something is being done for it.
+    /// The turn at which it became idle; `None` while it is being served.
     idle_since: Option<u64>,
 }
 
-impl Table {
+impl SlotTable {
     fn next_turn(&mut self) -> u64 {
         self.turn += 1;
         self.turn
@@ -36,11 +36,11 @@ impl Table {
 }
 
 impl Slots {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a connection, of so many; an idle one gives way if need be. None where all are busy.
+    /// Takes one of `most` slots, closing an idle connection if necessary; `None` if all are busy.
     pub(crate) fn take(self: &Arc<Slots>, socket: &TcpStream, most: usize) -> Option<Slot> {
         let socket = socket.try_clone().ok()?;
         let mut table = self.table();
@@ -58,7 +58,7 @@ impl Slots {
     }
 }
 
-/// The slot of a connection, given up when it is dropped. It begins as an idle one.
+/// The slot of a connection, freed when dropped. It starts as idle.
 #[derive(Debug)]
 pub struct Slot {
     id: u64,
@@ -66,20 +66,20 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Whoever it is has shown that he may be here: others give way before him.
+    /// Marks the client as authenticated: others are closed before it.
     pub fn trust(&self) {
         if let Some(connection) = self.slots.table().open.get_mut(&self.id) {
             connection.is_trusted = true;
         }
     }
 
-    /// Something is being done for the connection, for as long as this is there: it does not give way.
+    /// Marks the connection as busy while the guard lives: it is not closed.
     #[must_use]
-    pub fn busy(&self) -> Busy<'_> {
+    pub fn busy(&self) -> BusyGuard<'_> {
         if let Some(connection) = self.slots.table().open.get_mut(&self.id) {
             connection.idle_since = None;
         }
-        Busy(self)
+        BusyGuard(self)
     }
 }
 
@@ -89,11 +89,11 @@ impl Drop for Slot {
     }
 }
 
-/// A connection that does not give way.
+/// Keeps a connection from being closed.
 #[derive(Debug)]
-pub struct Busy<'a>(&'a Slot);
+pub struct BusyGuard<'a>(&'a Slot);
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.0.slots.table();
         let turn = table.next_turn();
@@ -138,7 +138,7 @@ mod tests {
         let _third_works = third.busy();
         let fourth = slots.take(&pairs[4].1, 3).expect("a slot");
         assert!(!is_open(clients[1]) && is_open(clients[0]) && is_open(clients[3]) && is_open(clients[4]));
-        // Those that are known give way last, and those at work never.
+        // Trusted connections are closed last, and busy ones never.
         let _fourth_works = fourth.busy();
         let (client, server) = pair(&listener);
         let _fifth = slots.take(&server, 3).expect("a slot");

@@ -1,4 +1,4 @@
-//! Whether a server's certificate is trusted: as webpki has it, and two ways more lenient where a user has said so.
+//! Decides whether a server's certificate is trusted: by webpki, and more leniently in two ways if the user says so.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use rustls::{
 
 use crate::certificate::{Certificate, day};
 
-/// The cryptography of all our connections.
+/// The cryptography of all connections.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A client that has no certificate of its own, and trusts the servers that `judge` trusts.
+/// A client without a certificate, which trusts the servers that `judge` trusts.
 ///
 /// # Errors
-/// When [`provider`] has no version of TLS, which says that it was built without any.
+/// [`provider`] supports no version of TLS, because it was built without any.
 pub fn client(judge: Arc<dyn ServerCertVerifier>) -> Result<ClientConfig, rustls::Error> {
     Ok(ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
@@ -33,8 +33,8 @@ pub fn client(judge: Arc<dyn ServerCertVerifier>) -> Result<ClientConfig, rustls
         .with_no_client_auth())
 }
 
-/// Trusts what the authorities have signed, and the very certificates that the user has given: `openssl req -x509` makes one
-/// that says it is an authority, which webpki then refuses as a server's. Name and dates are checked in either case.
+/// Trusts what the authorities have signed, and exactly the certificates that the user gave. `openssl req -x509` makes
+/// a certificate marked as an authority, which webpki refuses as a server's. Name and dates are checked in either case.
 #[derive(Debug, Clone)]
 pub struct Verifier {
     webpki: Arc<WebPkiServerVerifier>,
@@ -42,10 +42,10 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// `roots` are trusted authorities, `given` the certificates that are trusted themselves.
+    /// `roots` are trusted authorities, `given` are certificates trusted themselves.
     ///
     /// # Errors
-    /// When there is nothing to trust.
+    /// There is nothing to trust.
     pub fn new(
         mut roots: RootCertStore,
         given: Vec<CertificateDer<'static>>,
@@ -71,7 +71,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.webpki.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // webpki has looked at its dates before it found this.
+            // webpki checks the dates before it returns this error.
             Err(e) if is_authoritys(&e) && self.given.iter().any(|given| given == certificate) => {
                 rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -104,27 +104,27 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// The certificate of an authority was presented as a server's.
+/// Whether the certificate of an authority was presented as a server's.
 fn is_authoritys(e: &rustls::Error) -> bool {
-    // webpki's own error: rustls has no name for it.
+    // This is webpki's own error, which rustls does not name.
     matches!(e, rustls::Error::InvalidCertificate(CertificateError::Other(other)) if format!("{other:?}").contains("CaUsedAsEndEntity"))
 }
 
-/// The reason why a certificate is not trusted, where rustls alone cannot know it.
+/// Why a certificate is not trusted, if rustls alone cannot tell.
 #[derive(Debug)]
-struct Reason {
+struct DistrustReason {
     text: String,
-    /// It would be trusted if it, or its authority, were given.
+    /// It would be trusted if the user gave it or its authority.
     can_be_given: bool,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DistrustReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Reason {}
+impl std::error::Error for DistrustReason {}
 
 fn with_reason(e: rustls::Error, certificate: &CertificateDer<'_>) -> rustls::Error {
     let read = Certificate::read(certificate);
@@ -150,23 +150,23 @@ fn with_reason(e: rustls::Error, certificate: &CertificateDer<'_>) -> rustls::Er
         }
         _ => return e,
     };
-    let reason = Reason { text, can_be_given };
+    let reason = DistrustReason { text, can_be_given };
     rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(reason))))
 }
 
-/// Would the server's certificate be trusted if it, or its authority, were given?
+/// Whether the server's certificate would be trusted if the user gave it or its authority.
 #[must_use]
 pub fn can_be_given(e: &rustls::Error) -> bool {
     match e {
         rustls::Error::InvalidCertificate(CertificateError::Other(other)) => {
-            other.0.downcast_ref::<Reason>().is_some_and(|reason| reason.can_be_given)
+            other.0.downcast_ref::<DistrustReason>().is_some_and(|reason| reason.can_be_given)
         }
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
         _ => false,
     }
 }
 
-/// What went wrong with TLS, in words for a user; without advice, which depends on the options of who asks.
+/// Describes a TLS error for a user; without advice, which depends on the caller's options.
 #[must_use]
 pub fn why(e: &rustls::Error) -> String {
     match e {
@@ -191,7 +191,8 @@ pub fn why_not(e: &rustls::Error) -> String {
     }
 }
 
-/// Does the server not accept our certificate, or miss one? With TLS 1.3 it says so after the handshake is over for us.
+/// Whether the server rejects the client certificate, or requires one. With TLS 1.3 this arrives after our side of the
+/// handshake.
 #[must_use]
 pub fn is_about_client_certificate(e: &rustls::Error) -> bool {
     matches!(
@@ -240,7 +241,7 @@ fn why_not_trusted(e: &CertificateError) -> String {
     }
 }
 
-/// `DnsName("a.example")` as rustls writes a name.
+/// Extracts the name from `DnsName("a.example")`, as rustls writes it.
 fn plain_name(name: &str) -> String {
     name.split_once('"').and_then(|(_, rest)| rest.split_once('"')).map_or(name, |(name, _)| name).to_string()
 }
@@ -300,7 +301,7 @@ mod tests {
         verified.map(|_| ()).map_err(|e| format!("{}{}", why_not(&e), if can_be_given(&e) { " (--ca)" } else { "" }))
     }
 
-    /// Made by `openssl req -x509`: authorities by their own word, for localhost.
+    /// Made by `openssl req -x509`: marked as authorities, for localhost.
     const OWN: &[u8] = include_bytes!("../tests/rsa-2048.der");
     const P256: &[u8] = include_bytes!("../tests/p256.der");
     const VERSION_1: &[u8] = include_bytes!("../tests/version-1-rsa-1024-sha1.der");

@@ -7,7 +7,7 @@ use anyhow::Result;
 use lastdrop_model::secrets;
 use lastdrop_report::log_text;
 use lastdrop_traffic::analysis::URLS;
-use lastdrop_traffic::{Analysis, Entries, Imitation, LogOptions};
+use lastdrop_traffic::{Analysis, Imitation, LogEntries, LogOptions};
 
 use crate::commands::Report;
 use crate::commands::replay::ReplayArgs;
@@ -28,7 +28,7 @@ pub fn analyse(args: &ReplayArgs) -> Result<Exit> {
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
     let window = args.window.unwrap_or(WINDOW);
-    let mut entries = Entries::open(&args.logs, &LogOptions { window, ..args.log_options() })?;
+    let mut entries = LogEntries::open(&args.logs, &LogOptions { window, ..args.log_options() })?;
     let mut analysis = Analysis::default();
     let mut count = 0u64;
     while let Some(entry) = entries.next() {

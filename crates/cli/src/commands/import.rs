@@ -9,8 +9,8 @@ use lastdrop_load::files;
 use lastdrop_model::Url;
 use lastdrop_model::printable::line;
 use lastdrop_traffic::recording::{
-    Imported, PlanOptions, RUNS_ANOTHER, Recorded, RecordingError, plan_with_progress, read_curl, read_har, read_siege,
-    read_wlog, read_wsesslog,
+    ImportedFile, PlanOptions, RUNS_ANOTHER, RecordedPlan, RecordingError, plan_with_progress, read_curl, read_har,
+    read_siege, read_wlog, read_wsesslog,
 };
 
 use crate::exit::{Exit, UsageError};
@@ -114,14 +114,14 @@ pub fn import(args: &ImportArgs) -> Result<Exit> {
 }
 
 /// Reads the exchanges of a text.
-fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<Imported, RecordingError>, UsageError> {
+fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<ImportedFile, RecordingError>, UsageError> {
     let server = || to.ok_or_else(|| UsageError("a workload of httperf names no server: --to URL does".into()));
     Ok(match kind {
         Kind::Har => read_har(text),
         Kind::Curl => read_curl(text),
-        Kind::Siege => read_siege(text).map(Imported::from),
-        Kind::Wlog => read_wlog(text, server()?).map(Imported::from),
-        Kind::Wsesslog => read_wsesslog(text, server()?).map(Imported::from),
+        Kind::Siege => read_siege(text).map(ImportedFile::from),
+        Kind::Wlog => read_wlog(text, server()?).map(ImportedFile::from),
+        Kind::Wsesslog => read_wsesslog(text, server()?).map(ImportedFile::from),
     })
 }
 
@@ -170,7 +170,7 @@ impl PlanFiles {
 
     /// # Errors
     /// When one of them cannot be written.
-    pub fn write(self, recorded: &Recorded) -> Result<()> {
+    pub fn write(self, recorded: &RecordedPlan) -> Result<()> {
         if let Some(data) = &recorded.data {
             Outfile::open(&self.data_path.to_string_lossy())?.private(true).text(data)?;
         }

@@ -14,8 +14,10 @@ use lastdrop_load::tls_configs;
 use lastdrop_model::Url;
 use lastdrop_model::plan::{HttpOptions, TlsOptions};
 use lastdrop_model::printable::line;
-use lastdrop_proxy::{Authority, Notice, Proxy, Recorder, ServerTls, Way, ask_without_cookies, remove_leftovers};
-use lastdrop_traffic::recording::{Answer, Exchange, PlanOptions, pages_with_cookies, plan_with_progress};
+use lastdrop_proxy::{Authority, Notice, Proxy, ProxyMode, Recorder, ServerTls, ask_without_cookies, remove_leftovers};
+use lastdrop_traffic::recording::{
+    PlanOptions, RecordedAnswer, RecordedExchange, pages_with_cookies, plan_with_progress,
+};
 use lastdrop_wire::loopback;
 
 use super::import::{PlanFiles, Progress};
@@ -85,8 +87,8 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     let stop = Stop::on_signals(false)?;
     let authority = if args.to.is_none() { Some(Authority::new(&args.host)?) } else { None };
     let (way, hosts) = match (&args.to, &authority) {
-        (Some(url), _) => (Way::Reverse(url.clone()), vec![url.host.clone()]),
-        (None, Some(authority)) => (Way::forward(authority), args.host.clone()),
+        (Some(url), _) => (ProxyMode::Reverse(url.clone()), vec![url.host.clone()]),
+        (None, Some(authority)) => (ProxyMode::forward(authority), args.host.clone()),
         (None, None) => return Err(UsageError("--to URL or --host NAME says what is recorded".into()).into()),
     };
     let (recorder, told) = Recorder::new();
@@ -133,7 +135,11 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
 }
 
 /// Requests the recorded pages once without cookies, by GET. Stops at the first missing response.
-fn without_cookies(exchanges: &[Exchange], hosts: &[String], tls: &ServerTls) -> HashMap<String, Answer> {
+fn without_cookies(
+    exchanges: &[RecordedExchange],
+    hosts: &[String],
+    tls: &ServerTls,
+) -> HashMap<String, RecordedAnswer> {
     let began = Instant::now();
     pages_with_cookies(exchanges, hosts)
         .into_iter()

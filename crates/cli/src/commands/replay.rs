@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_load::share::Shard;
-use lastdrop_load::{Arrivals, Prepared, Profile, Tape};
+use lastdrop_load::{Arrivals, PreparedPlan, Profile, Tape};
 use lastdrop_model::bounds::{CONNECTIONS, DRAIN, DURATION, RATE, REQUESTS, SEED, SPEED, TIMEOUT, USERS};
 use lastdrop_model::class::OTHERS;
 use lastdrop_model::plan::{Pace, Replay, ServerTimeFrom};
@@ -18,7 +18,7 @@ use lastdrop_model::request::{RequestSpec, ThinkTime, header_line};
 use lastdrop_model::{Arrival, KeepAlive, Load, Phase, Plan, Url};
 use lastdrop_report::export::Runs;
 use lastdrop_report::run_text;
-use lastdrop_traffic::{Entries, Format, Key, LogOptions};
+use lastdrop_traffic::{Format, LogEntries, LogOptions, SessionKey};
 use regex::Regex;
 
 use crate::commands::analyse::analyse;
@@ -62,8 +62,8 @@ pub struct ReplayArgs {
     #[arg(short = 'c', long, value_name = "N", requires = "sessions", value_parser = within::<u32>(USERS))]
     pub users: Option<u32>,
     /// What requests of one user have in common: address, cookie:NAME or field:N (of the log's format)
-    #[arg(long, value_name = "KEY", requires = "users", value_parser = str::parse::<Key>)]
-    pub sessions: Option<Key>,
+    #[arg(long, value_name = "KEY", requires = "users", value_parser = str::parse::<SessionKey>)]
+    pub sessions: Option<SessionKey>,
     /// Pause of each user between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)
     #[arg(long, value_name = "TIME", requires = "users", value_parser = str::parse::<ThinkTime>)]
     pub think: Option<ThinkTime>,
@@ -246,11 +246,11 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
     let carrier = args.on.carrier(&[&plan], store.as_ref())?;
-    let prepared = Prepared::new(&plan)?;
+    let prepared = PreparedPlan::new(&plan)?;
     let classes: HashMap<String, u32> =
         sample.classes.iter().enumerate().map(|(i, c)| (c.name.clone(), i as u32)).collect();
     let feed = Feed {
-        entries: Entries::open(&args.logs, &options)?,
+        entries: LogEntries::open(&args.logs, &options)?,
         targets,
         others: classes.len() as u32,
         classes,
@@ -288,10 +288,10 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     Ok(exit_of(&run, &stop))
 }
 
-fn describe(key: &Key) -> String {
+fn describe(key: &SessionKey) -> String {
     match key {
-        Key::Address => "address".into(),
-        Key::Cookie(name) => format!("cookie {name}"),
-        Key::Field(n) => format!("field {n}"),
+        SessionKey::Address => "address".into(),
+        SessionKey::Cookie(name) => format!("cookie {name}"),
+        SessionKey::Field(n) => format!("field {n}"),
     }
 }

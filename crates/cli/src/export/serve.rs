@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lastdrop_http::request::RequestParser;
-use lastdrop_wire::{Acceptor, Slot, Timed, Wire, listen_on, loopback};
+use lastdrop_wire::{Acceptor, DeadlineSocket, Slot, Wire, listen_on, loopback};
 
 use super::Sink;
 use crate::stdio::note;
@@ -79,7 +79,7 @@ impl Drop for Server {
 
 /// Answers one request.
 fn answer(stream: TcpStream, page: &[u8]) -> io::Result<()> {
-    let mut wire = Wire::Plain(Timed::new(stream, LIMIT));
+    let mut wire = Wire::Plain(DeadlineSocket::new(stream, LIMIT));
     let (mut parser, mut buffer) = (RequestParser::default(), [0; 4096]);
     let request = loop {
         if let Some(request) = parser.next_request().map_err(io::Error::other)? {

@@ -11,7 +11,7 @@ use lastdrop_fleet::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
 use lastdrop_lab::fleet::{AgentTerms, PartOrder, carry_out, prepare};
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_load::files;
-use lastdrop_load::{Allow, Network, Prepared};
+use lastdrop_load::{AddressRange, AllowedNetworks, PreparedPlan};
 
 /// How often the waiting for a stop checks whether the job has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ struct PreparedJob {
     run: String,
     order: PartOrder,
     terms: AgentTerms,
-    prepared: Prepared,
+    prepared: PreparedPlan,
 }
 
 impl Engine for LoadEngine {
@@ -82,20 +82,20 @@ impl Engine for LoadEngine {
 /// The limits that this agent was started with, in the load's types.
 fn terms(limits: &Limits) -> Result<AgentTerms, String> {
     let allow = match limits.allow.as_slice() {
-        [] => Allow::loopback(),
+        [] => AllowedNetworks::loopback(),
         hosts => {
             let networks = hosts.iter().map(|host| networks(host)).collect::<Result<Vec<_>, _>>()?;
-            Allow::only(networks.into_iter().flatten())
+            AllowedNetworks::only(networks.into_iter().flatten())
         }
     };
     Ok(AgentTerms { allow, max_rate: limits.max_rate, max_time: limits.max_time })
 }
 
 /// The networks of a host of `--allow`: a network, an address, or the current addresses of a name.
-fn networks(host: &str) -> Result<Vec<Network>, String> {
+fn networks(host: &str) -> Result<Vec<AddressRange>, String> {
     if let Ok(network) = host.parse() {
         return Ok(vec![network]);
     }
     let found = (host, 0).to_socket_addrs().map_err(|e| format!("--allow {host}: {e}"))?;
-    Ok(found.map(|a| Network::from(a.ip())).collect())
+    Ok(found.map(|a| AddressRange::from(a.ip())).collect())
 }

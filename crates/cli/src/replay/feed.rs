@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lastdrop_load::{Arrivals, LoggedAnswer, Played};
+use lastdrop_load::{Arrivals, LoggedAnswer, RecordedRequest};
 use lastdrop_model::class::{MOST, pattern};
 use lastdrop_model::plan;
-use lastdrop_traffic::{Entries, Entry, Key, LogError, LogOptions};
+use lastdrop_traffic::{LogEntries, LogEntry, LogError, LogOptions, SessionKey};
 
 use super::spread::Spread;
 use super::target::{SkipReason, Targets};
@@ -51,7 +51,7 @@ pub struct LogSample {
 /// When it cannot be read.
 pub fn sample(logs: &[PathBuf], options: &LogOptions, targets: &Targets) -> Result<LogSample, LogError> {
     // Sorting costs memory, and a sample does not need it.
-    let mut entries = Entries::open(logs, &LogOptions { window: Duration::ZERO, ..options.clone() })?;
+    let mut entries = LogEntries::open(logs, &LogOptions { window: Duration::ZERO, ..options.clone() })?;
     let mut counts: HashMap<String, LogClass> = HashMap::new();
     let (mut sample, mut first, mut last) = (LogSample::default(), None, 0);
     while sample.requests < SAMPLED
@@ -97,7 +97,7 @@ pub enum Pacing {
     Original(Spread),
     Rate(Box<Arrivals>),
     /// By the users who made them.
-    Sessions(Key),
+    Sessions(SessionKey),
 }
 
 /// Where to begin in the log.
@@ -112,7 +112,7 @@ pub enum StartAt {
 /// A log and how to replay it.
 #[derive(Debug)]
 pub struct Feed {
-    pub entries: Entries,
+    pub entries: LogEntries,
     pub targets: Targets,
     /// The index of each pattern's request in the plan.
     pub classes: HashMap<String, u32>,
@@ -145,7 +145,7 @@ impl Feed {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(self) -> io::Result<(Receiver<Vec<Played>>, RunningFeed)> {
+    pub fn start(self) -> io::Result<(Receiver<Vec<RecordedRequest>>, RunningFeed)> {
         let (out, played) = sync_channel(WAITING);
         let tally = Arc::new(Mutex::new(plan::ReplaySummary::default()));
         let shared = Arc::clone(&tally);
@@ -156,7 +156,7 @@ impl Feed {
         Ok((played, RunningFeed { tally, thread }))
     }
 
-    fn run(mut self, out: &SyncSender<Vec<Played>>) -> plan::ReplaySummary {
+    fn run(mut self, out: &SyncSender<Vec<RecordedRequest>>) -> plan::ReplaySummary {
         let mut tally = plan::ReplaySummary::default();
         let mut batch = Vec::with_capacity(TOGETHER);
         while let Some(entry) = self.entries.next() {
@@ -172,7 +172,7 @@ impl Feed {
                     tally.late += u64::from(entry.late);
                     let location = entry.location().and_then(|location| self.targets.redirect(entry, location));
                     let request = self.classes.get(&pattern(&sent.method, &sent.target)).copied();
-                    let played = Played {
+                    let played = RecordedRequest {
                         due: 0,
                         request: request.unwrap_or(self.others),
                         method: sent.method,
@@ -209,7 +209,7 @@ fn before(from: StartAt, number: u64, time_us: i64) -> bool {
 }
 
 impl Pacing {
-    fn take(&mut self, mut played: Played, entry: &Entry, out: &mut Vec<Played>) {
+    fn take(&mut self, mut played: RecordedRequest, entry: &LogEntry, out: &mut Vec<RecordedRequest>) {
         match self {
             Pacing::Original(spread) => spread.take(played, entry.time_us, entry.resolution_us, entry.late, out),
             Pacing::Rate(arrivals) => {
@@ -227,7 +227,7 @@ impl Pacing {
         }
     }
 
-    fn finish(&mut self, out: &mut Vec<Played>) {
+    fn finish(&mut self, out: &mut Vec<RecordedRequest>) {
         if let Pacing::Original(spread) = self {
             spread.finish(out);
         }

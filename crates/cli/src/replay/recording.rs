@@ -8,8 +8,8 @@ use std::sync::mpsc::Receiver;
 use anyhow::{Context, Result, bail};
 use lastdrop_load::files::MOST_BYTES;
 use lastdrop_load::share::Share;
-use lastdrop_load::tape_file::{self, Dealt, TapeFile};
-use lastdrop_load::{Played, files};
+use lastdrop_load::tape_file::{self, TapeFile, TapeSplit};
+use lastdrop_load::{RecordedRequest, files};
 use lastdrop_model::bounds::REQUESTS;
 use lastdrop_model::plan::Pace;
 use lastdrop_model::units::show_bytes;
@@ -20,7 +20,7 @@ use tempfile::NamedTempFile;
 #[derive(Debug)]
 pub struct Recording {
     file: NamedTempFile,
-    dealt: Dealt,
+    dealt: TapeSplit,
 }
 
 /// Requests that are written to a file.
@@ -40,11 +40,11 @@ impl Recording {
     /// When the file cannot be created.
     pub fn new(plan: &mut Plan) -> Result<Recording> {
         let file = NamedTempFile::new().context("cannot make a file for the requests of the log")?;
-        let mut dealt = Dealt::ByPlace;
+        let mut dealt = TapeSplit::ByPlace;
         if let Some(replay) = &mut plan.replay {
             replay.tape = Some(file.path().into());
             if let Pace::Sessions { .. } = replay.pace {
-                dealt = Dealt::BySession;
+                dealt = TapeSplit::BySession;
                 // Sessions are not dealt out by number of requests: they end with the recording.
                 let endless = |d| if d { None } else { Some(REQUESTS.most as u64) };
                 plan.phases.iter_mut().for_each(|p| p.requests = endless(p.duration.is_some()));
@@ -60,7 +60,7 @@ impl Recording {
     /// When they cannot be written, or exceed the size that agents read.
     pub fn record(
         mut self,
-        played: Receiver<Vec<Played>>,
+        played: Receiver<Vec<RecordedRequest>>,
         plan: &Plan,
         requests: Option<u64>,
         stop: &AtomicBool,
@@ -77,7 +77,7 @@ impl Recording {
                 if left == 0 || end.is_some_and(|end| request.due >= end) {
                     break 'log;
                 }
-                if self.dealt == Dealt::BySession {
+                if self.dealt == TapeSplit::BySession {
                     let next = sessions.len() as u64;
                     request.who = *sessions.entry(request.who).or_insert(next);
                 }
@@ -120,7 +120,7 @@ impl RecordedRequests {
     /// The number of requests of the log before the first that an agent has not reported, if it reported `told` of them.
     fn first_untold(&self, share: &Share, told: u64) -> u64 {
         // With sessions, the count does not say which requests are done.
-        let first = if self.tape.is_dealt() == Dealt::ByPlace { told } else { 0 };
+        let first = if self.tape.split() == TapeSplit::ByPlace { told } else { 0 };
         self.tape.of(share).nth(first as usize).map_or(self.last, |p| p.number.saturating_sub(1))
     }
 }

@@ -3,7 +3,7 @@
 //! Most logs have times in whole seconds. The requests of a second did not all come at its beginning, so they are spread
 //! evenly over it, in the order of the log.
 
-use lastdrop_load::Played;
+use lastdrop_load::RecordedRequest;
 
 /// Limit of requests with the same time that are spread together. The rest of a fuller second goes at its end.
 const MOST_HELD: usize = 200_000;
@@ -17,7 +17,7 @@ pub struct Spread {
     /// Start and length, µs, of the current second, or of whatever unit the log's times have.
     slot: Option<(i64, u32)>,
     /// Requests of the current second.
-    held: Vec<Played>,
+    held: Vec<RecordedRequest>,
     /// Due time of the last request.
     last: u64,
 }
@@ -30,7 +30,14 @@ impl Spread {
 
     /// Takes a request that came at `time_us`, a multiple of `resolution_us`, and adds to `out` those whose due times are known.
     /// A `late` request (out of order in the log) is due at once.
-    pub fn take(&mut self, mut played: Played, time_us: i64, resolution_us: u32, late: bool, out: &mut Vec<Played>) {
+    pub fn take(
+        &mut self,
+        mut played: RecordedRequest,
+        time_us: i64,
+        resolution_us: u32,
+        late: bool,
+        out: &mut Vec<RecordedRequest>,
+    ) {
         if late {
             played.due = self.last;
             return out.push(played);
@@ -45,7 +52,7 @@ impl Spread {
     }
 
     /// Adds all held requests to `out`.
-    pub fn finish(&mut self, out: &mut Vec<Played>) {
+    pub fn finish(&mut self, out: &mut Vec<RecordedRequest>) {
         let Some((begins, length)) = self.slot.take() else { return };
         let n = self.held.len().max(1) as i64;
         for (i, mut played) in std::mem::take(&mut self.held).into_iter().enumerate() {
@@ -68,7 +75,7 @@ mod tests {
     fn dues(speed: f64, requests: &[(i64, u32, bool)]) -> Vec<u64> {
         let (mut spread, mut out) = (Spread::new(speed), Vec::new());
         for (time, resolution, late) in requests {
-            let played = Played {
+            let played = RecordedRequest {
                 due: 0,
                 request: 0,
                 method: "GET".into(),

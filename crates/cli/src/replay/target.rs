@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use lastdrop_load::redirect_target;
 use lastdrop_model::Url;
-use lastdrop_traffic::Entry;
+use lastdrop_traffic::LogEntry;
 use regex::Regex;
 
 /// Methods that change nothing (RFC 9110, section 9.2.1).
@@ -55,7 +55,7 @@ impl Targets {
     ///
     /// # Errors
     /// When it is not sent.
-    pub fn read(&self, entry: &Entry) -> Result<ReplayRequest, SkipReason> {
+    pub fn read(&self, entry: &LogEntry) -> Result<ReplayRequest, SkipReason> {
         let target = entry.target().ok_or(SkipReason::Unusable)?;
         let host = match &self.host {
             Host::Server => None,
@@ -67,7 +67,7 @@ impl Targets {
     }
 
     /// Returns where a logged redirect leads, changed as targets are, and folded for comparison.
-    pub fn redirect(&self, entry: &Entry, location: &[u8]) -> Option<String> {
+    pub fn redirect(&self, entry: &LogEntry, location: &[u8]) -> Option<String> {
         let here = Url { tls: false, host: "log".into(), port: 80, path: cleaned(&entry.target()?)? };
         let there = here.join(location).ok()?;
         let target = self.make(b"GET", there.path.as_bytes(), None).ok()?.target;
@@ -185,7 +185,7 @@ mod tests {
         let text = ["https://www.example.com/old/item/17?from=cart", "item/18", "-"].map(line).concat();
         std::fs::write(log.path(), text).expect("written");
         let options = lastdrop_traffic::LogOptions { format: Some(format), ..lastdrop_traffic::LogOptions::default() };
-        let mut entries = lastdrop_traffic::Entries::open(&[log.path().into()], &options).expect("a log");
+        let mut entries = lastdrop_traffic::LogEntries::open(&[log.path().into()], &options).expect("a log");
         let rule = Regex::new("^/old/").expect("valid");
         let targets = Targets { prefix: "/app".into(), rewrites: vec![(rule, "/new/".into())], ..Targets::default() };
         let mut seen = Vec::new();

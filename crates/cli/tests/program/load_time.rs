@@ -11,7 +11,7 @@ use lastdrop_doctor::{
     DoctorOptions, Goal, Intrusiveness, LocalSite, Machine, ModuleTrials, Servers, Site, SiteSummary, examine,
 };
 use lastdrop_lab::{Carrier, CarrierResult, CarrierTask, Lab, LabError};
-use lastdrop_load::{Prepared, RunClock};
+use lastdrop_load::{PreparedPlan, RunClock};
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{ExaminationStep, ServerProfile, StepKind};
 use lastdrop_model::{CaptureLevel, Event, KeepAlive, Load, Plan};
@@ -27,7 +27,7 @@ struct DelayedCarrier;
 impl Carrier for DelayedCarrier {
     fn carry(&mut self, run: &CarrierTask<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<CarrierResult, String> {
         let at = Instant::now() + BEFORE;
-        let prepared = Prepared::new(run.plan).map_err(|e| e.to_string())?.starting(at);
+        let prepared = PreparedPlan::new(run.plan).map_err(|e| e.to_string())?.starting(at);
         (run.begins)(at);
         let (clock, wish) = (RunClock::start(), CaptureLevel::default());
         let finished = lastdrop_load::run(run.plan, &prepared, clock, run.stop, run.enough, wish, report);

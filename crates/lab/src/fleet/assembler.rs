@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lastdrop_load::schedule::Due;
+use lastdrop_load::schedule::DueCounter;
 use lastdrop_load::share::Share;
-use lastdrop_load::{Merge, Merged};
+use lastdrop_load::{Merge, MergedEvent};
 use lastdrop_model::record::{AgentEnd, Record};
 use lastdrop_model::run::{AgentReport, End, Requests};
 use lastdrop_model::{Counts, Generator, Micros, Plan, Reason, Slice, Verdict, printable};
@@ -52,7 +52,7 @@ struct AgentPart {
 /// The requests due in an agent's share of a phase, and how many of them it has reported.
 #[derive(Debug)]
 struct Schedule {
-    due: Due,
+    due: DueCounter,
     /// Due according to its own reports.
     told: u64,
     /// Number of seconds that it has reported.
@@ -84,27 +84,29 @@ pub struct RunAssembler {
     /// Phases that end when their tape does.
     ends_by_itself: Vec<bool>,
     /// The end of a phase, held back until the unsent requests before it are reported.
-    held: Option<Merged>,
+    held: Option<MergedEvent>,
 }
 
 impl RunAssembler {
     /// Returns None if the weights are invalid.
     #[must_use]
     pub fn new(plan: &Plan, members: &[Member]) -> Option<RunAssembler> {
-        RunAssembler::with_dues(plan, members, |_, phase, share| Due::of(plan, phase, share))
+        RunAssembler::with_dues(plan, members, |_, phase, share| DueCounter::of(plan, phase, share))
     }
 
     /// Like `new`, for a plan that plays a tape with known due times.
     #[must_use]
     pub fn of_tape(plan: &Plan, members: &[Member], dues: &Arc<[Micros]>) -> Option<RunAssembler> {
-        RunAssembler::with_dues(plan, members, |_, phase, share| Due::of_tape(plan, phase, share, Arc::clone(dues)))
+        RunAssembler::with_dues(plan, members, |_, phase, share| {
+            DueCounter::of_tape(plan, phase, share, Arc::clone(dues))
+        })
     }
 
     /// `due` returns what is due in a member's share of a phase.
     pub(super) fn with_dues(
         plan: &Plan,
         members: &[Member],
-        due: impl Fn(&Member, usize, &Share) -> Due,
+        due: impl Fn(&Member, usize, &Share) -> DueCounter,
     ) -> Option<RunAssembler> {
         let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
         let shares = Share::by_weight(&weights)?;
@@ -264,23 +266,23 @@ impl RunAssembler {
 
     /// Returns the next second or end of a phase that all living agents have passed, including unsent requests of lost
     /// agents.
-    pub fn pop(&mut self) -> Option<Merged> {
+    pub fn pop(&mut self) -> Option<MergedEvent> {
         if let Some(held) = self.held.take() {
             return Some(held);
         }
         match self.merge.pop()? {
-            Merged::Second(mut slice) => {
+            MergedEvent::Second(mut slice) => {
                 let phase = usize::from(slice.phase);
                 self.handed_on[phase] = slice.second + 1;
                 slice.counts.due += self.unsent(phase, (u64::from(slice.second) + 1) * 1_000_000);
-                Some(Merged::Second(slice))
+                Some(MergedEvent::Second(slice))
             }
-            Merged::PhaseEnd { phase, duration_us, peak } => {
+            MergedEvent::PhaseEnd { phase, duration_us, peak } => {
                 // An agent may have had no second at the very end of the phase; if a tape plays out, its last request
                 // may have been a lost agent's.
                 let played_out = self.ends_by_itself[phase] && self.parts.iter().all(|p| !p.asked_to_end);
                 let unsent = self.unsent(phase, if played_out { Micros::MAX } else { duration_us });
-                let end = Merged::PhaseEnd { phase, duration_us, peak };
+                let end = MergedEvent::PhaseEnd { phase, duration_us, peak };
                 if unsent == 0 {
                     return Some(end);
                 }
@@ -288,7 +290,7 @@ impl RunAssembler {
                 let mut slice = Slice::new(phase as u16, self.handed_on[phase]);
                 self.handed_on[phase] += 1;
                 slice.counts.due = unsent;
-                Some(Merged::Second(Box::new(slice)))
+                Some(MergedEvent::Second(Box::new(slice)))
             }
         }
     }
@@ -301,12 +303,13 @@ impl RunAssembler {
     }
 
     /// Returns everything left once no agent is waited for any more.
-    pub fn rest(&mut self, plan: &Plan) -> Vec<Merged> {
+    pub fn rest(&mut self, plan: &Plan) -> Vec<MergedEvent> {
         (0..self.parts.len()).for_each(|member| self.lose(member));
-        let mut rest: Vec<Merged> = std::iter::from_fn(|| self.pop()).collect();
+        let mut rest: Vec<MergedEvent> = std::iter::from_fn(|| self.pop()).collect();
         // If no agent has reached the end of a phase, it ends as planned.
-        let told =
-            |rest: &[Merged], phase| rest.iter().any(|m| matches!(m, Merged::PhaseEnd { phase: p, .. } if *p == phase));
+        let told = |rest: &[MergedEvent], phase| {
+            rest.iter().any(|m| matches!(m, MergedEvent::PhaseEnd { phase: p, .. } if *p == phase))
+        };
         for (phase, planned) in plan.phases.iter().enumerate() {
             let nobody = self.parts.iter().all(|p| !p.phases[phase].over);
             let begun = self.parts.iter().any(|p| p.phases[phase].reached > 0);
@@ -315,10 +318,10 @@ impl RunAssembler {
             if unsent > 0 {
                 let mut slice = Slice::new(phase as u16, self.handed_on[phase]);
                 slice.counts.due = unsent;
-                rest.push(Merged::Second(Box::new(slice)));
+                rest.push(MergedEvent::Second(Box::new(slice)));
             }
             if unsent > 0 || begun {
-                rest.push(Merged::PhaseEnd { phase, duration_us: duration.as_micros() as Micros, peak: 0 });
+                rest.push(MergedEvent::PhaseEnd { phase, duration_us: duration.as_micros() as Micros, peak: 0 });
             }
         }
         rest

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lastdrop_load::{Merged, files};
+use lastdrop_load::{MergedEvent, files};
 use lastdrop_model::{Event, Plan};
 use lastdrop_store::{AgentRecord, RecordBody, RunAgent, Store};
 
@@ -85,10 +85,10 @@ impl RecordArchive<'_> {
     }
 }
 
-fn tell(merged: &Merged, report: &mut dyn FnMut(&Event<'_>)) {
+fn tell(merged: &MergedEvent, report: &mut dyn FnMut(&Event<'_>)) {
     match merged {
-        Merged::Second(slice) => report(&Event::Second { slice: Cow::Borrowed(slice) }),
-        Merged::PhaseEnd { phase, duration_us, peak } => {
+        MergedEvent::Second(slice) => report(&Event::Second { slice: Cow::Borrowed(slice) }),
+        MergedEvent::PhaseEnd { phase, duration_us, peak } => {
             report(&Event::PhaseEnd { phase: *phase, duration_us: *duration_us, peak: *peak });
         }
     }

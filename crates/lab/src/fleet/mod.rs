@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lastdrop_load::tape_file::{Dealt, TapeFile};
+use lastdrop_load::tape_file::{TapeFile, TapeSplit};
 use lastdrop_model::Plan;
 use lastdrop_model::plan::Pace;
 use lastdrop_probe::listeners::is_local;
@@ -113,8 +113,8 @@ fn tape(plan: &Plan, read: impl FnOnce(&Path) -> io::Result<Vec<u8>>) -> Result<
     let path = replay.tape.as_deref().ok_or("the requests of the log did not come along")?;
     let bytes = read(path).map_err(|e| format!("the requests of the log cannot be read: {e}"))?;
     let dealt = match replay.pace {
-        Pace::Sessions { .. } => Dealt::BySession,
-        Pace::Original { .. } | Pace::Rate => Dealt::ByPlace,
+        Pace::Sessions { .. } => TapeSplit::BySession,
+        Pace::Original { .. } | Pace::Rate => TapeSplit::ByPlace,
     };
     TapeFile::new(bytes, plan.requests.len(), dealt).map(Some)
 }

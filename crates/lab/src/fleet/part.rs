@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lastdrop_load::files::Files;
-use lastdrop_load::{Allow, Part, Prepared};
+use lastdrop_load::{AllowedNetworks, PreparedPlan, RunPart};
 use lastdrop_model::plan::Load;
 use lastdrop_model::record::{AgentEnd, Record};
 use lastdrop_model::run::End;
@@ -20,7 +20,7 @@ use crate::observers::{Observer, RequestLog};
 #[derive(Debug, Clone, Default)]
 pub struct AgentTerms {
     /// Where it may connect to.
-    pub allow: Allow,
+    pub allow: AllowedNetworks,
     /// Maximum requests per second, and maximum duration of a run.
     pub max_rate: Option<f64>,
     pub max_time: Option<Duration>,
@@ -48,13 +48,13 @@ pub fn prepare(
     order: &PartOrder,
     terms: &AgentTerms,
     read: &dyn Fn(&str) -> Result<Vec<u8>, String>,
-) -> Result<Prepared, String> {
+) -> Result<PreparedPlan, String> {
     within(order, terms)?;
     let files = files(&order.plan, read)?;
     let share = order.share()?;
     let tape = tape(&order.plan, |path| files.read(path))?;
-    let part = Part { share: share.clone(), start: None, allow: Some(terms.allow.clone()), files };
-    let mut prepared = Prepared::part(&order.plan, part).map_err(|e| e.to_string())?;
+    let part = RunPart { share: share.clone(), start: None, allow: Some(terms.allow.clone()), files };
+    let mut prepared = PreparedPlan::part(&order.plan, part).map_err(|e| e.to_string())?;
     if let Some(tape) = tape {
         let tape = tape.play(&share).map_err(|e| format!("cannot start a thread that reads the tape: {e}"))?;
         prepared = prepared.playing(tape);
@@ -96,7 +96,7 @@ fn within(order: &PartOrder, terms: &AgentTerms) -> Result<(), String> {
 /// Why it is incomplete. Records sent before count all the same.
 pub fn carry_out(
     order: &PartOrder,
-    prepared: Prepared,
+    prepared: PreparedPlan,
     terms: &AgentTerms,
     stop: &AtomicBool,
     tell: &dyn Fn(&Record),

@@ -3,8 +3,8 @@
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::RunEvidence;
-use lastdrop_load::Merged;
-use lastdrop_load::schedule::Due;
+use lastdrop_load::MergedEvent;
+use lastdrop_load::schedule::DueCounter;
 use lastdrop_load::share::Share;
 use lastdrop_model::run::{End, RunBuilder};
 use lastdrop_model::{Micros, Run, Validity};
@@ -34,11 +34,11 @@ pub fn rebuild_run(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let of_tape = |member: &Member, phase: usize| {
         let due = before.agents.iter().find(|a| a.name == member.name).map_or(0, |a| a.requests.due);
         let end_us = before.phases.get(phase).map_or(0.0, |p| p.duration_s * 1e6);
-        Due::by(due, end_us.round() as Micros)
+        DueCounter::by(due, end_us.round() as Micros)
     };
     let due = |member: &Member, phase: usize, share: &Share| match before.plan.replay {
         Some(_) => of_tape(member, phase),
-        None => Due::of(&before.plan, phase, share),
+        None => DueCounter::of(&before.plan, phase, share),
     };
     let mut assembler = RunAssembler::with_dues(&before.plan, &members, due)
         .ok_or_else(|| LabError::Other(format!("run {id}: the weights of its agents mean nothing")))?;
@@ -56,7 +56,7 @@ pub fn rebuild_run(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
             RecordBody::Last(error) => assembler.ended(member, word.epoch, word.seq, error),
         }
     }
-    let mut told: Vec<Merged> = std::iter::from_fn(|| assembler.pop()).collect();
+    let mut told: Vec<MergedEvent> = std::iter::from_fn(|| assembler.pop()).collect();
     told.extend(assembler.rest(&before.plan));
     let carried = assembler.finish(before.end == End::Interrupted);
     let whole = carried.agents.iter().all(|a| a.complete);
@@ -69,11 +69,11 @@ pub fn rebuild_run(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let mut builder = RunBuilder::new(&before.plan);
     for merged in &told {
         match merged {
-            Merged::Second(slice) => {
+            MergedEvent::Second(slice) => {
                 builder.add(slice);
                 store.second(id, slice).map_err(failed)?;
             }
-            Merged::PhaseEnd { phase, duration_us, peak } => {
+            MergedEvent::PhaseEnd { phase, duration_us, peak } => {
                 builder.end_phase(*phase, *duration_us, *peak);
                 store.phase_end(id, *phase, *duration_us, *peak).map_err(failed)?;
             }

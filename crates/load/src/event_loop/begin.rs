@@ -4,11 +4,11 @@ use lastdrop_model::Micros;
 use rand_core::Rng;
 
 use super::EventLoop;
-use crate::ids::{Place, StreamId};
-use crate::inspect::{Capture, Wanted};
-use crate::prepare::Filling;
-use crate::protocol::Progress;
-use crate::stream::Errand;
+use crate::ids::{Placement, StreamId};
+use crate::inspect::{Capture, CaptureSpec};
+use crate::prepare::RenderContext;
+use crate::protocol::WriteProgress;
+use crate::stream::FollowUp;
 use crate::template::Values;
 use crate::transport::{State, describe};
 use crate::world::World;
@@ -17,40 +17,40 @@ impl<W: World> EventLoop<'_, W> {
     /// Sends a request that is due.
     ///
     /// # Errors
-    /// This process cannot open another socket now. The request is not sent, and its errand is returned.
+    /// This process cannot open another socket now. The request is not sent, and its follow-up is returned.
     #[allow(clippy::too_many_arguments)]
     #[inline]
     pub(super) fn begin(
         &mut self,
-        place: Place,
+        place: Placement,
         request: u32,
         endpoint: u32,
         due: Micros,
         phase: u16,
-        errand: Option<Box<Errand>>,
+        follow_up: Option<Box<FollowUp>>,
         now: Micros,
         arrived: bool,
-    ) -> Result<(), Option<Box<Errand>>> {
-        let Place { stream, slot } = place;
+    ) -> Result<(), Option<Box<FollowUp>>> {
+        let Placement { stream, slot } = place;
         let c = &self.transport.connections[slot];
         if c.socket.is_some() && (c.peer_closed || c.endpoint != endpoint) {
             self.transport.close(slot);
         }
         self.streams[stream].request = request;
-        self.streams[stream].class = self.job.prepared.class_of(request, errand.as_deref());
-        let looked_at = self.is_looked_at(stream, request, errand.as_deref());
+        self.streams[stream].class = self.job.prepared.class_of(request, follow_up.as_deref());
+        let looked_at = self.is_looked_at(stream, request, follow_up.as_deref());
         if self.job.prepared.requests[request as usize].wire.is_none()
-            || errand.is_some()
+            || follow_up.is_some()
             || self.job.prepared.personal
             || self.job.plan.http.pipeline > 1
             || self.record.ids.is_some()
         {
-            self.fill(place, request, endpoint, errand);
+            self.fill(place, request, endpoint, follow_up);
         }
         self.streams[stream].looked_at = looked_at;
         if looked_at {
             let wanted = self.job.prepared.requests[request as usize].answer.wanted.clone().unwrap_or_default();
-            let wanted = Wanted { location: true, peek: !wanted.body, ..wanted };
+            let wanted = CaptureSpec { location: true, peek: !wanted.body, ..wanted };
             self.streams[stream].capture = Some(Box::new(Capture::new(&wanted)));
         }
         let piece = self.piece();
@@ -63,7 +63,7 @@ impl<W: World> EventLoop<'_, W> {
                 match self.transport.world.send(socket, c.wire.next(slot, &self.streams, requests, piece)) {
                     Ok(n) => {
                         c.wire.wrote(n);
-                        let whole = matches!(c.wire.progress(slot, &self.streams, requests), Progress::All(_));
+                        let whole = matches!(c.wire.progress(slot, &self.streams, requests), WriteProgress::All(_));
                         c.state = if whole { State::Waiting } else { State::Writing };
                         let s = &mut self.streams[stream];
                         s.times.ready = now;
@@ -95,14 +95,14 @@ impl<W: World> EventLoop<'_, W> {
     /// Opens a connection for a request.
     fn open(
         &mut self,
-        place: Place,
+        place: Placement,
         endpoint: u32,
         due: Micros,
         phase: u16,
         now: Micros,
         arrived: bool,
-    ) -> Result<(), Option<Box<Errand>>> {
-        let Place { stream, slot } = place;
+    ) -> Result<(), Option<Box<FollowUp>>> {
+        let Placement { stream, slot } = place;
         let connected = match self.transport.open(slot, endpoint, &self.job.plan.network.sources, now) {
             Ok(connected) => connected,
             Err(e) => {
@@ -110,7 +110,7 @@ impl<W: World> EventLoop<'_, W> {
                 self.transport.connections[slot].wire.clear();
                 let s = &mut self.streams[stream];
                 s.capture = None;
-                return Err(s.errand.take());
+                return Err(s.follow_up.take());
             }
         };
         self.transport.connections[slot].wire.begin(stream);
@@ -139,9 +139,9 @@ impl<W: World> EventLoop<'_, W> {
     /// Whether to check this answer for signs of failure because the plan expects nothing of it. A log's answer or an
     /// expectation takes precedence.
     #[inline]
-    fn is_looked_at(&mut self, stream: StreamId, request: u32, errand: Option<&Errand>) -> bool {
+    fn is_looked_at(&mut self, stream: StreamId, request: u32, follow_up: Option<&FollowUp>) -> bool {
         let (class, plan) = (self.streams[stream].class, self.job.plan);
-        let is_own = errand.is_none_or(|e| !e.embedded && e.logged.is_none());
+        let is_own = follow_up.is_none_or(|e| !e.embedded && e.logged.is_none());
         is_own
             && self.tape.is_none()
             && plan.http.pipeline <= 1
@@ -150,7 +150,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Renders a request that differs each time, and sets up the capture of its answer.
-    pub(super) fn fill(&mut self, place: Place, request: u32, endpoint: u32, errand: Option<Box<Errand>>) {
+    pub(super) fn fill(&mut self, place: Placement, request: u32, endpoint: u32, follow_up: Option<Box<FollowUp>>) {
         let (prepared, plan) = (self.job.prepared, self.job.plan);
         let spec = &prepared.requests[request as usize];
         let user = self.users.user_of(place.stream);
@@ -161,12 +161,12 @@ impl<W: World> EventLoop<'_, W> {
         if let Some(ids) = ids {
             s.id = ids.take(c.wire.behind().len());
         }
-        let part = errand.as_ref().is_some_and(|e| e.embedded);
+        let part = follow_up.as_ref().is_some_and(|e| e.embedded);
         let look = |w| Box::new(if part { Capture::of_part(w) } else { Capture::new(w) });
         s.capture = spec.answer.wanted.as_ref().map(look);
-        if errand.as_ref().and_then(|e| e.logged.as_ref()).is_some_and(|logged| logged.target.is_some()) {
+        if follow_up.as_ref().and_then(|e| e.logged.as_ref()).is_some_and(|logged| logged.target.is_some()) {
             let wanted = spec.answer.wanted.clone().unwrap_or_default();
-            s.capture = Some(Box::new(Capture::new(&Wanted { location: true, ..wanted })));
+            s.capture = Some(Box::new(Capture::new(&CaptureSpec { location: true, ..wanted })));
         }
         if !prepared.personal {
             // Pipelined: the same request several times.
@@ -177,7 +177,7 @@ impl<W: World> EventLoop<'_, W> {
                 _ => out.extend_from_slice(wire),
             });
         }
-        let mut errand = errand.unwrap_or_default();
+        let mut follow_up = follow_up.unwrap_or_default();
         let person = &mut self.users.people[user as usize];
         let cnonce = if spec.digest.is_some() { format!("{:016x}", self.users.rng.next_u64()) } else { String::new() };
         let mut values = Values {
@@ -187,22 +187,22 @@ impl<W: World> EventLoop<'_, W> {
             rng: &mut self.users.rng,
         };
         let e = &self.transport.endpoints[endpoint as usize];
-        errand.target = match &errand.detour {
+        follow_up.target = match &follow_up.detour {
             Some(detour) => detour.path.clone().into_bytes(),
             None => spec.target(&mut values),
         };
-        if let (Some(wire), None) = (&spec.wire, &errand.detour) {
+        if let (Some(wire), None) = (&spec.wire, &follow_up.detour) {
             if let Some(ids) = ids {
                 ids.write(s.id, wire, c.wire.out());
             }
-            s.errand = Some(errand);
+            s.follow_up = Some(follow_up);
             return;
         }
         let mut cookie = Vec::new();
-        let path = String::from_utf8_lossy(&errand.target);
+        let path = String::from_utf8_lossy(&follow_up.target);
         let has_cookies = plan.http.cookies && person.jar.write_header(&e.host, &path, e.tls, &mut cookie);
         let cookie = has_cookies.then_some(cookie);
-        let method = errand.detour.as_ref().map_or(spec.method.as_str(), |d| d.method.as_str());
+        let method = follow_up.detour.as_ref().map_or(spec.method.as_str(), |d| d.method.as_str());
         // A password goes only to the server that it was given for.
         let challenged = spec.digest.is_some() && person.digest.is_some() && endpoint as usize == spec.endpoint;
         let digest = &mut person.digest;
@@ -213,22 +213,22 @@ impl<W: World> EventLoop<'_, W> {
             }
             _ => String::new(),
         };
-        let target = errand.target.clone();
+        let target = follow_up.target.clone();
         let id = ids.as_mut().map(|ids| ids.text(s.id));
-        let mut filling = Filling { values, id, cookie, authorization: None };
+        let mut filling = RenderContext { values, id, cookie, authorization: None };
         if challenged {
             filling.authorization = Some(&mut respond);
         }
-        let body_at = spec.render(e, &plan.http, errand.detour.as_ref(), &target, &mut filling, c.wire.out());
+        let body_at = spec.render(e, &plan.http, follow_up.detour.as_ref(), &target, &mut filling, c.wire.out());
         if spec.expects_continue {
             c.wire.hold_at(body_at);
         }
-        s.errand = Some(errand);
+        s.follow_up = Some(follow_up);
     }
 
     /// Counts a request as sent and puts it among those in flight.
     #[inline]
-    pub(super) fn sent(&mut self, place: Place, due: Micros, phase: u16, now: Micros, arrived: bool) {
+    pub(super) fn sent(&mut self, place: Placement, due: Micros, phase: u16, now: Micros, arrived: bool) {
         let freed_at = self.waiting.freed_at.min(now);
         let open = arrived && (!self.phases.queues.is_empty() || self.plays_open());
         // Requests that joined the queue in an earlier phase count as well.
@@ -250,7 +250,7 @@ impl<W: World> EventLoop<'_, W> {
         s.times.first_byte = 0;
         s.received = 0;
         c.served += 1 + c.wire.behind().len() as u32;
-        let head = match &s.errand {
+        let head = match &s.follow_up {
             Some(e) if e.detour.is_some() => e.detour.as_ref().is_some_and(|d| d.method == "HEAD"),
             _ => self.job.prepared.requests[s.request as usize].head_request(),
         };

@@ -7,7 +7,7 @@ use crate::ids::Slot;
 use crate::inspect::Capture;
 use crate::page::embedded;
 use crate::prepare::Detour;
-use crate::stream::Errand;
+use crate::stream::FollowUp;
 use crate::users::{MOST_CACHED, cache_key};
 use crate::world::World;
 
@@ -18,20 +18,20 @@ impl<W: World> EventLoop<'_, W> {
         &mut self,
         user: u32,
         slot: Slot,
-        errand: &Errand,
+        follow_up: &FollowUp,
         endpoint: usize,
         (good, status): (bool, u16),
         refused: bool,
         capture: Option<Box<Capture>>,
         now: Micros,
     ) {
-        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let path = String::from_utf8_lossy(&follow_up.target).into_owned();
         let e = &self.transport.endpoints[endpoint];
         let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path: path.clone() };
         let cache = self.job.plan.page.as_ref().is_some_and(|p| p.cache);
         let Some(mut page) = self.users.people[user as usize].page.take() else { return };
         // The plan may expect an error status of the page itself.
-        let expects_status = !errand.embedded && self.job.prepared.requests[page.request].expects_status();
+        let expects_status = !follow_up.embedded && self.job.prepared.requests[page.request].expects_status();
         let ok = good && (status < 400 || expects_status);
         page.running -= 1;
         page.failed |= !ok;
@@ -44,10 +44,10 @@ impl<W: World> EventLoop<'_, W> {
             };
             self.record.note_page_error(&why, &here);
         }
-        if !errand.embedded {
+        if !follow_up.embedded {
             (page.good, page.status) = (good, status);
         }
-        if !errand.embedded && ok {
+        if !follow_up.embedded && ok {
             let html = capture.as_ref().map_or(&[][..], |c| c.body());
             let found = embedded(html, &here);
             let phase = self.phases.phase;
@@ -69,7 +69,7 @@ impl<W: World> EventLoop<'_, W> {
                     });
                 }
             }
-        } else if errand.embedded && ok && cache && capture.is_some_and(|c| !c.no_store) {
+        } else if follow_up.embedded && ok && cache && capture.is_some_and(|c| !c.no_store) {
             let cached = &mut self.users.people[user as usize].cached;
             if cached.len() < MOST_CACHED {
                 cached.insert(cache_key(endpoint, &path));
@@ -84,7 +84,7 @@ impl<W: World> EventLoop<'_, W> {
             page.running += 1;
             let phase = self.phases.phase;
             self.record.slice(phase).counts.due += 1;
-            let next = Errand { detour: Some(detour), embedded: true, ..Errand::default() };
+            let next = FollowUp { detour: Some(detour), embedded: true, ..FollowUp::default() };
             self.users.people[user as usize].page = Some(page);
             self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
             match self.users.people[user as usize].page.take() {

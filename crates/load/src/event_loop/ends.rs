@@ -4,16 +4,16 @@ use lastdrop_model::plan::GiveUpRule;
 use lastdrop_model::{Failure, IdentifiedAnswer, Kind, Micros, RequestOutcome, Url};
 
 use super::{EventLoop, LONGEST_TURN_US};
-use crate::first_look::Looked;
-use crate::ids::{Place, Slot};
+use crate::answer_check::CheckedAnswer;
+use crate::ids::{Placement, Slot};
 use crate::transport::State;
-use crate::users::End;
+use crate::users::RequestEnd;
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
     /// Records one answer.
     #[inline]
-    pub(super) fn record_answer(&mut self, place: Place, now: Micros, kept: bool) {
+    pub(super) fn record_answer(&mut self, place: Placement, now: Micros, kept: bool) {
         let c = &self.transport.connections[place.slot];
         let s = &self.streams[place.stream];
         let status = c.wire.answer(place.stream).status();
@@ -41,22 +41,22 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Checks whether an answer without expectations looks as if the server did the work.
     #[cold]
-    fn look_at_answer(&mut self, place: Place) {
+    fn look_at_answer(&mut self, place: Placement) {
         let c = &self.transport.connections[place.slot];
         let s = &self.streams[place.stream];
         let Some(seen) = &s.capture else { return };
         let spec = &self.job.plan.requests[s.request as usize];
         let e = &self.transport.endpoints[c.endpoint as usize];
-        let errand = s.errand.as_deref();
-        let path = errand.map_or(spec.url.path.clone(), |e| String::from_utf8_lossy(&e.target).into_owned());
+        let follow_up = s.follow_up.as_deref();
+        let path = follow_up.map_or(spec.url.path.clone(), |e| String::from_utf8_lossy(&e.target).into_owned());
         let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
-        let looked = Looked {
+        let looked = CheckedAnswer {
             spec,
-            method: errand.and_then(|e| e.detour.as_ref()).map_or(spec.method.as_str(), |d| d.method.as_str()),
+            method: follow_up.and_then(|e| e.detour.as_ref()).map_or(spec.method.as_str(), |d| d.method.as_str()),
             here: &here,
             status: c.wire.answer(place.stream).status(),
             location: seen.location.as_deref(),
-            is_followed: errand.map_or(0, |e| e.hops) < self.job.plan.http.redirects,
+            is_followed: follow_up.map_or(0, |e| e.hops) < self.job.plan.http.redirects,
             body: seen.body(),
         };
         if !looked.leads_on() {
@@ -65,7 +65,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Records the answer to the first of several pipelined requests; the next answer follows.
-    pub(super) fn first_of_pipeline(&mut self, place: Place, now: Micros) {
+    pub(super) fn first_of_pipeline(&mut self, place: Placement, now: Micros) {
         self.record_answer(place, now, true);
         let c = &mut self.transport.connections[place.slot];
         let s = &mut self.streams[place.stream];
@@ -75,8 +75,8 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     #[inline]
-    pub(super) fn answered(&mut self, place: Place, now: Micros, reusable: bool) {
-        let Place { stream, slot } = place;
+    pub(super) fn answered(&mut self, place: Placement, now: Micros, reusable: bool) {
+        let Placement { stream, slot } = place;
         let c = &self.transport.connections[slot];
         let s = &self.streams[stream];
         let request = &self.job.prepared.requests[s.request as usize];
@@ -90,7 +90,7 @@ impl<W: World> EventLoop<'_, W> {
         let c = &mut self.transport.connections[slot];
         let s = &mut self.streams[stream];
         let status = c.wire.answer(stream).status();
-        let end = End::Answered { status, capture: s.capture.take() };
+        let end = RequestEnd::Answered { status, capture: s.capture.take() };
         if c.wire.is_alone(stream) {
             c.state = State::Idle;
             if !keep {
@@ -105,12 +105,12 @@ impl<W: World> EventLoop<'_, W> {
     /// Fails everything in flight on a connection that is of no further use.
     pub(super) fn fail(&mut self, slot: Slot, failure: Failure, now: Micros) {
         for stream in self.transport.connections[slot].wire.broken(slot) {
-            self.fail_stream(Place { stream, slot }, failure, now);
+            self.fail_stream(Placement { stream, slot }, failure, now);
         }
     }
 
-    fn fail_stream(&mut self, place: Place, failure: Failure, now: Micros) {
-        let Place { stream, slot } = place;
+    fn fail_stream(&mut self, place: Placement, failure: Failure, now: Micros) {
+        let Placement { stream, slot } = place;
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
             // The part of an answer that arrived identifies the server as well as a whole one.
             let answer = self.transport.connections[slot].wire.answer(stream);
@@ -180,8 +180,8 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Takes a request without an answer off its connection, and closes the connection if it carries no other.
-    pub(super) fn lose(&mut self, place: Place, now: Micros, refused: bool, on_reuse: bool) {
-        let Place { stream, slot } = place;
+    pub(super) fn lose(&mut self, place: Placement, now: Micros, refused: bool, on_reuse: bool) {
+        let Placement { stream, slot } = place;
         self.streams.remove(stream);
         let c = &mut self.transport.connections[slot];
         let s = &mut self.streams[stream];
@@ -193,11 +193,11 @@ impl<W: World> EventLoop<'_, W> {
             self.say(slot);
         }
         self.record.last_end = now;
-        self.request_over(place, now, End::Lost { refused, on_reuse });
+        self.request_over(place, now, RequestEnd::Lost { refused, on_reuse });
     }
 
     /// Records how the time of a complete answer divides up: link, queue, server, transfer.
-    pub(super) fn record_parts(&mut self, place: Place, now: Micros) {
+    pub(super) fn record_parts(&mut self, place: Placement, now: Micros) {
         let origin = (self.transport.world.unix_us() + self.job.start) as i64;
         let c = &mut self.transport.connections[place.slot];
         let s = &mut self.streams[place.stream];

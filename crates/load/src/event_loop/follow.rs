@@ -7,19 +7,19 @@ use lastdrop_model::Url;
 use super::EventLoop;
 use crate::inspect::Capture;
 use crate::prepare::Detour;
-use crate::stream::Errand;
+use crate::stream::FollowUp;
 use crate::world::World;
 
 /// Most servers that a run may know, with those that redirects add.
 const MOST_ENDPOINTS: usize = 64;
 
 impl<W: World> EventLoop<'_, W> {
-    pub(super) fn keep_cookies(&mut self, user: u32, endpoint: usize, errand: &Errand, seen: &Capture) {
+    pub(super) fn keep_cookies(&mut self, user: u32, endpoint: usize, follow_up: &FollowUp, seen: &Capture) {
         if seen.cookies.is_empty() {
             return;
         }
         let now_s = ((self.transport.world.unix_us() + self.transport.world.now_us()) / 1_000_000) as i64;
-        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let path = String::from_utf8_lossy(&follow_up.target).into_owned();
         for value in &seen.cookies {
             let e = &self.transport.endpoints[endpoint];
             self.users.people[user as usize].jar.set(value, &e.host, &path, e.tls, now_s);
@@ -32,39 +32,39 @@ impl<W: World> EventLoop<'_, W> {
         user: u32,
         index: usize,
         endpoint: usize,
-        errand: &Errand,
+        follow_up: &FollowUp,
         status: u16,
         seen: &Capture,
-    ) -> Option<Errand> {
+    ) -> Option<FollowUp> {
         let request = &self.job.prepared.requests[index];
         let phase = self.phases.phase;
         if status == 401
             && request.digest.is_some()
             && endpoint == request.endpoint
             && let Some(challenge) = seen.challenges.iter().find_map(|c| Challenge::parse(c))
-            && (!errand.challenged || challenge.stale)
-            && errand.hops <= 8
+            && (!follow_up.challenged || challenge.stale)
+            && follow_up.hops <= 8
         {
             self.users.people[user as usize].digest = Some((challenge, 0));
             self.record.slice(phase).counts.challenged += 1;
-            return Some(Errand {
-                detour: errand.detour.clone(),
-                hops: errand.hops + 1,
+            return Some(FollowUp {
+                detour: follow_up.detour.clone(),
+                hops: follow_up.hops + 1,
                 challenged: true,
-                embedded: errand.embedded,
-                ..Errand::default()
+                embedded: follow_up.embedded,
+                ..FollowUp::default()
             });
         }
         let location = seen.location.as_ref().filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         if self.job.plan.http.redirects == 0 {
             return None;
         }
-        if errand.hops >= self.job.plan.http.redirects {
+        if follow_up.hops >= self.job.plan.http.redirects {
             self.record.slice(phase).counts.left_out += 1;
             return None;
         }
         let e = &self.transport.endpoints[endpoint];
-        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let path = String::from_utf8_lossy(&follow_up.target).into_owned();
         let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
         let Ok(there) = here.join(location) else {
             self.record.slice(phase).counts.unusable += 1;
@@ -74,26 +74,31 @@ impl<W: World> EventLoop<'_, W> {
             self.record.slice(phase).counts.elsewhere += 1;
             return None;
         };
-        let method = errand.detour.as_ref().map_or(request.method.as_str(), |d| d.method.as_str());
+        let method = follow_up.detour.as_ref().map_or(request.method.as_str(), |d| d.method.as_str());
         let keeps = matches!(status, 307 | 308) || !(method == "POST" || status == 303 && method != "HEAD");
         let detour = Detour {
             endpoint: target,
             method: if keeps { method.to_string() } else { "GET".into() },
-            body: keeps && errand.detour.as_ref().is_none_or(|d| d.body),
+            body: keeps && follow_up.detour.as_ref().is_none_or(|d| d.body),
             path: there.path,
             host: None,
         };
         self.record.slice(phase).counts.redirected += 1;
-        Some(Errand { detour: Some(detour), hops: errand.hops + 1, embedded: errand.embedded, ..Errand::default() })
+        Some(FollowUp {
+            detour: Some(detour),
+            hops: follow_up.hops + 1,
+            embedded: follow_up.embedded,
+            ..FollowUp::default()
+        })
     }
 
     /// Whether an answer would lead to another request if the phase were not over. The plan's expectations are then not
     /// about this answer.
-    pub(super) fn is_cut_off(&self, index: usize, errand: &Errand, status: u16, seen: &Capture) -> bool {
+    pub(super) fn is_cut_off(&self, index: usize, follow_up: &FollowUp, status: u16, seen: &Capture) -> bool {
         let redirects = matches!(status, 301 | 302 | 303 | 307 | 308)
             && seen.location.is_some()
-            && errand.hops < self.job.plan.http.redirects;
-        let challenges = status == 401 && self.job.prepared.requests[index].digest.is_some() && !errand.challenged;
+            && follow_up.hops < self.job.plan.http.redirects;
+        let challenges = status == 401 && self.job.prepared.requests[index].digest.is_some() && !follow_up.challenged;
         redirects || challenges
     }
 
@@ -123,9 +128,9 @@ impl<W: World> EventLoop<'_, W> {
         phase: u16,
         status: u16,
         seen: &Capture,
-        errand: &Errand,
+        follow_up: &FollowUp,
     ) -> bool {
-        let embedded = errand.embedded;
+        let embedded = follow_up.embedded;
         let request = &self.job.prepared.requests[index];
         let class = if embedded { self.job.prepared.class_of_parts } else { request.class };
         if let Some((coded, decoded)) = seen.decoded_bytes() {
@@ -146,10 +151,10 @@ impl<W: World> EventLoop<'_, W> {
             return met;
         }
         for expectation in &request.answer.expect {
-            met &= seen.meets(expectation, status, &errand.target, &request.answer.first_sum);
+            met &= seen.meets(expectation, status, &follow_up.target, &request.answer.first_sum);
         }
         let mut found_all = true;
-        let url = seen.location.as_deref().unwrap_or(&errand.target);
+        let url = seen.location.as_deref().unwrap_or(&follow_up.target);
         for extraction in &request.answer.extract {
             match extraction.take(&seen.headers, seen.body(), url) {
                 Some(value) => self.users.people[user as usize].values[extraction.value] = value,

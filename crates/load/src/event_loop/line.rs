@@ -8,7 +8,7 @@
 use lastdrop_model::Micros;
 
 use super::{EventLoop, LONGEST_TURN_US};
-use crate::ids::{Place, Slot};
+use crate::ids::{Placement, Slot};
 use crate::transport::State;
 use crate::world::World;
 
@@ -30,12 +30,12 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Whether a request that is due has to queue. If not, its stream has a connection or may open one.
-    pub(super) fn has_to_wait(&mut self, place: Place, endpoint: u32) -> bool {
+    pub(super) fn has_to_wait(&mut self, place: Placement, endpoint: u32) -> bool {
         let others_wait = !self.waiting.pool.serving && !self.waiting.stranded.is_empty();
         others_wait || !self.find_connection(place, endpoint)
     }
 
-    pub(super) fn find_connection(&mut self, place: Place, endpoint: u32) -> bool {
+    pub(super) fn find_connection(&mut self, place: Placement, endpoint: u32) -> bool {
         // A connection to another server is closed first.
         if self.transport.connections[place.slot].has_room() {
             return true;
@@ -101,7 +101,8 @@ impl<W: World> EventLoop<'_, W> {
             // A phase may begin while the end of a request is handled. A request due with that phase must not be sent
             // before its start.
             let now = now.max(next.due);
-            let again = self.try_issue(next.user, next.request as usize, next.due, next.phase, next.errand, now, true);
+            let again =
+                self.try_issue(next.user, next.request as usize, next.due, next.phase, next.follow_up, now, true);
             self.waiting.pool.joined = None;
             if let Err(again) = again {
                 self.strand(again, now);

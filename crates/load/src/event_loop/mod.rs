@@ -37,15 +37,15 @@ use std::io;
 use lastdrop_http::HeadMemory;
 use lastdrop_model::{Counts, Micros};
 
-use crate::first_look::Looks;
-use crate::ids::{Place, Slot, StreamId};
-use crate::phases::{Phases, Queue, Source};
+use crate::answer_check::CheckSchedule;
+use crate::ids::{Placement, Slot, StreamId};
+use crate::phases::{ArrivalQueue, Phases, Source};
 use crate::record::Record;
 use crate::request_ids::RequestIds;
 use crate::stream::Streams;
-use crate::tape::{Reader, Tape};
+use crate::tape::{Tape, TapeReader};
 use crate::transport::Transport;
-use crate::users::{Presence, Users, Waiting};
+use crate::users::{Backlog, Presence, Users};
 use crate::wiring::{Job, Outcome, Wiring};
 use crate::world::{EVENTS_A_LOOK, World};
 
@@ -90,10 +90,10 @@ pub struct EventLoop<'a, W: World> {
     phases: Phases,
     record: Record,
     users: Users,
-    waiting: Waiting,
+    waiting: Backlog,
     timers: Timers,
     /// Requests from a log, played instead of the plan's own.
-    tape: Option<Reader>,
+    tape: Option<TapeReader>,
 }
 
 impl<W: World> fmt::Debug for EventLoop<'_, W> {
@@ -113,10 +113,10 @@ impl<'a, W: World> EventLoop<'a, W> {
             phases: Phases::new(),
             record: Record {
                 ids: job.prepared.id_prefix.as_ref().map(|prefix| RequestIds::new(prefix, job.thread)),
-                looks: Looks::new(job.prepared.classes),
+                looks: CheckSchedule::new(job.prepared.classes),
                 ..Record::new(job.wish, job.plan.phases.len())
             },
-            waiting: Waiting::new(most, job.prepared.endpoints.len()),
+            waiting: Backlog::new(most, job.prepared.endpoints.len()),
             timers: Timers::default(),
             tape: job.prepared.tape.as_ref().and_then(Tape::take),
             users,
@@ -148,8 +148,8 @@ impl<'a, W: World> EventLoop<'a, W> {
 
     /// Returns the stream with the connection that carries it or will carry it.
     #[inline]
-    pub(super) fn place_of(&self, stream: StreamId) -> Place {
-        Place { stream, slot: self.transport.connections.carrier(stream) }
+    pub(super) fn place_of(&self, stream: StreamId) -> Placement {
+        Placement { stream, slot: self.transport.connections.carrier(stream) }
     }
 
     #[inline]
@@ -338,7 +338,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             }
             Source::Open => {
                 if !self.waiting.exhausted
-                    && let Some(due) = self.phases.queues.iter().find_map(Queue::next_due)
+                    && let Some(due) = self.phases.queues.iter().find_map(ArrivalQueue::next_due)
                 {
                     at = at.min(due.max(self.waiting.no_socket_until));
                 }

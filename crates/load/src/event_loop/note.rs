@@ -4,8 +4,8 @@ use lastdrop_model::exchange::DetourRequest;
 use lastdrop_model::{CaptureLevel, Exchange, Failure, Micros, RequestOutcome};
 
 use super::EventLoop;
-use crate::ids::Place;
-use crate::phases::Queue;
+use crate::ids::Placement;
+use crate::phases::ArrivalQueue;
 use crate::wiring::Message;
 use crate::world::World;
 
@@ -88,7 +88,7 @@ impl<W: World> EventLoop<'_, W> {
         };
         for queue in &mut self.phases.queues {
             while queue.budget > 0
-                && let Some(due) = Queue::next_due(queue)
+                && let Some(due) = ArrivalQueue::next_due(queue)
                 && due < until
             {
                 push(unsent(queue.phase, 0, origin + due));
@@ -111,7 +111,7 @@ impl<W: World> EventLoop<'_, W> {
             for stream in c.wire.streams(slot) {
                 let behind = self.transport.connections[slot].wire.behind().to_vec();
                 for due in std::iter::once(self.streams[stream].times.due).chain(behind) {
-                    self.note_end(Place { stream, slot }, due, 0, RequestOutcome::Censored, false);
+                    self.note_end(Placement { stream, slot }, due, 0, RequestOutcome::Censored, false);
                 }
             }
         }
@@ -124,18 +124,25 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Notes the end of a request.
     #[inline]
-    pub(super) fn note_end(&mut self, place: Place, due: Micros, done: Micros, fate: RequestOutcome, kept: bool) {
+    pub(super) fn note_end(&mut self, place: Placement, due: Micros, done: Micros, fate: RequestOutcome, kept: bool) {
         if self.record.exchanges.is_some() {
             self.push_exchange(place, due, done, fate, kept);
         }
     }
 
-    pub(super) fn push_exchange(&mut self, place: Place, due: Micros, done: Micros, fate: RequestOutcome, kept: bool) {
+    pub(super) fn push_exchange(
+        &mut self,
+        place: Placement,
+        due: Micros,
+        done: Micros,
+        fate: RequestOutcome,
+        kept: bool,
+    ) {
         let origin = self.origin();
         let keeps = self.job.wish == CaptureLevel::Answers;
         let error =
             if fate == RequestOutcome::Failed(Failure::Connect) { self.record.connect_error.clone() } else { None };
-        let Place { stream, slot } = place;
+        let Placement { stream, slot } = place;
         let c = &mut self.transport.connections[slot];
         let s = &mut self.streams[stream];
         let answer = c.wire.answer(stream);
@@ -144,7 +151,7 @@ impl<W: World> EventLoop<'_, W> {
         let raw = keeps.then(|| std::mem::take(&mut s.raw).into());
         let at = |t: Micros| (t > 0).then_some(origin + t);
         let first = c.served <= 1;
-        let detour = s.errand.as_ref().and_then(|e| e.detour.as_ref());
+        let detour = s.follow_up.as_ref().and_then(|e| e.detour.as_ref());
         let exchange = Exchange {
             phase: s.phase,
             request: s.request,

@@ -3,11 +3,11 @@
 use lastdrop_model::Micros;
 
 use super::EventLoop;
-use crate::ids::{Place, Slot};
+use crate::ids::{Placement, Slot};
 use crate::phases::Source;
 use crate::prepare::{Choice, draw};
 use crate::transport::State;
-use crate::users::End;
+use crate::users::RequestEnd;
 use crate::world::World;
 
 /// Pause of a user whose connection was refused: no real user retries without one.
@@ -16,14 +16,14 @@ const REFUSED_PAUSE_US: Micros = 50_000;
 impl<W: World> EventLoop<'_, W> {
     /// Handles the end of a request that its connection no longer carries.
     #[inline]
-    pub(super) fn request_over(&mut self, place: Place, now: Micros, end: End) {
+    pub(super) fn request_over(&mut self, place: Placement, now: Micros, end: RequestEnd) {
         let user = self.users.user_of(place.stream);
         self.offer(place.slot);
         if self.job.prepared.personal {
             self.personal_over(user, place, now, end);
         } else {
             let request = self.streams[place.stream].request as usize;
-            self.unit_over(user, request, now, matches!(end, End::Lost { refused: true, .. }));
+            self.unit_over(user, request, now, matches!(end, RequestEnd::Lost { refused: true, .. }));
         }
         if self.waiting.pool.is_bounded() {
             self.serve_line(now);
@@ -45,21 +45,21 @@ impl<W: World> EventLoop<'_, W> {
         self.free(user, now);
     }
 
-    pub(super) fn personal_over(&mut self, user: u32, place: Place, now: Micros, end: End) {
+    pub(super) fn personal_over(&mut self, user: u32, place: Placement, now: Micros, end: RequestEnd) {
         let c = &mut self.transport.connections[place.slot];
         let s = &mut self.streams[place.stream];
         let request = s.request as usize;
         let phase = s.phase;
         let endpoint = c.endpoint as usize;
-        let errand = s.errand.take().unwrap_or_default();
+        let follow_up = s.follow_up.take().unwrap_or_default();
         let (mut good, mut refused, mut status, mut capture) = (false, false, 0, None);
         match end {
-            End::Answered { status: s, capture: c } => {
+            RequestEnd::Answered { status: s, capture: c } => {
                 good = true;
                 status = s;
                 capture = c;
             }
-            End::Lost { on_reuse: true, .. }
+            RequestEnd::Lost { on_reuse: true, .. }
                 if self.job.plan.abandon.lost_is_sent_again
                     && self.job.plan.page.is_none()
                     && self.phases.may_follow(now) =>
@@ -67,24 +67,24 @@ impl<W: World> EventLoop<'_, W> {
                 self.users.people[user as usize].step = request;
                 return self.next_step(user, now, now);
             }
-            End::Lost { refused: r, .. } => refused = r,
+            RequestEnd::Lost { refused: r, .. } => refused = r,
         }
         if let Some(seen) = &mut capture {
             seen.finish();
-            self.keep_cookies(user, endpoint, &errand, seen);
+            self.keep_cookies(user, endpoint, &follow_up, seen);
             let may_follow = self.phases.may_follow(now);
-            if may_follow && let Some(next) = self.what_follows(user, request, endpoint, &errand, status, seen) {
+            if may_follow && let Some(next) = self.what_follows(user, request, endpoint, &follow_up, status, seen) {
                 // A follow-up is a request like any other: due now, in this phase.
                 let phase = self.phases.phase;
                 self.record.slice(phase).counts.due += 1;
                 return self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
             }
-            if may_follow || !self.is_cut_off(request, &errand, status, seen) {
-                good &= self.judge(user, request, phase, status, seen, &errand);
+            if may_follow || !self.is_cut_off(request, &follow_up, status, seen) {
+                good &= self.judge(user, request, phase, status, seen, &follow_up);
             }
         }
         if self.job.plan.page.is_some() {
-            return self.page_part_over(user, place.slot, &errand, endpoint, (good, status), refused, capture, now);
+            return self.page_part_over(user, place.slot, &follow_up, endpoint, (good, status), refused, capture, now);
         }
         self.step_over(user, place.slot, request, (good, status), refused, now);
     }

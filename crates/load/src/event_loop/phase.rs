@@ -6,9 +6,9 @@ use lastdrop_model::plan::Load;
 use lastdrop_model::{Micros, Slice};
 
 use super::EventLoop;
-use crate::phases::{Queue, Source};
+use crate::phases::{ArrivalQueue, Source};
 use crate::protocol::open_bound;
-use crate::record::{Live, take_slice};
+use crate::record::{LivePhase, take_slice};
 use crate::schedule;
 use crate::users::Presence;
 use crate::wiring::{Message, Outcome};
@@ -52,7 +52,7 @@ impl<W: World> EventLoop<'_, W> {
             (Some(n), Load::Open { .. }) => shard.count(n),
         };
         let slice = take_slice(self.wiring.recycled, index, 0, self.job.prepared.classes);
-        self.record.live[usize::from(index)] = Some(Live {
+        self.record.live[usize::from(index)] = Some(LivePhase {
             slice,
             start,
             next_flush: start + 1_000_000,
@@ -90,7 +90,7 @@ impl<W: World> EventLoop<'_, W> {
                 let own = self.job.shard.count(u64::from(*connections)).max(1) as u32;
                 self.waiting.pool.limit(open_bound(own));
                 let arrivals = schedule::arrivals(self.job.plan, usize::from(index), self.job.shard.clone());
-                let queue = |arrivals| Queue {
+                let queue = |arrivals| ArrivalQueue {
                     phase: index,
                     start,
                     end: self.phases.phase_end,
@@ -229,7 +229,7 @@ impl<W: World> EventLoop<'_, W> {
         if self.job.prepared.classes == 0 {
             return;
         }
-        let waiting = |q: &Queue| {
+        let waiting = |q: &ArrivalQueue| {
             let until = q.end.map_or(now, |end| end.min(now)).saturating_sub(q.start);
             (q.phase, q.arrivals.clone().advance_to(until).min(q.budget))
         };
@@ -246,7 +246,7 @@ impl<W: World> EventLoop<'_, W> {
             return;
         }
         for stranded in std::mem::take(&mut self.waiting.stranded) {
-            let class = self.job.prepared.class_of(stranded.request, stranded.errand.as_deref());
+            let class = self.job.prepared.class_of(stranded.request, stranded.follow_up.as_deref());
             // Include the requests that were to be pipelined behind it.
             let behind = self.behind(&stranded).len() as u64;
             self.record.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1 + behind;

@@ -3,11 +3,11 @@
 use lastdrop_model::{Micros, Url};
 
 use super::EventLoop;
-use crate::ids::Place;
+use crate::ids::Placement;
 use crate::phases::Source;
 use crate::prepare::Detour;
-use crate::stream::Errand;
-use crate::tape::{BEHIND_US, NOTHING_YET_US, Played, Reader};
+use crate::stream::FollowUp;
+use crate::tape::{BEHIND_US, NOTHING_YET_US, RecordedRequest, TapeReader};
 use crate::users::Presence;
 use crate::world::World;
 
@@ -48,14 +48,14 @@ impl<W: World> EventLoop<'_, W> {
                 self.waiting.exhausted = true;
                 break;
             };
-            let Some(played) = self.tape.as_mut().and_then(Reader::take) else { break };
+            let Some(played) = self.tape.as_mut().and_then(TapeReader::take) else { break };
             self.phases.remaining -= 1;
             self.users.presence[user as usize] = Presence::Busy;
             self.send_played(user, played, due, now, true);
             begun = true;
         }
         self.waiting.dispatching = false;
-        if self.tape.as_ref().is_some_and(Reader::over) {
+        if self.tape.as_ref().is_some_and(TapeReader::over) {
             self.phases.remaining = 0;
         }
         if self.phases.remaining == 0 {
@@ -76,7 +76,7 @@ impl<W: World> EventLoop<'_, W> {
                     self.nothing_remains(now);
                 }
             }
-            None if self.tape.as_ref().is_some_and(Reader::over) => {
+            None if self.tape.as_ref().is_some_and(TapeReader::over) => {
                 self.send_away(user);
                 let asking = |p: &Presence| *p != Presence::Away;
                 if !self.users.presence.iter().any(asking) {
@@ -89,27 +89,29 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    pub(super) fn send_played(&mut self, user: u32, played: Played, due: Micros, now: Micros, arrived: bool) {
+    pub(super) fn send_played(&mut self, user: u32, played: RecordedRequest, due: Micros, now: Micros, arrived: bool) {
         let phase = self.phases.phase;
         self.record.slice(phase).counts.due += 1;
-        let Played { request, method, target, host, logged, .. } = played;
+        let RecordedRequest { request, method, target, host, logged, .. } = played;
         let endpoint = self.job.prepared.requests[request as usize].endpoint;
         if let Some(person) = self.users.people.get_mut(user as usize) {
             person.iteration += 1;
         }
         let detour = Detour { endpoint, method, path: target, body: false, host };
-        let errand = Errand { detour: Some(detour), logged, ..Errand::default() };
-        self.issue(user, request as usize, due, phase, Some(Box::new(errand)), now, arrived);
+        let follow_up = FollowUp { detour: Some(detour), logged, ..FollowUp::default() };
+        self.issue(user, request as usize, due, phase, Some(Box::new(follow_up)), now, arrived);
     }
 
     /// Compares an answer with the one in the log.
-    pub(super) fn compare_with_log(&mut self, place: Place) {
+    pub(super) fn compare_with_log(&mut self, place: Placement) {
         let c = &self.transport.connections[place.slot];
         let s = &self.streams[place.stream];
-        let Some((errand, logged)) = s.errand.as_ref().and_then(|e| Some((e, e.logged.as_ref()?))) else { return };
+        let Some((follow_up, logged)) = s.follow_up.as_ref().and_then(|e| Some((e, e.logged.as_ref()?))) else {
+            return;
+        };
         let answer = c.wire.answer(place.stream);
         let e = &self.transport.endpoints[c.endpoint as usize];
-        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let path = String::from_utf8_lossy(&follow_up.target).into_owned();
         let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
         let location = s.capture.as_ref().and_then(|seen| seen.location.as_deref());
         let differs = logged.differs(answer.status(), location, &here);

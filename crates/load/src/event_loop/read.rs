@@ -7,10 +7,10 @@ use lastdrop_model::{Failure, Kind, Micros};
 use lastdrop_wire::{Certificate, verify};
 
 use super::EventLoop;
-use crate::ids::{Place, Slot};
+use crate::ids::{Placement, Slot};
 use crate::tls_config;
 use crate::transport::{READ_BUFFER_BYTES, State};
-use crate::world::{Outgoing, World};
+use crate::world::{SocketWriter, World};
 
 /// Most reads in a row on one connection: a server that sends without end must not starve the others.
 const MOST_READS: usize = 16;
@@ -92,7 +92,7 @@ impl<W: World> EventLoop<'_, W> {
             }
             State::Idle => self.transport.close(slot),
             _ => match c.wire.completed_by_close(slot) {
-                Some(stream) => self.answered(Place { stream, slot }, now, false),
+                Some(stream) => self.answered(Placement { stream, slot }, now, false),
                 None => self.fail(slot, Failure::Closed, now),
             },
         }
@@ -122,7 +122,7 @@ impl<W: World> EventLoop<'_, W> {
         let resumed = tls.resumed();
         // Send handshake messages, or the alert that reports an error.
         let flushed = match &self.transport.connections[slot].socket {
-            Some(socket) if tls.wants_write() => tls.flush(&mut Outgoing::new(&mut self.transport.world, socket)),
+            Some(socket) if tls.wants_write() => tls.flush(&mut SocketWriter::new(&mut self.transport.world, socket)),
             _ => Ok(()),
         };
         let first = self.first_on(slot);

@@ -4,10 +4,10 @@ use lastdrop_http::{Discard, Sink};
 use lastdrop_model::{CaptureLevel, Failure, Micros};
 
 use super::EventLoop;
-use crate::ids::{Place, Slot};
+use crate::ids::{Placement, Slot};
 use crate::inspect::MOST_KEPT_BYTES;
 use crate::record::ServerField;
-use crate::server_time::Hearing;
+use crate::server_time::ServerTimeReader;
 use crate::transport::State;
 use crate::wiring::FirstAnswer;
 use crate::world::World;
@@ -23,7 +23,7 @@ impl<W: World> EventLoop<'_, W> {
         let token = c.token(slot);
         let mut rest = data;
         while let Some((stream, piece)) = self.transport.connections[slot].wire.piece(slot, &mut rest) {
-            if !self.take_piece(Place { stream, slot }, piece, now) {
+            if !self.take_piece(Placement { stream, slot }, piece, now) {
                 let c = &self.transport.connections[slot];
                 if c.wire.is_alone(stream) || c.token(slot) != token {
                     return false;
@@ -36,8 +36,8 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Takes the bytes of one request's answer. Returns false if nothing more comes for it.
     #[inline]
-    fn take_piece(&mut self, place: Place, data: &[u8], now: Micros) -> bool {
-        let Place { stream, slot } = place;
+    fn take_piece(&mut self, place: Placement, data: &[u8], now: Micros) -> bool {
+        let Placement { stream, slot } = place;
         let mut at = 0;
         self.streams[stream].received += data.len() as u64;
         if self.job.wish == CaptureLevel::Answers {
@@ -72,10 +72,10 @@ impl<W: World> EventLoop<'_, W> {
                     (Some(from), true) => {
                         let mut first = ServerField { server: &mut self.record.server, next };
                         let said = s.said.get_or_insert_default();
-                        answer.feed(rest, &mut Hearing { from, said, next: &mut first })
+                        answer.feed(rest, &mut ServerTimeReader { from, said, next: &mut first })
                     }
                     (Some(from), false) => {
-                        answer.feed(rest, &mut Hearing { from, said: s.said.get_or_insert_default(), next })
+                        answer.feed(rest, &mut ServerTimeReader { from, said: s.said.get_or_insert_default(), next })
                     }
                 }
             };

@@ -6,8 +6,8 @@ use lastdrop_model::Failure;
 
 use super::{Alarm, EventLoop};
 use crate::ids::Slot;
-use crate::protocol::{CONTINUE_PATIENCE_US, Progress};
-use crate::transport::{State, Written, describe, is_reset};
+use crate::protocol::{CONTINUE_PATIENCE_US, WriteProgress};
+use crate::transport::{State, WriteOutcome, describe, is_reset};
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
@@ -30,8 +30,8 @@ impl<W: World> EventLoop<'_, W> {
             let now = self.now();
             if state == State::Connecting {
                 match &written {
-                    Written::Blocked { some: false } => return,
-                    Written::Error(e) if !is_reset(e) => {
+                    WriteOutcome::Blocked { some: false } => return,
+                    WriteOutcome::Error(e) if !is_reset(e) => {
                         let what = describe(e);
                         self.record.note_connect_error(&what);
                         return self.fail(slot, Failure::Connect, now);
@@ -41,41 +41,41 @@ impl<W: World> EventLoop<'_, W> {
             }
             let c = &mut self.transport.connections[slot];
             match written {
-                Written::Error(_) if matches!(c.state, State::Tunnel | State::Handshaking) => {
+                WriteOutcome::Error(_) if matches!(c.state, State::Tunnel | State::Handshaking) => {
                     let what = if c.state == State::Tunnel { "proxy: connection lost" } else { "TLS: connection lost" };
                     self.record.note_connect_error(what);
                     return self.fail(slot, Failure::Connect, now);
                 }
-                Written::Error(_) if state == State::Connecting => return self.fail(slot, Failure::Reset, now),
+                WriteOutcome::Error(_) if state == State::Connecting => return self.fail(slot, Failure::Reset, now),
                 // The server may have answered before it stopped reading: the read shows.
-                Written::Error(_) => return self.read(slot),
-                Written::Blocked { .. } => return,
+                WriteOutcome::Error(_) => return self.read(slot),
+                WriteOutcome::Blocked { .. } => return,
                 // The bytes written are now ahead of the limited rate.
-                Written::Enough => continue,
-                Written::Later => {
+                WriteOutcome::Enough => continue,
+                WriteOutcome::Later => {
                     let token = c.token(slot);
                     return self.transport.again.push(token);
                 }
-                Written::All => {}
+                WriteOutcome::All => {}
             }
             match c.state {
                 // The proxy or the server has to answer first.
                 State::Tunnel | State::Handshaking => return,
                 _ => match c.wire.progress(slot, &self.streams, requests) {
-                    Progress::All(streams) => {
+                    WriteProgress::All(streams) => {
                         c.state = if c.wire.awaits_nothing() { State::Idle } else { State::Waiting };
                         for stream in streams {
                             self.streams[stream].times.written = now;
                         }
                         return;
                     }
-                    Progress::Held => {
+                    WriteProgress::Held => {
                         c.state = State::Holding;
                         let token = c.token(slot);
                         self.timers.alarms.push(Reverse((now + CONTINUE_PATIENCE_US, Alarm::Continue(token))));
                         return;
                     }
-                    Progress::More => {}
+                    WriteProgress::More => {}
                 },
             }
         }

@@ -6,7 +6,7 @@ use lastdrop_model::request::{Body, PartContent};
 use lastdrop_model::units::show_bytes;
 
 use crate::files::Files;
-use crate::template::{Encode, Template, encode_into};
+use crate::template::{Encoding, Template, encode_into};
 
 /// Boundary of multipart bodies; fixed, so that a run can be repeated byte by byte.
 const BOUNDARY: &str = "----lastdrop-7f83b1657ff1fc53b92dc18148a1d65d";
@@ -40,8 +40,8 @@ impl<'a> Bodies<'a> {
 
 pub(super) fn prepare_body(
     body: &Body,
-    template: &dyn Fn(&str, Encode) -> Result<Template, String>,
-    encoded: &dyn Fn(&str, Encode) -> Result<Template, String>,
+    template: &dyn Fn(&str, Encoding) -> Result<Template, String>,
+    encoded: &dyn Fn(&str, Encoding) -> Result<Template, String>,
     bodies: &mut Bodies<'_>,
     headers: &mut Vec<(String, String)>,
 ) -> Result<Option<Template>, String> {
@@ -52,17 +52,17 @@ pub(super) fn prepare_body(
     };
     Ok(match body {
         Body::None => None,
-        Body::Text(text) => Some(template(text, Encode::Raw)?),
+        Body::Text(text) => Some(template(text, Encoding::Raw)?),
         Body::File(path) => Some(Template::literal(bodies.read(path)?)),
         Body::Form(fields) => {
             content_type("application/x-www-form-urlencoded".into());
             let mut whole = Template::default();
             for (i, (name, value)) in fields.iter().enumerate() {
                 let mut start = if i == 0 { Vec::new() } else { vec![b'&'] };
-                encode_into(name.as_bytes(), Encode::Form, &mut start);
+                encode_into(name.as_bytes(), Encoding::Form, &mut start);
                 start.push(b'=');
                 whole.append(Template::literal(start));
-                whole.append(encoded(value, Encode::Form)?);
+                whole.append(encoded(value, Encoding::Form)?);
             }
             Some(whole)
         }
@@ -89,7 +89,7 @@ pub(super) fn prepare_body(
                 head.push_str("\r\n\r\n");
                 whole.append(Template::literal(head.into_bytes()));
                 match &part.content {
-                    PartContent::Text(text) => whole.append(template(text, Encode::Raw)?),
+                    PartContent::Text(text) => whole.append(template(text, Encoding::Raw)?),
                     PartContent::File(path) => whole.append(Template::literal(bodies.read(path)?)),
                 }
                 whole.append(Template::literal(b"\r\n".to_vec()));

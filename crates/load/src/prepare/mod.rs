@@ -18,9 +18,9 @@ use rustls::ClientConfig;
 
 use crate::endpoint::Endpoint;
 use crate::error::LoadError;
-use crate::part::Part;
+use crate::part::RunPart;
 use crate::tape::Tape;
-use crate::tape_file::Progress;
+use crate::tape_file::TapeProgress;
 use crate::template::{Names, Values};
 use crate::tls_config;
 
@@ -29,11 +29,11 @@ use choice::read_rows;
 use request::prepare;
 
 pub use choice::{Choice, Rows, draw};
-pub use request::{Detour, Filling, Request};
+pub use request::{Detour, RenderContext, Request};
 
 /// A plan, ready to run.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedPlan {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) requests: Vec<Request>,
     pub(crate) choice: Choice,
@@ -50,38 +50,38 @@ pub struct Prepared {
     /// Recorded requests to play instead of the plan's own.
     pub(crate) tape: Option<Tape>,
     /// The part of the run that this process does: all of it, except in a fleet.
-    pub(crate) part: Part,
+    pub(crate) part: RunPart,
     /// Receives the moment at which the first phase begins, as soon as it is known.
     pub(crate) begins: Option<Sender<Instant>>,
     /// Prefix of the request ids, if requests carry them.
     pub(crate) id_prefix: Option<String>,
     names: Names,
-    tls: Tls,
+    tls: TlsNeed,
 }
 
 /// Whether the run needs TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tls {
+enum TlsNeed {
     No,
     /// A redirect or a page may lead to it.
     Perhaps,
     Yes,
 }
 
-impl Prepared {
+impl PreparedPlan {
     /// Checks a plan, resolves its names and reads its files.
     ///
     /// # Errors
     /// The plan contradicts itself, a file cannot be used, or a host does not resolve.
-    pub fn new(plan: &Plan) -> Result<Prepared, LoadError> {
-        Prepared::part(plan, Part::default())
+    pub fn new(plan: &Plan) -> Result<PreparedPlan, LoadError> {
+        PreparedPlan::part(plan, RunPart::default())
     }
 
     /// Like `new`, for a part of the run.
     ///
     /// # Errors
-    /// As [`Prepared::new`], or the plan leads to where the part may not connect.
-    pub fn part(plan: &Plan, part: Part) -> Result<Prepared, LoadError> {
+    /// As [`PreparedPlan::new`], or the plan leads to where the part may not connect.
+    pub fn part(plan: &Plan, part: RunPart) -> Result<PreparedPlan, LoadError> {
         plan.check()?;
         let specs: Vec<RequestSpec> =
             if plan.requests.is_empty() { vec![RequestSpec::get(plan.url.clone())] } else { plan.requests.clone() };
@@ -151,11 +151,11 @@ impl Prepared {
             || plan.http.redirects > 0
             || requests.iter().any(|r| r.wire.is_none() || r.answer.wanted.is_some());
         let tls = if endpoints.iter().any(|e| e.tls) {
-            Tls::Yes
+            TlsNeed::Yes
         } else if plan.http.redirects > 0 || plan.page.is_some() {
-            Tls::Perhaps
+            TlsNeed::Perhaps
         } else {
-            Tls::No
+            TlsNeed::No
         };
         let servers = endpoints.len() as u32;
         let connections_per_user = match &plan.page {
@@ -165,7 +165,7 @@ impl Prepared {
             None => servers.clamp(1, 8),
         };
         let values = names.list().len();
-        Ok(Prepared {
+        Ok(PreparedPlan {
             endpoints,
             requests,
             choice,
@@ -192,33 +192,33 @@ impl Prepared {
     /// Plays the requests of a tape as they come due, instead of the plan's own. The plan's requests define their
     /// header fields and classes. One thread plays the tape.
     #[must_use]
-    pub fn playing(self, tape: Tape) -> Prepared {
-        Prepared { tape: Some(tape), personal: true, ..self }
+    pub fn playing(self, tape: Tape) -> PreparedPlan {
+        PreparedPlan { tape: Some(tape), personal: true, ..self }
     }
 
     /// How far a tape was played, once the run is over; `None` if the tape's length is not known.
     #[must_use]
-    pub fn progress(&self) -> Option<Progress> {
+    pub fn progress(&self) -> Option<TapeProgress> {
         self.tape.as_ref()?.progress.clone()
     }
 
     /// Begins at this moment, not as soon as all threads are ready.
     #[must_use]
-    pub fn starting(mut self, at: Instant) -> Prepared {
+    pub fn starting(mut self, at: Instant) -> PreparedPlan {
         self.part.start = Some(at);
         self
     }
 
     /// Sends the moment at which the first phase begins, as soon as all threads are ready.
     #[must_use]
-    pub fn telling(self, begins: Sender<Instant>) -> Prepared {
-        Prepared { begins: Some(begins), ..self }
+    pub fn telling(self, begins: Sender<Instant>) -> PreparedPlan {
+        PreparedPlan { begins: Some(begins), ..self }
     }
 
     /// Gives each request an id in a separate field: this prefix and a number.
     #[must_use]
-    pub fn identified(self, prefix: String) -> Prepared {
-        Prepared { id_prefix: Some(prefix), ..self }
+    pub fn identified(self, prefix: String) -> PreparedPlan {
+        PreparedPlan { id_prefix: Some(prefix), ..self }
     }
 
     /// Returns what a plan would send.
@@ -244,7 +244,7 @@ impl Prepared {
             .iter()
             .map(|request| {
                 let mut out = Vec::new();
-                let mut filling = Filling {
+                let mut filling = RenderContext {
                     values: Values { user: 1, iteration: 1, values: &values, rng: &mut rng },
                     id: id.then_some(&b"(id)"[..]),
                     cookie: None,
@@ -264,9 +264,9 @@ impl Prepared {
     /// A certificate or key cannot be used.
     pub fn tls_configs(&self, plan: &Plan, threads: usize) -> Result<Vec<Option<Arc<ClientConfig>>>, LoadError> {
         let configs = match self.tls {
-            Tls::No => return Ok(vec![None; threads]),
-            Tls::Yes => tls_config::configs(&plan.tls, &plan.http, threads, &self.part.files)?,
-            Tls::Perhaps => match tls_config::configs(&plan.tls, &plan.http, threads, &self.part.files) {
+            TlsNeed::No => return Ok(vec![None; threads]),
+            TlsNeed::Yes => tls_config::configs(&plan.tls, &plan.http, threads, &self.part.files)?,
+            TlsNeed::Perhaps => match tls_config::configs(&plan.tls, &plan.http, threads, &self.part.files) {
                 Ok(configs) => configs,
                 // A machine without certificates can still load plain pages.
                 Err(_) => return Ok(vec![None; threads]),
@@ -288,7 +288,7 @@ pub struct Preview {
 /// # Errors
 /// The plan cannot run.
 pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
-    Prepared::new(plan)?.preview(plan)
+    PreparedPlan::new(plan)?.preview(plan)
 }
 
 #[cfg(test)]
@@ -305,10 +305,10 @@ mod tests {
         plan.http.redirects = 1;
         plan.network.proxy = Some("http://me:pw@127.0.0.1:3".parse().expect("valid"));
         let sent = |plan: &Plan, request: usize, endpoint: usize| {
-            let prepared = Prepared::new(plan).expect("valid");
+            let prepared = PreparedPlan::new(plan).expect("valid");
             let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
             let values = Values { user: 1, iteration: 1, values: &[], rng: &mut rng };
-            let mut filling = Filling { values, id: None, cookie: None, authorization: None };
+            let mut filling = RenderContext { values, id: None, cookie: None, authorization: None };
             let detour = Detour { endpoint, method: "GET".into(), path: "/".into(), body: false, host: None };
             let detour = (endpoint != prepared.requests[request].endpoint).then_some(&detour);
             let mut out = Vec::new();

@@ -11,8 +11,8 @@ use super::body::{Bodies, prepare_body};
 use super::framing::Framing;
 use crate::endpoint::{Endpoint, basic};
 use crate::extract::Extraction;
-use crate::inspect::{Wanted, wanted};
-use crate::template::{Encode, Names, Template, Values, encode_into};
+use crate::inspect::{CaptureSpec, wanted};
+use crate::template::{Encoding, Names, Template, Values, encode_into};
 
 /// User and password for digest authentication.
 #[derive(Debug, Clone)]
@@ -31,9 +31,9 @@ pub struct Request {
     pub method: String,
     /// All bytes, if they never change.
     pub wire: Option<Box<[u8]>>,
-    text: Text,
+    text: RequestText,
     pub digest: Option<Credentials>,
-    pub answer: Expected,
+    pub answer: AnswerChecks,
     pub think: Option<ThinkTime>,
     pub once: bool,
     /// The session ends with this request.
@@ -46,9 +46,9 @@ pub struct Request {
 
 /// What a request is rendered from.
 #[derive(Debug)]
-struct Text {
+struct RequestText {
     target: Template,
-    fields: Fields,
+    fields: HeaderFields,
     /// The plan's own Proxy-Authorization, if there is a proxy.
     for_proxy: Option<Template>,
     own_host: bool,
@@ -59,7 +59,7 @@ struct Text {
     body: Option<Template>,
 }
 
-impl Text {
+impl RequestText {
     /// Whether the request is the same each time.
     fn is_literal(&self) -> bool {
         self.target.is_literal()
@@ -71,18 +71,18 @@ impl Text {
 
 /// What is checked in the answers to a request.
 #[derive(Debug)]
-pub struct Expected {
+pub struct AnswerChecks {
     pub expect: Vec<Expectation>,
     pub extract: Vec<Extraction>,
     /// CRC-32 of the first answer to it in the whole run, for `checksum=same`.
     pub first_sum: OnceLock<u32>,
     /// What has to be kept of each answer; `None` if answers are only counted.
-    pub wanted: Option<Wanted>,
+    pub wanted: Option<CaptureSpec>,
 }
 
 /// Header fields of a request. Follow-up requests may carry fewer of them; `None` means the same ones.
 #[derive(Debug)]
-struct Fields {
+struct HeaderFields {
     /// As the plan says.
     own: Template,
     /// For the same scheme, host and port: without fields about this path and this body.
@@ -91,7 +91,7 @@ struct Fields {
     elsewhere: Option<Template>,
 }
 
-impl Fields {
+impl HeaderFields {
     fn at(&self, detour: Option<&Detour>, own_endpoint: usize) -> &Template {
         let fewer = match detour {
             None => None,
@@ -114,7 +114,7 @@ pub struct Detour {
 }
 
 /// The values that a request is rendered with.
-pub struct Filling<'a> {
+pub struct RenderContext<'a> {
     pub values: Values<'a>,
     /// The request's own id, if it carries one.
     pub id: Option<&'a [u8]>,
@@ -150,7 +150,7 @@ impl Request {
         http: &HttpOptions,
         detour: Option<&Detour>,
         target: &[u8],
-        filling: &mut Filling<'_>,
+        filling: &mut RenderContext<'_>,
         out: &mut Vec<u8>,
     ) -> usize {
         let method = detour.map_or(self.method.as_str(), |d| d.method.as_str());
@@ -237,14 +237,14 @@ pub(super) fn prepare(
     if http.compressed && !has(&headers, "accept-encoding") {
         headers.push(("Accept-Encoding".into(), "gzip, br".into()));
     }
-    let template = |text: &str, encode: Encode| {
+    let template = |text: &str, encode: Encoding| {
         if spec.literal {
             Ok(Template::literal(raw::bytes(text).into_owned()))
         } else {
             Template::parse(text, names, encode)
         }
     };
-    let encoded = |text: &str, encode: Encode| match spec.literal {
+    let encoded = |text: &str, encode: Encoding| match spec.literal {
         true => {
             let mut bytes = Vec::new();
             encode_into(text.as_bytes(), encode, &mut bytes);
@@ -255,7 +255,7 @@ pub(super) fn prepare(
     // Fields for the proxy do not belong to the request: a tunnel would take them to the server.
     let is_for_proxy = |name: &str| plan.network.proxy.is_some() && name.eq_ignore_ascii_case("proxy-authorization");
     let for_proxy = match headers.iter().rfind(|(name, _)| is_for_proxy(name)) {
-        Some((name, value)) => Some(template(&format!("{name}: {value}\r\n"), Encode::Field)?),
+        Some((name, value)) => Some(template(&format!("{name}: {value}\r\n"), Encoding::Field)?),
         None => None,
     };
     headers.retain(|(name, _)| !is_for_proxy(name));
@@ -271,18 +271,18 @@ pub(super) fn prepare(
     }
     let fields = |extra: &[(String, String)]| {
         if let Some(lines) = &spec.lines {
-            return template(lines, Encode::Field);
+            return template(lines, Encoding::Field);
         }
         let close = plan.keepalive == KeepAlive::Off;
         let builder = RequestBuilder { method: &spec.method, target: "", host: "", http10: http.http10, close, extra };
-        template(&String::from_utf8_lossy(&builder.fields()), Encode::Field)
+        template(&String::from_utf8_lossy(&builder.fields()), Encoding::Field)
     };
     let without = |leave_out: &dyn Fn(&str) -> bool| {
         let others: Vec<_> = headers.iter().filter(|(n, _)| !leave_out(n)).cloned().collect();
         if others.len() == headers.len() { Ok(None) } else { fields(&others).map(Some) }
     };
     let about_this = |name: &str| name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("content-length");
-    let fields = Fields {
+    let fields = HeaderFields {
         own: fields(&headers)?,
         same_origin: without(&about_this)?,
         elsewhere: without(&|name| about_this(name) || secrets::is_secret(name))?,
@@ -318,8 +318,8 @@ pub(super) fn prepare(
         class: 0,
         method: spec.method.clone(),
         wire: None,
-        text: Text {
-            target: template(&spec.url.path, Encode::Target)?,
+        text: RequestText {
+            target: template(&spec.url.path, Encoding::Target)?,
             fields,
             for_proxy,
             own_host,
@@ -328,7 +328,7 @@ pub(super) fn prepare(
             body,
         },
         digest,
-        answer: Expected {
+        answer: AnswerChecks {
             expect: spec.expect.clone(),
             extract,
             first_sum: OnceLock::new(),
@@ -349,7 +349,7 @@ pub(super) fn prepare(
         let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };
         let target = request.target(&mut values);
         let mut wire = Vec::new();
-        let mut filling = Filling { values, id: None, cookie: None, authorization: None };
+        let mut filling = RenderContext { values, id: None, cookie: None, authorization: None };
         request.render(endpoint, http, None, &target, &mut filling, &mut wire);
         request.wire = Some(wire.into());
     }

@@ -56,7 +56,7 @@ impl Carriers {
 
 /// How far writing has come on a connection.
 #[derive(Debug)]
-pub enum Progress {
+pub enum WriteProgress {
     /// Nothing is left to write: these requests are out.
     All(StreamIds),
     /// The rest waits for `100 Continue`.
@@ -66,7 +66,7 @@ pub enum Progress {
 
 /// The exchange in progress on a connection.
 #[derive(Debug)]
-pub struct Wire {
+pub struct HttpState {
     answer: ResponseParser,
     /// The bytes of a request that differs each time; empty if the prepared bytes are used.
     out: Vec<u8>,
@@ -77,14 +77,20 @@ pub struct Wire {
     behind: Vec<Micros>,
 }
 
-impl Default for Wire {
-    fn default() -> Wire {
-        Wire { answer: ResponseParser::default(), out: Vec::new(), written: 0, hold_at: usize::MAX, behind: Vec::new() }
+impl Default for HttpState {
+    fn default() -> HttpState {
+        HttpState {
+            answer: ResponseParser::default(),
+            out: Vec::new(),
+            written: 0,
+            hold_at: usize::MAX,
+            behind: Vec::new(),
+        }
     }
 }
 
 /// Connections and streams.
-impl Wire {
+impl HttpState {
     /// The streams that the busy connection in a slot carries.
     #[inline]
     pub fn streams(&self, slot: Slot) -> StreamIds {
@@ -158,7 +164,7 @@ impl Wire {
 }
 
 /// Input.
-impl Wire {
+impl HttpState {
     /// Takes the next stream's part of the input; `None` when nothing is left.
     #[inline]
     pub fn piece<'d>(&mut self, slot: Slot, rest: &mut &'d [u8]) -> Option<(StreamId, &'d [u8])> {
@@ -188,7 +194,7 @@ impl Wire {
 }
 
 /// Output.
-impl Wire {
+impl HttpState {
     /// Clears the request's bytes. Without new ones the prepared bytes are sent.
     pub fn clear(&mut self) {
         self.out.clear();
@@ -249,19 +255,19 @@ impl Wire {
     }
 
     #[inline]
-    pub fn progress(&self, slot: Slot, streams: &Streams, requests: &[Request]) -> Progress {
+    pub fn progress(&self, slot: Slot, streams: &Streams, requests: &[Request]) -> WriteProgress {
         if self.written >= self.bytes(slot, streams, requests).len() {
-            Progress::All(self.streams(slot))
+            WriteProgress::All(self.streams(slot))
         } else if self.written >= self.hold_at {
-            Progress::Held
+            WriteProgress::Held
         } else {
-            Progress::More
+            WriteProgress::More
         }
     }
 }
 
 /// Pipelining.
-impl Wire {
+impl HttpState {
     /// Due times of requests pipelined behind the first one.
     #[inline]
     pub fn behind(&self) -> &[Micros] {
@@ -291,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_stream_has_the_number_of_its_connection_wherever_there_was_room() {
-        let (mut carriers, mut wire) = (Carriers, Wire::default());
+        let (mut carriers, mut wire) = (Carriers, HttpState::default());
         for stream in wire.streams(SLOT).chain(wire.broken(SLOT)) {
             assert_eq!((carriers.slot_of(stream), carriers.seat(stream, Slot(0))), (SLOT, SLOT));
         }
@@ -302,26 +308,26 @@ mod tests {
 
     #[test]
     fn a_body_is_held_until_it_is_released() {
-        let (mut wire, streams) = (Wire::default(), Streams::new(2, Duration::ZERO));
+        let (mut wire, streams) = (HttpState::default(), Streams::new(2, Duration::ZERO));
         wire.out().extend_from_slice(b"headbody");
         wire.hold_at(4);
         assert_eq!(wire.next(SLOT, &streams, &[], 3), b"hea");
         wire.wrote(3);
-        assert!(matches!(wire.progress(SLOT, &streams, &[]), Progress::More));
+        assert!(matches!(wire.progress(SLOT, &streams, &[]), WriteProgress::More));
         assert_eq!(wire.next(SLOT, &streams, &[], 3), b"d");
         wire.wrote(1);
-        assert!(matches!(wire.progress(SLOT, &streams, &[]), Progress::Held));
+        assert!(matches!(wire.progress(SLOT, &streams, &[]), WriteProgress::Held));
         assert_eq!(wire.next(SLOT, &streams, &[], 3), b"");
         wire.release();
         assert_eq!(wire.next(SLOT, &streams, &[], usize::MAX), b"body");
         wire.wrote(4);
-        let Progress::All(mut out) = wire.progress(SLOT, &streams, &[]) else { panic!("something is left") };
+        let WriteProgress::All(mut out) = wire.progress(SLOT, &streams, &[]) else { panic!("something is left") };
         assert_eq!((out.next(), wire.written()), (Some(StreamId(1)), 8));
     }
 
     #[test]
     fn pipelined_requests_have_their_due_times_in_order() {
-        let (mut wire, streams) = (Wire::default(), Streams::new(2, Duration::ZERO));
+        let (mut wire, streams) = (HttpState::default(), Streams::new(2, Duration::ZERO));
         wire.put_behind([7, 9]);
         wire.repeat(|out| out.extend_from_slice(b"GET "));
         assert_eq!(wire.next(SLOT, &streams, &[], usize::MAX), b"GET GET GET ");

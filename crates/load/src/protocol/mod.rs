@@ -9,4 +9,4 @@
 mod h1;
 
 pub(crate) use h1::{CONTINUE_PATIENCE_US, offered, open_bound, open_streams};
-pub use h1::{Carriers, Progress, Wire};
+pub use h1::{Carriers, HttpState, WriteProgress};

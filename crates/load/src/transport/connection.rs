@@ -4,9 +4,9 @@ use std::ops::{Index, IndexMut};
 
 use lastdrop_model::Micros;
 
-use super::tls::Session;
+use super::tls::TlsSession;
 use crate::ids::{Slot, StreamId};
-use crate::protocol::{Carriers, Wire};
+use crate::protocol::{Carriers, HttpState};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -33,12 +33,12 @@ pub enum State {
 pub struct Layers {
     /// CONNECT has not been answered yet.
     pub tunnel: bool,
-    pub tls: Option<Box<Session>>,
+    pub tls: Option<Box<TlsSession>>,
 }
 
 /// When a connection was opened.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Dialed {
+pub struct ConnectTimes {
     pub begun: Micros,
     /// 0 until connect() has succeeded.
     pub connected: Micros,
@@ -70,11 +70,11 @@ pub struct Connection<S> {
     pub endpoint: u32,
     /// Requests begun on this socket.
     pub served: u32,
-    pub dialed: Dialed,
+    pub dialed: ConnectTimes,
     /// Set with a limited bandwidth, once bytes have gone.
     pub pace: Option<Box<Pace>>,
     pub layers: Layers,
-    pub wire: Wire,
+    pub wire: HttpState,
 }
 
 impl<S> Connection<S> {
@@ -88,10 +88,10 @@ impl<S> Connection<S> {
             generation: 0,
             endpoint: 0,
             served: 0,
-            dialed: Dialed::default(),
+            dialed: ConnectTimes::default(),
             pace: None,
             layers: Layers::default(),
-            wire: Wire::default(),
+            wire: HttpState::default(),
         }
     }
 

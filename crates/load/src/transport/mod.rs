@@ -12,12 +12,12 @@ use lastdrop_model::plan::{KeepAlive, Plan};
 
 use crate::endpoint::Endpoint;
 use crate::ids::{Slot, StreamId};
-use crate::prepare::Prepared;
-use crate::world::{Outgoing, World};
+use crate::prepare::PreparedPlan;
+use crate::world::{SocketWriter, World};
 
 pub use connection::{Connection, Connections, Pace, State};
 pub use open::describe;
-pub(crate) use write::{Written, is_reset};
+pub(crate) use write::{WriteOutcome, is_reset};
 
 pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
 
@@ -48,7 +48,7 @@ pub(crate) struct Transport<W: World> {
 }
 
 impl<W: World> Transport<W> {
-    pub fn new(world: W, plan: &Plan, prepared: &Prepared, thread: usize, slots: usize) -> Transport<W> {
+    pub fn new(world: W, plan: &Plan, prepared: &PreparedPlan, thread: usize, slots: usize) -> Transport<W> {
         Transport {
             world,
             connections: Connections::new(slots),
@@ -84,7 +84,7 @@ impl<W: World> Transport<W> {
         c.layers.tunnel = false;
         if let Some(socket) = socket {
             if let (true, Some(mut tls)) = (idle, tls) {
-                tls.say_goodbye(&mut Outgoing::new(&mut self.world, &socket));
+                tls.say_goodbye(&mut SocketWriter::new(&mut self.world, &socket));
             }
             self.world.close(socket);
             self.open_sockets -= 1;
@@ -158,13 +158,13 @@ mod tests {
 
     /// Sockets without a peer.
     #[derive(Debug, Default)]
-    struct Nobody {
+    struct FakeWorld {
         sockets: u32,
         open: u32,
         watched: Vec<(u32, u64)>,
     }
 
-    impl World for Nobody {
+    impl World for FakeWorld {
         type Socket = u32;
 
         fn now_us(&self) -> Micros {
@@ -218,10 +218,10 @@ mod tests {
         }
     }
 
-    fn transport(slots: usize) -> (Transport<Nobody>, Prepared) {
+    fn transport(slots: usize) -> (Transport<FakeWorld>, PreparedPlan) {
         let plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
-        let prepared = Prepared::new(&plan).expect("valid");
-        (Transport::new(Nobody::default(), &plan, &prepared, 0, slots), prepared)
+        let prepared = PreparedPlan::new(&plan).expect("valid");
+        (Transport::new(FakeWorld::default(), &plan, &prepared, 0, slots), prepared)
     }
 
     #[test]
@@ -262,17 +262,17 @@ mod tests {
         wire.out().extend_from_slice(b"a head: a body");
         wire.hold_at(7);
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, 3);
-        assert!(matches!(written, Written::Enough) && sent == 3);
+        assert!(matches!(written, WriteOutcome::Enough) && sent == 3);
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
-        assert!(matches!(written, Written::All) && sent == 4);
+        assert!(matches!(written, WriteOutcome::All) && sent == 4);
         transport.connections[slot].wire.release();
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
-        assert!(matches!(written, Written::All) && sent == 7);
+        assert!(matches!(written, WriteOutcome::All) && sent == 7);
         // Four bytes at a time up to the limit, then the other connections have their turn.
         transport.connections[slot].wire.out().extend_from_slice(&[b'x'; 6 * MOST_WRITES]);
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
-        assert!(matches!(written, Written::Later) && sent == 4 * MOST_WRITES);
+        assert!(matches!(written, WriteOutcome::Later) && sent == 4 * MOST_WRITES);
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
-        assert!(matches!(written, Written::All) && sent == 2 * MOST_WRITES);
+        assert!(matches!(written, WriteOutcome::All) && sent == 2 * MOST_WRITES);
     }
 }

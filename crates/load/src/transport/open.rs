@@ -78,7 +78,7 @@ impl<W: World> Transport<W> {
         }
         let config = config.ok_or("TLS is not configured")?;
         let name = tls_config::server_name(&e.host, options).map_err(|e| e.to_string())?;
-        let session = tls::Session::new(config, name).map_err(|e| format!("TLS: {e}"))?;
+        let session = tls::TlsSession::new(config, name).map_err(|e| format!("TLS: {e}"))?;
         c.layers.tls = Some(Box::new(session));
         Ok(())
     }

@@ -21,17 +21,17 @@ pub struct TlsFacts {
 
 /// One connection's TLS.
 #[derive(Debug)]
-pub struct Session {
+pub struct TlsSession {
     tls: ClientConnection,
     /// The server has sent close_notify, whatever its TCP connection does.
     ended: bool,
 }
 
-impl Session {
+impl TlsSession {
     /// # Errors
     /// The configuration does not allow it.
-    pub fn new(config: &Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, rustls::Error> {
-        ClientConnection::new(Arc::clone(config), name).map(|tls| Session { tls, ended: false })
+    pub fn new(config: &Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsSession, rustls::Error> {
+        ClientConnection::new(Arc::clone(config), name).map(|tls| TlsSession { tls, ended: false })
     }
 
     pub fn handshaking(&self) -> bool {
@@ -64,7 +64,7 @@ impl Session {
         }
     }
 
-    /// Feeds input from the socket; `plain` then takes the decrypted bytes with [`Session::read`].
+    /// Feeds input from the socket; `plain` then takes the decrypted bytes with [`TlsSession::read`].
     ///
     /// # Errors
     /// The input is not valid TLS. An alert may then be waiting to be written.

@@ -6,10 +6,10 @@ use super::Transport;
 use crate::ids::Slot;
 use crate::prepare::Request;
 use crate::stream::Streams;
-use crate::world::{Outgoing, World};
+use crate::world::{SocketWriter, World};
 
 /// The result of an attempt to write.
-pub(crate) enum Written {
+pub(crate) enum WriteOutcome {
     All,
     /// The socket accepts no more now; `some` says whether any bytes have gone.
     Blocked {
@@ -29,18 +29,18 @@ pub(crate) const MOST_WRITES: usize = 16;
 impl<W: World> Transport<W> {
     /// Writes what the state of a connection requires, at most `piece` bytes at once. Returns how many bytes of HTTP
     /// went.
-    pub fn send(&mut self, slot: Slot, streams: &Streams, requests: &[Request], piece: usize) -> (Written, usize) {
+    pub fn send(&mut self, slot: Slot, streams: &Streams, requests: &[Request], piece: usize) -> (WriteOutcome, usize) {
         let c = &mut self.connections[slot];
-        let Some(socket) = &c.socket else { return (Written::All, 0) };
+        let Some(socket) = &c.socket else { return (WriteOutcome::All, 0) };
         let handshaking = c.layers.tls.as_ref().is_some_and(|t| t.handshaking());
         let mut counted = 0;
-        let mut result = Written::All;
+        let mut result = WriteOutcome::All;
         if c.layers.tunnel {
             let bytes = self.endpoints[c.endpoint as usize].connect_request.clone().unwrap_or_default();
             let mut writes = 0..MOST_WRITES;
             while c.wire.written() < bytes.len() {
                 if writes.next().is_none() {
-                    result = Written::Later;
+                    result = WriteOutcome::Later;
                     break;
                 }
                 match self.world.send(socket, &bytes[c.wire.written()..]) {
@@ -67,7 +67,7 @@ impl<W: World> Transport<W> {
                         counted += took;
                     }
                 }
-                let mut outgoing = Outgoing::new(&mut self.world, socket).at_most(left);
+                let mut outgoing = SocketWriter::new(&mut self.world, socket).at_most(left);
                 let flushed = tls.flush(&mut outgoing);
                 raw += outgoing.sent;
                 left = outgoing.left;
@@ -76,12 +76,12 @@ impl<W: World> Transport<W> {
                         break;
                     }
                     Ok(()) if piece != usize::MAX => {
-                        result = Written::Enough;
+                        result = WriteOutcome::Enough;
                         break;
                     }
                     Ok(()) => {}
                     Err(_) if left == 0 => {
-                        result = Written::Later;
+                        result = WriteOutcome::Later;
                         break;
                     }
                     Err(e) => {
@@ -101,7 +101,7 @@ impl<W: World> Transport<W> {
                     break;
                 }
                 if writes.next().is_none() {
-                    result = Written::Later;
+                    result = WriteOutcome::Later;
                     break;
                 }
                 match self.world.send(socket, bytes) {
@@ -109,7 +109,7 @@ impl<W: World> Transport<W> {
                         c.wire.wrote(n);
                         counted += n;
                         if piece != usize::MAX && !c.wire.next(slot, streams, requests, piece).is_empty() {
-                            result = Written::Enough;
+                            result = WriteOutcome::Enough;
                             break;
                         }
                     }
@@ -125,8 +125,8 @@ impl<W: World> Transport<W> {
     }
 }
 
-fn blocked_or(e: io::Error, some: bool) -> Written {
-    if e.kind() == io::ErrorKind::WouldBlock { Written::Blocked { some } } else { Written::Error(e) }
+fn blocked_or(e: io::Error, some: bool) -> WriteOutcome {
+    if e.kind() == io::ErrorKind::WouldBlock { WriteOutcome::Blocked { some } } else { WriteOutcome::Error(e) }
 }
 
 pub(crate) fn is_reset(e: &io::Error) -> bool {

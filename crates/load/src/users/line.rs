@@ -6,7 +6,7 @@ use lastdrop_model::Micros;
 
 use crate::ids::Slot;
 use crate::prepare::Request;
-use crate::stream::Errand;
+use crate::stream::FollowUp;
 
 /// The limit on connections, and which of them are idle.
 #[derive(Debug)]
@@ -59,29 +59,29 @@ impl Pool {
 
 /// A request that is due and has no descriptor yet, or queues for a connection.
 #[derive(Debug)]
-pub struct Stranded {
+pub struct WaitingRequest {
     pub(crate) user: u32,
     pub due: Micros,
     pub phase: u16,
     pub request: u32,
-    pub(crate) errand: Option<Box<Errand>>,
+    pub(crate) follow_up: Option<Box<FollowUp>>,
     /// When it joined the queue.
     pub(crate) joined: Option<Micros>,
 }
 
-impl Stranded {
+impl WaitingRequest {
     /// Index of the server that the request is for.
     pub(crate) fn endpoint(&self, requests: &[Request]) -> usize {
-        let detour = self.errand.as_ref().and_then(|e| e.detour.as_ref());
+        let detour = self.follow_up.as_ref().and_then(|e| e.detour.as_ref());
         detour.map_or(requests[self.request as usize].endpoint, |d| d.endpoint)
     }
 }
 
 /// Requests that wait for a connection, and the users who are free.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct Backlog {
     /// Requests that are due and have no descriptor, or no connection.
-    pub stranded: VecDeque<Stranded>,
+    pub stranded: VecDeque<WaitingRequest>,
     pub no_socket_until: Micros,
     /// Closed loop: the limit on connections, if there is one.
     pub pool: Pool,
@@ -94,9 +94,9 @@ pub(crate) struct Waiting {
     pub freed_at: Micros,
 }
 
-impl Waiting {
-    pub fn new(slots: usize, endpoints: usize) -> Waiting {
-        Waiting {
+impl Backlog {
+    pub fn new(slots: usize, endpoints: usize) -> Backlog {
+        Backlog {
             stranded: VecDeque::new(),
             no_socket_until: 0,
             pool: Pool::new(slots),
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn who_has_a_connection_to_the_server_comes_first_and_who_has_one_elsewhere_last() {
-        let mut waiting = Waiting::new(4, 2);
+        let mut waiting = Backlog::new(4, 2);
         waiting.idle = vec![vec![1], vec![2, 3]];
         waiting.closed = vec![0];
         let order: Vec<Option<u32>> = (0..5).map(|_| waiting.take_user(0)).collect();

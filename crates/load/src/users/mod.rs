@@ -23,7 +23,7 @@ use crate::protocol::open_streams;
 use crate::share::Shard;
 use crate::wiring::Job;
 
-pub(crate) use line::{Stranded, Waiting};
+pub(crate) use line::{Backlog, WaitingRequest};
 pub(crate) use page_load::{MOST_CACHED, PageLoad, cache_key};
 
 /// Time over which users start if there are more than [`BEGIN_TOGETHER`].
@@ -171,7 +171,7 @@ impl Users {
 }
 
 /// How a request ended.
-pub(crate) enum End {
+pub(crate) enum RequestEnd {
     Answered {
         status: u16,
         capture: Option<Box<Capture>>,

@@ -4,12 +4,12 @@ use lastdrop_model::request::RowScope;
 use rand_core::Rng;
 
 use super::Users;
-use crate::prepare::{Choice, Prepared, Rows};
+use crate::prepare::{Choice, PreparedPlan, Rows};
 use crate::share::Shard;
 
 impl Users {
     /// Returns the index of the next request.
-    pub fn choose(&mut self, prepared: &Prepared, shard: &Shard) -> usize {
+    pub fn choose(&mut self, prepared: &PreparedPlan, shard: &Shard) -> usize {
         match &prepared.choice {
             Choice::Only | Choice::Session => 0,
             Choice::Sessions(starts) => {
@@ -66,12 +66,12 @@ mod tests {
     use lastdrop_model::Plan;
     use lastdrop_model::request::Pick;
 
-    fn prepared(weights: &[f64], pick: Pick) -> Prepared {
+    fn prepared(weights: &[f64], pick: Pick) -> PreparedPlan {
         let mut plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
         plan.requests = vec![plan.requests[0].clone(); weights.len()];
         plan.requests.iter_mut().zip(weights).for_each(|(request, weight)| request.weight = *weight);
         plan.pick = pick;
-        Prepared::new(&plan).expect("valid")
+        PreparedPlan::new(&plan).expect("valid")
     }
 
     #[test]

@@ -1,18 +1,19 @@
-//! Counters of the most frequent of any number of names, in a memory with a bound.
+//! Counters of the most frequent of any number of names, in bounded memory.
 //!
-//! As in Space-Saving (Metwally, Agrawal, El Abbadi 2005) a name that has no counter gets one, and the rarest lose theirs; here
-//! half of them at once, which costs next to nothing a name. What they counted goes to the rest, so that all sums stay exact. A name
-//! that comes again may have lost at most [`Slot::missed`]; while no name was ever dropped all counts are exact.
+//! As in Space-Saving (Metwally, Agrawal, El Abbadi 2005) a name without a counter gets one, and the rarest lose
+//! theirs. Here half of them are dropped at once, which costs almost nothing per name. Their counts go to the rest, so
+//! that all sums stay exact. A name that returns may have lost at most [`Slot::missed`]; as long as no name was
+//! dropped, all counts are exact.
 //!
-//! Names are told apart by 64 bits of a hash with a seed of its own: to compare the names themselves costs a miss of the caches each (a
-//! tenth of the time of an analysis), and of a million names two have the same hash once in thirty million logs.
+//! Names are identified by 64 bits of a hash with a random seed. Comparing the names themselves would cost a cache miss
+//! each (a tenth of the time of an analysis). Of a million names two have the same hash once in thirty million logs.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 
-/// What is known beside the count.
+/// A value that is kept with a count.
 pub(crate) trait Merge: Default {
     fn merge(&mut self, other: Self);
 }
@@ -23,13 +24,13 @@ pub(crate) struct Slot<V> {
     pub name: Box<[u8]>,
     hash: u64,
     pub count: u64,
-    /// So many may have been counted before, and are with the rest now.
+    /// At most this many may have been counted before, and are in the rest now.
     pub missed: u64,
     pub value: V,
 }
 
 impl<V> Slot<V> {
-    /// What all that have no place of their own have together.
+    /// The sum of all names without a counter.
     pub(crate) fn of_rest(name: &str, count: u64, value: V) -> Slot<V> {
         Slot { name: name.as_bytes().into(), hash: 0, count, missed: 0, value }
     }
@@ -37,7 +38,7 @@ impl<V> Slot<V> {
 
 /// The most frequent names.
 #[derive(Debug)]
-pub(crate) struct Bounded<V> {
+pub(crate) struct TopCounters<V> {
     most: usize,
     hasher: RandomState,
     places: HashMap<u64, u32, RandomState>,
@@ -49,14 +50,14 @@ pub(crate) struct Bounded<V> {
     pub changes: u64,
 }
 
-impl<V: Merge> Bounded<V> {
-    /// Keeps at least the `most` most frequent, at most twice as many.
-    pub(crate) fn new(most: usize) -> Bounded<V> {
+impl<V: Merge> TopCounters<V> {
+    /// Keeps at least the `most` most frequent names, and at most twice as many.
+    pub(crate) fn new(most: usize) -> TopCounters<V> {
         let (hasher, places) = (RandomState::default(), HashMap::default());
-        Bounded { most, hasher, places, slots: Vec::new(), floor: 0, rest: None, changes: 0 }
+        TopCounters { most, hasher, places, slots: Vec::new(), floor: 0, rest: None, changes: 0 }
     }
 
-    /// The place of a name, which stays until [`Bounded::changes`] does.
+    /// The place of a name; it is valid until [`TopCounters::changes`] changes.
     pub(crate) fn place(&mut self, name: &[u8]) -> usize {
         let hash = self.hasher.hash_one(name);
         if let Some(place) = self.places.get(&hash) {
@@ -78,7 +79,7 @@ impl<V: Merge> Bounded<V> {
         &mut slot.value
     }
 
-    /// Adds so many that were counted elsewhere to the name at a place.
+    /// Adds counts from elsewhere to the name at a place.
     pub(crate) fn add(&mut self, place: usize, count: u64, value: V) {
         let slot = &mut self.slots[place];
         slot.count += count;
@@ -98,7 +99,7 @@ impl<V: Merge> Bounded<V> {
         self.places = places.collect();
     }
 
-    /// All that have a counter, the most frequent first; those beyond `shown` go to the rest.
+    /// Returns all names with a counter, the most frequent first; those beyond `shown` go to the rest.
     pub(crate) fn finish(mut self, shown: usize) -> (Vec<Slot<V>>, Option<(u64, V)>) {
         self.slots.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
         if self.slots.len() > shown {
@@ -111,7 +112,7 @@ impl<V: Merge> Bounded<V> {
         (self.slots, self.rest)
     }
 
-    /// Those that have a counter, in no order.
+    /// All names with a counter, in no order.
     pub(crate) fn slots(&self) -> &[Slot<V>] {
         &self.slots
     }
@@ -129,9 +130,9 @@ mod tests {
 
     #[test]
     fn the_most_frequent_of_a_million_names_are_found_and_sums_are_exact() {
-        let mut names: Bounded<u64> = Bounded::new(100);
+        let mut names: TopCounters<u64> = TopCounters::new(100);
         let mut all = 0;
-        let mut count = |names: &mut Bounded<u64>, name: String| {
+        let mut count = |names: &mut TopCounters<u64>, name: String| {
             let place = names.place(name.as_bytes());
             *names.count(place) += 2;
             all += 1;
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn few_names_are_counted_exactly() {
-        let mut names: Bounded<u64> = Bounded::new(2);
+        let mut names: TopCounters<u64> = TopCounters::new(2);
         for name in [b"a", b"b", b"a", b"c", b"d"] {
             let place = names.place(name);
             names.count(place);

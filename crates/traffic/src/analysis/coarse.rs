@@ -1,12 +1,12 @@
-//! Histograms of which there are thousands: of one or two digits.
+//! Histograms of one or two digits, for use by the thousand.
 
 use lastdrop_model::documents::LogSpread;
 
-/// A histogram with so many digits; it has memory once it has a value.
+/// A histogram with this many digits; it allocates memory with its first value.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Coarse<const DIGITS: u8>(Option<hdrhistogram::Histogram<u32>>);
+pub(crate) struct CoarseHistogram<const DIGITS: u8>(Option<hdrhistogram::Histogram<u32>>);
 
-impl<const DIGITS: u8> Coarse<DIGITS> {
+impl<const DIGITS: u8> CoarseHistogram<DIGITS> {
     pub(crate) fn record(&mut self, us: u64) {
         if self.0.is_none() {
             self.0 = hdrhistogram::Histogram::new(DIGITS).ok();
@@ -18,9 +18,9 @@ impl<const DIGITS: u8> Coarse<DIGITS> {
         }
     }
 
-    pub(crate) fn add(&mut self, other: &Coarse<DIGITS>) {
+    pub(crate) fn add(&mut self, other: &CoarseHistogram<DIGITS>) {
         match (&mut self.0, &other.0) {
-            // Both grow as they need to, so that this cannot fail.
+            // Both resize themselves, so this cannot fail.
             (Some(h), Some(other)) => drop(h.add(other)),
             (own @ None, other) => own.clone_from(other),
             (Some(_), None) => {}

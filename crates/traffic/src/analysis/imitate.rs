@@ -1,35 +1,36 @@
-//! A plan that looks like a log: the same mix, by a fair sample of its requests, at the rates of its busiest ten minutes.
+//! Creates a plan that imitates a log: the same mix, by a fair sample of its requests, at the rates of its busiest ten
+//! minutes.
 //!
-//! Only GET and HEAD: a log has no bodies, and what changes something is not asked for twice. The sample is a file of URLs, of which one
-//! is taken at random each time; so the mix is that of the log, whatever classes there are.
+//! Only GET and HEAD: a log has no bodies, and requests with side effects must not be repeated. The sample is a file of
+//! URLs from which each request is drawn at random. So the mix is that of the log, whatever its classes.
 
 use lastdrop_model::documents::ArrivalsLaw;
 use lastdrop_model::printable::line;
 
-use super::bounded::{Bounded, Merge};
+use super::bounded::{Merge, TopCounters};
 use super::rates::Rates;
-use crate::Entry;
+use crate::LogEntry;
 
 /// Requests in the sample.
 const SAMPLE: usize = 5_000;
 const MOST_TARGET_BYTES: usize = 2_000;
-/// Of a longer log the busiest part of so many seconds is imitated.
+/// Length in seconds of the busiest part that is imitated, if the log is longer.
 const IMITATED_S: usize = 600;
 const PHASES: usize = 10;
-/// Classes that the plan names in its comment.
+/// Classes named in the plan's comment.
 const NAMED: usize = 12;
 
-/// A plan file, and the file of URLs that it names `plan.urls` until it has a name.
+/// A plan file, and its file of URLs; the plan calls it `plan.urls` until it has a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imitation {
     pub plan: String,
     pub urls: String,
 }
 
-/// Stands in the plan for the name of the file of URLs.
+/// Placeholder in the plan for the name of the file of URLs.
 pub const URLS: &str = "plan.urls";
 
-/// A fair sample of the requests that may be sent again (algorithm R, Vitter 1985).
+/// A fair sample of the requests that may be repeated (algorithm R, Vitter 1985).
 #[derive(Debug)]
 pub(crate) struct Sample {
     seen: u64,
@@ -41,13 +42,13 @@ pub(crate) struct Sample {
 
 impl Default for Sample {
     fn default() -> Sample {
-        // Any seed: the same log has the same plan.
+        // Any seed will do: the same log gives the same plan.
         Sample { seen: 0, left_out: 0, kept: Vec::new(), random: 0x9e37_79b9_7f4a_7c15 }
     }
 }
 
 impl Sample {
-    pub(crate) fn take(&mut self, entry: &Entry) {
+    pub(crate) fn take(&mut self, entry: &LogEntry) {
         let (Some(method), Some(path)) = (entry.method(), entry.path()) else {
             self.left_out += 1;
             return;
@@ -78,7 +79,7 @@ impl Sample {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 1
     }
 
-    pub(crate) fn plan<V: Merge>(&self, origin: &str, rates: &Rates, classes: &Bounded<V>) -> Option<Imitation> {
+    pub(crate) fn plan<V: Merge>(&self, origin: &str, rates: &Rates, classes: &TopCounters<V>) -> Option<Imitation> {
         if self.kept.is_empty() {
             return None;
         }
@@ -89,7 +90,7 @@ impl Sample {
             urls.push_str(if *head { " HEAD\n" } else { "\n" });
         }
         let all = self.seen + self.left_out;
-        // Requests that are not imitated are no part of its rate.
+        // Requests that are not imitated do not count in the rate.
         let share = self.seen as f64 / all.max(1) as f64;
         let mut plan = format!(
             "# Looks like a log of {all} requests: its mix, and the rates of its busiest {} minutes.\n",
@@ -125,7 +126,7 @@ impl Sample {
     }
 }
 
-/// A target as it may stand in a file of URLs: what that would read otherwise is percent-encoded.
+/// Writes a target for a file of URLs: characters with a meaning there are percent-encoded.
 fn push_target(target: &[u8], to: &mut String) {
     for &b in target {
         if b.is_ascii_graphic() && !b"\"#$<>\\^`{|}".contains(&b) {

@@ -1,7 +1,7 @@
-//! What a log tells before any load is put on: rates, mix, sizes, statuses, sessions, times of the server, and who takes most.
+//! What a log tells without any load: rates, mix, sizes, statuses, sessions, server times, and the most active clients.
 //!
-//! One pass, and a memory that does not grow with the log: seconds, classes, clients and sessions all have a bound (see each), and
-//! what is beyond it is counted and said.
+//! It takes one pass, and memory that does not grow with the log. Seconds, classes, clients and sessions each have a
+//! bound, and everything beyond is counted and reported.
 
 pub(crate) mod bounded;
 pub(crate) mod coarse;
@@ -16,28 +16,28 @@ use lastdrop_model::documents::{LOG_SCHEMA, LogClass, LogClient, LogDocument, Lo
 use lastdrop_model::printable::lossless;
 use lastdrop_model::{Histogram, class};
 
-use self::bounded::{Bounded, Merge, Slot};
-use self::coarse::Coarse;
+use self::bounded::{Merge, Slot, TopCounters};
+use self::coarse::CoarseHistogram;
 use self::imitate::Sample;
 pub use self::imitate::{Imitation, URLS};
 use self::rates::Rates;
 use self::sessions::Sessions;
 pub(crate) use self::sessions::is_page;
-use crate::{Entries, Entry, Format, Tally};
+use crate::{Format, LineCounts, LogEntries, LogEntry};
 
-/// Classes and clients that are counted one by one.
+/// Most classes, clients and methods with exact counts.
 const MOST_CLASSES: usize = 1_000;
 const MOST_CLIENTS: usize = 20_000;
 const MOST_METHODS: usize = 32;
-/// Clients in the document.
+/// Most clients in the document.
 const SHOWN_CLIENTS: usize = 100;
-/// Targets whose class is remembered; a power of two.
+/// Targets whose class is cached; a power of two.
 const REMEMBERED: usize = 1 << 15;
-/// The class of what is no request.
+/// The class of malformed requests.
 const MALFORMED: &str = "(malformed)";
 const SECOND_US: i64 = 1_000_000;
 
-/// What has been seen of a log.
+/// Everything collected from a log.
 #[derive(Debug)]
 pub struct Analysis {
     requests: u64,
@@ -48,32 +48,32 @@ pub struct Analysis {
     status: Vec<u64>,
     bytes: u64,
     sizes: Histogram,
-    methods: Bounded<()>,
-    classes: Bounded<OfClass>,
-    clients: Bounded<OfClient>,
+    methods: TopCounters<()>,
+    classes: TopCounters<ClassTotals>,
+    clients: TopCounters<ClientTotals>,
     sessions: Sessions,
     server_us: Histogram,
     upstream_us: Histogram,
     queue_us: Histogram,
     sample: Sample,
     hasher: RandomState,
-    /// Of the hash of a request's target, its class.
+    /// The class of a request, by the hash of its target.
     remembered: Vec<(u64, u32)>,
     remembered_at: u64,
     name: String,
 }
 
 #[derive(Debug, Default)]
-struct OfClass {
+struct ClassTotals {
     bytes: u64,
     /// By the first digit.
     status: [u64; 10],
-    server_us: Coarse<2>,
-    upstream_us: Coarse<2>,
+    server_us: CoarseHistogram<2>,
+    upstream_us: CoarseHistogram<2>,
 }
 
 #[derive(Debug, Default)]
-struct OfClient {
+struct ClientTotals {
     bytes: u64,
     errors: u64,
     server_us: u64,
@@ -83,8 +83,8 @@ impl Merge for () {
     fn merge(&mut self, (): ()) {}
 }
 
-impl Merge for OfClass {
-    fn merge(&mut self, other: OfClass) {
+impl Merge for ClassTotals {
+    fn merge(&mut self, other: ClassTotals) {
         self.bytes += other.bytes;
         self.status.iter_mut().zip(other.status).for_each(|(own, n)| *own += n);
         self.server_us.add(&other.server_us);
@@ -92,8 +92,8 @@ impl Merge for OfClass {
     }
 }
 
-impl Merge for OfClient {
-    fn merge(&mut self, other: OfClient) {
+impl Merge for ClientTotals {
+    fn merge(&mut self, other: ClientTotals) {
         self.bytes += other.bytes;
         self.errors += other.errors;
         self.server_us = self.server_us.saturating_add(other.server_us);
@@ -111,9 +111,9 @@ impl Default for Analysis {
             status: vec![0; 1000],
             bytes: 0,
             sizes: Histogram::new(),
-            methods: Bounded::new(MOST_METHODS),
-            classes: Bounded::new(MOST_CLASSES),
-            clients: Bounded::new(MOST_CLIENTS),
+            methods: TopCounters::new(MOST_METHODS),
+            classes: TopCounters::new(MOST_CLASSES),
+            clients: TopCounters::new(MOST_CLIENTS),
             sessions: Sessions::default(),
             server_us: Histogram::new(),
             upstream_us: Histogram::new(),
@@ -128,8 +128,8 @@ impl Default for Analysis {
 }
 
 impl Analysis {
-    /// Counts a request. They come in the order of time, but for those that are late.
-    pub fn take(&mut self, entry: &Entry) {
+    /// Counts a request. They arrive in time order, except for late ones.
+    pub fn take(&mut self, entry: &LogEntry) {
         self.requests += 1;
         self.first_us = self.first_us.min(entry.time_us);
         self.last_us = self.last_us.max(entry.time_us);
@@ -161,8 +161,8 @@ impl Analysis {
         self.sample.take(entry);
     }
 
-    /// The place of a request's class. Most targets come again, and are not folded again.
-    fn class(&mut self, entry: &Entry) -> usize {
+    /// The place of a request's class. Most targets repeat, and are not folded again.
+    fn class(&mut self, entry: &LogEntry) -> usize {
         if self.remembered_at != self.classes.changes {
             self.remembered.fill((0, 0));
             self.remembered_at = self.classes.changes;
@@ -177,22 +177,23 @@ impl Analysis {
         self.name.clear();
         class_name(entry, &mut self.name);
         let place = self.classes.place(self.name.as_bytes());
-        // Others may have lost their places by that.
+        // Adding a class may have moved the others.
         if self.remembered_at == self.classes.changes {
             self.remembered[memory] = (hash, place as u32);
         }
         place
     }
 
-    /// A plan that looks like the log, with requests to this origin (`http://127.0.0.1:8080`). None where there was no GET.
+    /// A plan that imitates the log, with requests to this origin (`http://127.0.0.1:8080`); `None` if there was no
+    /// GET.
     #[must_use]
     pub fn imitate(&self, origin: &str) -> Option<Imitation> {
         self.sample.plan(origin, &self.rates, &self.classes)
     }
 
-    /// All that is known, once the entries have come to their end.
+    /// Returns the results, once the entries have ended.
     #[must_use]
-    pub fn finish(self, entries: &Entries) -> LogDocument {
+    pub fn finish(self, entries: &LogEntries) -> LogDocument {
         let file = |(path, format): (&std::path::Path, &Format)| LogFile {
             file: path.display().to_string(),
             format: format.name().into(),
@@ -200,11 +201,11 @@ impl Analysis {
         self.document(entries.formats().map(file).collect(), entries.tally())
     }
 
-    /// The same of requests that came from elsewhere.
+    /// Like `finish`, for requests from another source.
     #[must_use]
-    pub fn document(self, files: Vec<LogFile>, tally: &Tally) -> LogDocument {
+    pub fn document(self, files: Vec<LogFile>, tally: &LineCounts) -> LogDocument {
         let seconds = if self.requests > 0 { (self.last_us - self.first_us) as f64 / 1e6 } else { 0.0 };
-        // The last second, or the last part of one, belongs to the log, too.
+        // The last second, or the last unit of time, belongs to the log too.
         let span_s = seconds + f64::from(self.resolution_us) / 1e6;
         let (rate, arrivals) = self.rates.finish(self.requests, span_s);
         let (sessions, think_us) = self.sessions.finish();
@@ -265,8 +266,8 @@ impl Analysis {
     }
 }
 
-/// The name of a request's class, added to a text.
-pub(crate) fn class_name(entry: &Entry, to: &mut String) {
+/// Appends the name of a request's class to a text.
+pub(crate) fn class_name(entry: &LogEntry, to: &mut String) {
     let (Some(method), Some(target)) = (entry.method(), entry.target()) else { return to.push_str(MALFORMED) };
     let is_token = |b: &u8| b.is_ascii_alphanumeric() || b"-_".contains(b);
     let (Ok(method), true) = (std::str::from_utf8(method), method.len() <= 20 && method.iter().all(is_token)) else {
@@ -275,7 +276,7 @@ pub(crate) fn class_name(entry: &Entry, to: &mut String) {
     to.push_str(method);
     to.push(' ');
     let target = &target[..target.len().min(MOST_TARGET_BYTES)];
-    // A whole URL, as a proxy is asked for it, is of the class of its path.
+    // A whole URL, as a proxy receives it, is in the class of its path.
     let path = match memchr::memmem::find(&target[..target.len().min(16)], b"://") {
         Some(at) if target[0] != b'/' => {
             let rest = &target[at + 3..];
@@ -290,17 +291,17 @@ pub(crate) fn class_name(entry: &Entry, to: &mut String) {
     }
 }
 
-/// Longer targets come from scanners, and are told apart by so much.
+/// Longer targets come from scanners; only this many bytes distinguish them.
 const MOST_TARGET_BYTES: usize = 512;
 
-fn methods(methods: Bounded<()>) -> std::collections::BTreeMap<String, u64> {
+fn methods(methods: TopCounters<()>) -> std::collections::BTreeMap<String, u64> {
     let (slots, rest) = methods.finish(MOST_METHODS);
     let shown = |name: &[u8]| if name.is_empty() { "-".into() } else { lossless(&name[..name.len().min(40)]) };
     let rest = rest.map(|(count, ())| (class::OTHERS.to_string(), count));
     slots.into_iter().map(|s| (shown(&s.name), s.count)).chain(rest).collect()
 }
 
-fn of_class(slot: Slot<OfClass>, requests: f64) -> LogClass {
+fn of_class(slot: Slot<ClassTotals>, requests: f64) -> LogClass {
     let status = slot.value.status.iter().enumerate().filter(|(_, n)| **n > 0);
     LogClass {
         name: lossless(&slot.name),
@@ -314,7 +315,7 @@ fn of_class(slot: Slot<OfClass>, requests: f64) -> LogClass {
     }
 }
 
-fn of_client(slot: Slot<OfClient>) -> LogClient {
+fn of_client(slot: Slot<ClientTotals>) -> LogClient {
     LogClient {
         address: if slot.name.is_empty() { "-".into() } else { lossless(&slot.name) },
         count: slot.count,
@@ -325,7 +326,7 @@ fn of_client(slot: Slot<OfClient>) -> LogClient {
     }
 }
 
-/// What is to be known before the numbers are believed.
+/// Lists what a reader must know before trusting the numbers.
 fn notes(d: &LogDocument) -> Vec<String> {
     let mut notes = Vec::new();
     if !d.exact {
@@ -353,7 +354,7 @@ fn notes(d: &LogDocument) -> Vec<String> {
             d.clock_jumps
         ));
     }
-    // Some slow requests are in every log that is written at their ends.
+    // Every log that is written at the ends of requests has some slow ones.
     if d.late * 100 > d.requests {
         notes.push(format!("{} requests are out of order by more than the window", d.late));
     }

@@ -1,32 +1,34 @@
-//! Requests by second: peaks, how bursty they come, and which arrivals would look like them.
+//! Requests per second: peaks, burstiness, and which arrivals would look alike.
 //!
-//! Seconds are compared with the mean of their own minute, so that the rhythm of the day is no burst. Of arrivals that have
-//! nothing to do with each other (Poisson) the variance of the counts of seconds is their mean: index of dispersion 1. Evenly spaced
-//! ones are near 0; those that come together are above 1. How well a law fits is the greatest difference between the share of seconds
-//! with at most so many requests and what the law expects, given the rate of each minute (Kolmogorov's distance): 0 is perfect, 1 is nothing
-//! in common. Sums of differences of the frequencies themselves would not do: of bursts of five all counts are multiples of five.
+//! Seconds are compared with the mean of their own minute, so that the daily rhythm does not look like a burst. For
+//! independent arrivals (Poisson) the variance of the counts per second equals their mean: index of dispersion 1.
+//! Evenly spaced arrivals are near 0; clustered ones are above 1.
+//!
+//! The fit of a law is Kolmogorov's distance. That is the greatest difference between the observed and the expected
+//! share of seconds with at most n requests, given the rate of each minute. 0 is perfect, 1 is nothing in common. Sums
+//! of differences of the frequencies would not work: with bursts of five all counts are multiples of five.
 
 use std::collections::BTreeMap;
 
 use lastdrop_model::documents::{ArrivalsLaw, LogArrivals, LogMoment, LogRate};
 
-/// Of a longer log several seconds are put together.
+/// Most steps; in a longer log a step covers several seconds.
 const MOST_STEPS: usize = 1 << 17;
-/// In the document so many are enough for a picture.
+/// Most steps in the document: enough for a chart.
 const MOST_SHOWN_STEPS: usize = 3600;
-/// Seconds that are looked at together.
+/// Seconds per group.
 const MINUTE: usize = 60;
-/// Busier seconds are beyond what a law is fitted to.
+/// Busier seconds are beyond the fit of a law.
 const MOST_FITTED: usize = 1 << 16;
-/// Minutes with fewer requests say nothing of how they came.
+/// Minutes with fewer requests do not show how they arrive.
 const LEAST_IN_MINUTE: u64 = 30;
-/// Nor does less than this of a minute.
+/// Shorter parts of a minute do not either.
 const LEAST_SECONDS: usize = 10;
 
 /// Counts of requests by second.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    /// The first second, and what a step has of them.
+    /// The first second, and the seconds per step.
     start_s: i64,
     step_s: i64,
     steps: Vec<u32>,
@@ -36,13 +38,13 @@ pub(crate) struct Rates {
     /// Σ variance and Σ mean of the seconds of minutes.
     variances: f64,
     means: f64,
-    /// How often a second of a minute that is looked at had so many requests.
+    /// How often a second of an evaluated minute had n requests.
     seen: Vec<u64>,
-    /// Requests of a minute and its seconds, and how many minutes had that.
+    /// How many minutes had this number of requests and of seconds.
     levels: BTreeMap<(u64, u64), u64>,
 }
 
-/// The minute that is being counted.
+/// The current minute.
 #[derive(Debug)]
 struct Minute {
     number: i64,
@@ -56,7 +58,7 @@ impl Default for Minute {
 }
 
 impl Rates {
-    /// Counts a request at a second since 1970. Requests come in order, but for some that are late.
+    /// Counts a request at a second since 1970. Requests arrive in order, except for late ones.
     pub(crate) fn count(&mut self, second: i64) {
         self.count_step(second);
         let minute = second.div_euclid(MINUTE as i64);
@@ -73,7 +75,7 @@ impl Rates {
         if self.steps.is_empty() {
             (self.start_s, self.step_s) = (second, 1);
         }
-        // What is late by more than the log has been read is at its beginning.
+        // A request from before the start of the log counts at its beginning.
         let mut step = second.saturating_sub(self.start_s).max(0) / self.step_s;
         while step >= MOST_STEPS as i64 {
             self.steps = self.steps.chunks(2).map(|pair| pair.iter().sum()).collect();
@@ -87,7 +89,7 @@ impl Rates {
         self.steps[step] = self.steps[step].saturating_add(1);
     }
 
-    /// The minute is over, or the log ends in this second of it.
+    /// Ends the minute, at its end or at second `to` where the log ends.
     fn end_minute(&mut self, to: usize) {
         let Minute { number, seconds } = std::mem::take(&mut self.minute);
         let sum: u64 = seconds.iter().map(|n| u64::from(*n)).sum();
@@ -103,7 +105,7 @@ impl Rates {
         if sum > self.peak_minute.0 {
             self.peak_minute = (sum, begin);
         }
-        // Of its first minute the log has a part, and of its first second.
+        // The log's first minute, and its first second, are incomplete.
         let from = (self.start_s + 1 - begin).clamp(0, MINUTE as i64) as usize;
         let seconds = seconds.get(from..to).unwrap_or_default();
         let sum: u64 = seconds.iter().map(|n| u64::from(*n)).sum();
@@ -123,7 +125,7 @@ impl Rates {
         }
         *self.levels.entry((sum, seconds.len() as u64)).or_insert(0) += 1;
         if self.levels.len() > MOST_STEPS {
-            // Levels that are nearly the same are.
+            // Merge levels that are nearly equal.
             let mut levels = BTreeMap::new();
             for ((sum, length), n) in std::mem::take(&mut self.levels) {
                 *levels.entry((sum - sum % 16, length)).or_insert(0) += n;
@@ -132,7 +134,7 @@ impl Rates {
         }
     }
 
-    /// The rates; `span_s` is the time that the log covers.
+    /// Returns the rates; `span_s` is the time that the log covers.
     pub(crate) fn finish(mut self, requests: u64, span_s: f64) -> (LogRate, LogArrivals) {
         self.end_minute(self.last_of_minute());
         let arrivals = self.arrivals();
@@ -153,7 +155,7 @@ impl Rates {
         self.minute.seconds.iter().rposition(|n| *n > 0).unwrap_or(0)
     }
 
-    /// The busiest stretch of at most so many seconds, in so many parts: requests a second, and seconds.
+    /// The busiest stretch of at most `most_s` seconds, in `parts` parts: requests per second, and seconds.
     pub(crate) fn busiest(&self, most_s: usize, parts: usize) -> Vec<(f64, u64)> {
         let step_s = self.step_s.max(1) as usize;
         let steps = (most_s / step_s).clamp(1, self.steps.len().max(1));
@@ -172,7 +174,7 @@ impl Rates {
         stretch.chunks(part).map(|p| (count(p) / seconds(p) as f64, seconds(p))).collect()
     }
 
-    /// How the requests came, in the minutes that are over.
+    /// How the requests arrived, in the minutes that are over.
     pub(crate) fn arrivals(&self) -> LogArrivals {
         if self.means == 0.0 {
             return LogArrivals::default();
@@ -208,7 +210,7 @@ impl Rates {
     }
 }
 
-/// Adds how many of so many seconds are expected to have each number of requests.
+/// Adds how many of `seconds` seconds are expected to have each number of requests.
 fn add_expected(law: ArrivalsLaw, mean: f64, dispersion: f64, seconds: f64, expected: &mut [f64]) {
     let mut add = |n: f64, p: f64| {
         if let Some(e) = expected.get_mut(n as usize) {
@@ -220,11 +222,11 @@ fn add_expected(law: ArrivalsLaw, mean: f64, dispersion: f64, seconds: f64, expe
         add(mean.floor(), 1.0 - above);
         return add(mean.floor() + 1.0, above);
     }
-    // Bursts: a negative binomial distribution of the same mean and the dispersion that was seen. Its limit is Poisson's.
+    // Bursts: a negative binomial distribution of the same mean and the observed dispersion. Its limit is Poisson's.
     let dispersion = if law == ArrivalsLaw::Bursts { dispersion } else { 1.0 };
     let r = mean / (dispersion - 1.0);
     let poisson = dispersion < 1.0 + 1e-6 || r > 1e9;
-    // The ratio of two that follow each other, from the one at the mean outwards.
+    // The ratio of two consecutive terms, from the one at the mean outwards.
     let ratio = |n: f64| if poisson { mean / (n + 1.0) } else { (n + r) / (n + 1.0) * (dispersion - 1.0) / dispersion };
     let middle = mean.floor();
     let reach = 8.0 * (mean * dispersion).sqrt() + 8.0 * dispersion + 8.0;
@@ -265,7 +267,7 @@ mod tests {
         }
     }
 
-    /// An hour at 20 requests a second whose arrivals come so many together, by Poisson.
+    /// An hour at 20 requests/s whose arrivals come in groups of `together`, by Poisson.
     fn hour(together: u32) -> LogArrivals {
         let mut random = Random(7);
         let mut rates = Rates::default();

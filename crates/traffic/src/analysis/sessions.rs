@@ -1,5 +1,5 @@
-//! Sessions: what one client asks for until half an hour without a request. Think times are from one page to the next; what a page
-//! is made of (scripts, images) is no page.
+//! Sessions: the requests of one client until half an hour without any. Think times are between pages; page resources
+//! (scripts, images) are not pages.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use foldhash::fast::RandomState;
 use lastdrop_model::Histogram;
 use lastdrop_model::documents::{LogSessions, LogSpread};
 
-/// Who asks for nothing for so long has left: what everybody who counts sessions takes.
+/// A client without requests for this long has left: the usual definition of a session.
 const GAP_US: i64 = 30 * 60 * 1_000_000;
-/// Sessions that are open at once; beyond it the longest idle are ended.
+/// Most open sessions; beyond it those idle for longest are ended.
 const MOST_OPEN: usize = 100_000;
 
 const PARTS: [&str; 26] = [
@@ -18,19 +18,19 @@ const PARTS: [&str; 26] = [
 ];
 
 #[derive(Debug, Clone, Copy)]
-struct Open {
+struct OpenSession {
     first_us: i64,
     last_us: i64,
-    /// The last page; none so far as `i64::MIN`.
+    /// Time of the last page; `i64::MIN` if there is none yet.
     page_us: i64,
     requests: u32,
     pages: u32,
 }
 
-/// Sessions, those that are open and what is known of those that have ended.
+/// The open sessions, and statistics of those that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    open: HashMap<u64, Open, RandomState>,
+    open: HashMap<u64, OpenSession, RandomState>,
     ended: u64,
     cut: u64,
     requests: Histogram,
@@ -40,12 +40,12 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Counts a request of whoever has this key, in the order of time.
+    /// Counts a request of the client with this key, in time order.
     pub(crate) fn count(&mut self, key: u64, time_us: i64, is_page: bool) {
         if self.open.len() >= MOST_OPEN && !self.open.contains_key(&key) {
             self.make_room(time_us);
         }
-        let new = Open { first_us: time_us, last_us: time_us, page_us: i64::MIN, requests: 0, pages: 0 };
+        let new = OpenSession { first_us: time_us, last_us: time_us, page_us: i64::MIN, requests: 0, pages: 0 };
         let open = self.open.entry(key).or_insert(new);
         let ended = (time_us - open.last_us > GAP_US).then(|| std::mem::replace(open, new));
         open.requests = open.requests.saturating_add(1);
@@ -62,7 +62,7 @@ impl Sessions {
         }
     }
 
-    fn end(&mut self, ended: &Open) {
+    fn end(&mut self, ended: &OpenSession) {
         self.ended += 1;
         self.requests.record(u64::from(ended.requests));
         self.pages.record(u64::from(ended.pages));
@@ -87,7 +87,7 @@ impl Sessions {
     }
 
     pub(crate) fn finish(mut self) -> (LogSessions, Option<LogSpread>) {
-        let open: Vec<Open> = self.open.drain().map(|(_, o)| o).collect();
+        let open: Vec<OpenSession> = self.open.drain().map(|(_, o)| o).collect();
         open.iter().for_each(|o| self.end(o));
         let sessions = LogSessions {
             count: self.ended,
@@ -100,7 +100,7 @@ impl Sessions {
     }
 }
 
-/// Is the path that of a page, and not of what pages are made of?
+/// Whether the path is that of a page, not of a page resource.
 pub(crate) fn is_page(target: &[u8]) -> bool {
     let path = &target[..target.iter().position(|b| matches!(b, b'?' | b'#')).unwrap_or(target.len())];
     let Some(point) = memchr::memrchr2(b'.', b'/', path) else { return true };

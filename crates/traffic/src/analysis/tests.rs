@@ -8,9 +8,9 @@ use lastdrop_model::url_file;
 use super::*;
 use crate::lines::Lines;
 
-fn analyse(format: &str, log: String) -> (Analysis, Entries) {
+fn analyse(format: &str, log: String) -> (Analysis, LogEntries) {
     let lines = Lines::new(Cursor::new(log.into_bytes())).expect("memory");
-    let mut entries = Entries::of(lines, format.parse().expect("a format"), Duration::from_secs(60));
+    let mut entries = LogEntries::of(lines, format.parse().expect("a format"), Duration::from_secs(60));
     let mut analysis = Analysis::default();
     while let Some(entry) = entries.next() {
         analysis.take(entry);
@@ -18,7 +18,7 @@ fn analyse(format: &str, log: String) -> (Analysis, Entries) {
     (analysis, entries)
 }
 
-/// Ten minutes at ten requests a second: of ten requests six for items, three for a style sheet, one login that fails.
+/// Ten minutes at ten requests/s: of ten requests six are for items, three for a style sheet, one is a failing login.
 fn shop() -> String {
     let mut log = String::new();
     for i in 0..6000u32 {
@@ -53,7 +53,7 @@ fn a_log_tells_its_rates_mix_and_times() {
     assert_eq!((d.classes[2].status["4xx"], d.status["200"], d.methods["POST"], d.bytes), (600, 3600, 600, 600_000));
     assert_eq!((d.clients.len(), d.clients[0].count, d.sessions.count), (5, 1200, 5));
     assert_eq!(d.clients.iter().map(|c| c.errors).sum::<u64>(), 600);
-    // Each of the five asks for a page or its part every half a second.
+    // Each of the five clients requests a page or a resource every half second.
     assert!(d.think_us.is_some_and(|t| t.count > 4000 && t.max <= 1_100_000));
     assert!(d.exact && d.server_time_us.is_some_and(|s| s.count == 6000));
 }
@@ -90,7 +90,7 @@ fn the_imitation_has_the_mix_and_the_rate() {
     let Imitation { plan, urls } = analysis.imitate("http://127.0.0.1:8080").expect("a plan");
     let requests = url_file::parse(&urls, std::path::Path::new("/"), |_| None).expect("a file of URLs");
     let items = requests.iter().filter(|r| r.url.path.starts_with("/item/")).count();
-    // Two of three that may be sent again are for items.
+    // Two of three repeatable requests are for items.
     assert!(requests.len() == 5000 && items.abs_diff(3333) < 200, "{items}");
     assert!(plan.contains("600 of them are left out") && plan.contains("60.0 %  GET /item/{n}?from"), "{plan}");
     assert_eq!(plan.matches("rate = 9.00\nduration = \"60s\"").count(), 10, "{plan}");

@@ -1,13 +1,13 @@
-//! Apache's LogFormat (mod_log_config) as a pattern.
+//! Parses Apache's LogFormat (mod_log_config) into a pattern.
 
-use super::pattern::{Field, Notation, Pattern, Piece, Took};
+use super::pattern::{DurationKind, Field, Notation, Pattern, Piece};
 use crate::entry::Role;
 use crate::time::TimeForm;
 
-/// Reads the text of a LogFormat.
+/// Parses the text of a LogFormat.
 ///
 /// # Errors
-/// With the directive that is not understood.
+/// The directive that is not supported.
 pub(super) fn read(text: &str) -> Result<Pattern, String> {
     let mut pieces = Vec::new();
     let mut before = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn read(text: &str) -> Result<Pattern, String> {
             }
             '%' => {
                 let mut name = String::from("%");
-                // Of the statuses for which the field is written, and of which of several requests it is.
+                // The statuses for which the field is written, and which of several requests it is about.
                 while let Some(c) = chars.next_if(|c| matches!(c, '!' | '<' | '>' | ',') || c.is_ascii_digit()) {
                     name.push(c);
                 }
@@ -46,7 +46,7 @@ pub(super) fn read(text: &str) -> Result<Pattern, String> {
                     stamped_at_end = true;
                 }
                 if letter == 't' && argument.is_none() {
-                    // Its brackets are part of it.
+                    // The brackets belong to it.
                     before.push(b'[');
                     pieces.push(Piece { before, field: Field::Time(TimeForm::Common), name });
                     before = b"]".to_vec();
@@ -54,7 +54,7 @@ pub(super) fn read(text: &str) -> Result<Pattern, String> {
                 }
                 let field = field(letter, argument.as_deref()).map_err(|e| format!("{name}: {e}"))?;
                 if letter == 'q' && before.is_empty() && follows_target(&pieces) {
-                    // %U%q is the target, as it was before it was taken apart.
+                    // %U%q together are the target.
                     continue;
                 }
                 pieces.push(Piece { before: std::mem::take(&mut before), field, name });
@@ -87,10 +87,10 @@ fn field(letter: char, argument: Option<&str>) -> Result<Field, String> {
         ('b' | 'B' | 'O', _) => Field::Bytes,
         ('I' | 'S' | 'k' | 'p' | 'P', _) => Field::Digits,
         ('v' | 'V', _) => Field::Text(Role::Host),
-        ('D', _) => Field::Took(Took::Server, 1, Notation::Any),
-        ('T', None | Some("s")) => Field::Took(Took::Server, 1_000_000, Notation::Any),
-        ('T', Some("ms")) => Field::Took(Took::Server, 1_000, Notation::Any),
-        ('T', Some("us")) => Field::Took(Took::Server, 1, Notation::Any),
+        ('D', _) => Field::Took(DurationKind::Server, 1, Notation::Any),
+        ('T', None | Some("s")) => Field::Took(DurationKind::Server, 1_000_000, Notation::Any),
+        ('T', Some("ms")) => Field::Took(DurationKind::Server, 1_000, Notation::Any),
+        ('T', Some("us")) => Field::Took(DurationKind::Server, 1, Notation::Any),
         ('T', Some(_)) => return Err("the unit is s, ms or us".into()),
         ('t', Some(form)) => Field::Time(time(form)?),
         ('i', Some(name)) => match name.to_ascii_lowercase().as_str() {

@@ -1,9 +1,9 @@
-//! What stands before or around the lines of a log once something else has passed them on: syslog, a container's log, a prefix of a
-//! terminal. A line of a log begins behind it.
+//! Prefixes and wrappers of log lines that another program has passed on: syslog, a container's log, a prefix on a
+//! terminal. The log's own line begins after it.
 
-use crate::entry::{Entry, Span};
+use crate::entry::{LogEntry, Span};
 use crate::format::value;
-use crate::time::{Stamp, TimeForm};
+use crate::time::{TimeForm, Timestamp};
 
 /// What lines are wrapped in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,8 +12,8 @@ pub(crate) enum Envelope {
     Syslog,
     /// Kubernetes' container runtimes: `2026-05-13T10:00:00.1Z stdout F `.
     Cri,
-    /// An object of which one text is the line: `{"log":"…","stream":"stdout","time":"…"}` of Docker, `MESSAGE` of journald,
-    /// `message` of log shippers.
+    /// An object with the line in one text: `{"log":"…","stream":"stdout","time":"…"}` of Docker, `MESSAGE` of
+    /// journald, `message` of log shippers.
     Json,
     /// `web-1  | ` of docker compose.
     Compose,
@@ -25,7 +25,7 @@ pub(crate) enum Envelope {
     Ruby,
 }
 
-/// Keys of the text that is the line.
+/// Keys of the text that holds the line.
 const MESSAGES: [&[u8]; 3] = [b"log", b"MESSAGE", b"message"];
 
 impl Envelope {
@@ -39,7 +39,7 @@ impl Envelope {
         Envelope::Stamped,
     ];
 
-    /// As it stands behind a format's name.
+    /// The text after a format's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Envelope::Syslog => "behind syslog's head",
@@ -52,7 +52,7 @@ impl Envelope {
         }
     }
 
-    /// What a line has to begin with, for people.
+    /// Describes, for people, what a line has to begin with.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Envelope::Syslog => "syslog's head (time, host, program)",
@@ -65,12 +65,12 @@ impl Envelope {
         }
     }
 
-    /// Finds where the line of the log begins in the entry's line; of a wrapped one that becomes the whole line. With the envelope's own
-    /// time, where that is of a day.
+    /// Finds where the log's own line begins in the entry's line; a wrapped line replaces it. Also returns the
+    /// envelope's own time, if that has a date.
     ///
     /// # Errors
-    /// Where it has no such envelope: the place.
-    pub(crate) fn open(self, entry: &mut Entry) -> Result<(usize, Option<Stamp>), usize> {
+    /// The position where the envelope does not match.
+    pub(crate) fn open(self, entry: &mut LogEntry) -> Result<(usize, Option<Timestamp>), usize> {
         let line = entry.line.as_slice();
         match self {
             Envelope::Syslog => syslog(line),
@@ -93,20 +93,20 @@ impl Envelope {
     }
 }
 
-/// Where blanks end.
+/// Skips blanks.
 fn past_blanks(line: &[u8], at: usize) -> usize {
     at + line.get(at..).unwrap_or_default().iter().take_while(|b| **b == b' ').count()
 }
 
-/// The word at a place, which a blank has to follow; where the next begins.
+/// Reads the word at a position, which a blank has to follow; returns where the next begins.
 fn word(line: &[u8], at: usize) -> Result<(&[u8], usize), usize> {
     let rest = line.get(at..).ok_or(at)?;
     let length = memchr::memchr(b' ', rest).filter(|n| *n > 0).ok_or(at)?;
     Ok((&rest[..length], at + length + 1))
 }
 
-/// A time of ISO 8601 with its zone; where it ends.
-fn iso(line: &[u8], at: usize) -> Result<(Stamp, usize), usize> {
+/// Reads a time of ISO 8601 with its zone; returns where it ends.
+fn iso(line: &[u8], at: usize) -> Result<(Timestamp, usize), usize> {
     let stamp = line.get(at..).and_then(|text| TimeForm::Iso.read(text)).ok_or(at)?;
     Ok((stamp, at + stamp.length))
 }
@@ -115,7 +115,7 @@ fn blank(line: &[u8], at: usize) -> Result<usize, usize> {
     if line.get(at) == Some(&b' ') { Ok(at + 1) } else { Err(at) }
 }
 
-fn syslog(line: &[u8]) -> Result<(usize, Option<Stamp>), usize> {
+fn syslog(line: &[u8]) -> Result<(usize, Option<Timestamp>), usize> {
     let mut at = 0;
     if line.first() == Some(&b'<') {
         let end = line.iter().take(6).position(|b| *b == b'>').ok_or(0usize)?;
@@ -152,7 +152,7 @@ fn syslog(line: &[u8]) -> Result<(usize, Option<Stamp>), usize> {
     Err(at)
 }
 
-/// `May  3 10:00:00`, perhaps after `Wed `, with a fraction or a year behind it.
+/// Reads `May  3 10:00:00`, perhaps after `Wed `, with a fraction or a year after it.
 fn month_and_time(line: &[u8], at: usize) -> Result<usize, usize> {
     const MONTHS: [&[u8]; 12] =
         [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
@@ -176,7 +176,7 @@ fn month_and_time(line: &[u8], at: usize) -> Result<usize, usize> {
 }
 
 /// TIME HOST APP PROCID MSGID and structured data: `-`, or elements in brackets.
-fn rfc5424(line: &[u8], at: usize) -> Result<(usize, Option<Stamp>), usize> {
+fn rfc5424(line: &[u8], at: usize) -> Result<(usize, Option<Timestamp>), usize> {
     let (time, mut at) = word(line, at)?;
     let stamp = TimeForm::Iso.read(time);
     for _ in 0..4 {
@@ -205,14 +205,14 @@ fn rfc5424(line: &[u8], at: usize) -> Result<(usize, Option<Stamp>), usize> {
     Ok((if bom { at + 3 } else { at }, stamp))
 }
 
-fn cri(line: &[u8]) -> Result<(usize, Option<Stamp>), usize> {
+fn cri(line: &[u8]) -> Result<(usize, Option<Timestamp>), usize> {
     let (stamp, at) = iso(line, 0)?;
     let at = blank(line, at)?;
     let (stream, next) = word(line, at)?;
     if !matches!(stream, b"stdout" | b"stderr") {
         return Err(at);
     }
-    // P is a part of a longer line.
+    // P marks a part of a longer line.
     let (tag, end) = word(line, next)?;
     if tag == b"F" { Ok((end, Some(stamp))) } else { Err(next) }
 }
@@ -235,12 +235,12 @@ fn pod(line: &[u8]) -> Result<usize, usize> {
     blank(line, end + 1)
 }
 
-fn stamped(line: &[u8]) -> Result<(usize, Option<Stamp>), usize> {
+fn stamped(line: &[u8]) -> Result<(usize, Option<Timestamp>), usize> {
     let (stamp, at) = iso(line, 0)?;
     Ok((past_blanks(line, blank(line, at)?), Some(stamp)))
 }
 
-fn ruby(line: &[u8]) -> Result<(usize, Option<Stamp>), usize> {
+fn ruby(line: &[u8]) -> Result<(usize, Option<Timestamp>), usize> {
     let head = line.get(..4).ok_or(0usize)?;
     if !head[0].is_ascii_uppercase() || &head[1..] != b", [" {
         return Err(0);
@@ -251,8 +251,8 @@ fn ruby(line: &[u8]) -> Result<(usize, Option<Stamp>), usize> {
     Ok((end + colon + 2, Some(stamp)))
 }
 
-/// The text of the object that is the line, and the object's time.
-fn json(line: &[u8]) -> Result<(Span, Option<Stamp>), usize> {
+/// Returns the text of the object that is the line, and the object's time.
+fn json(line: &[u8]) -> Result<(Span, Option<Timestamp>), usize> {
     let mut message = None;
     let mut stamp = None;
     super::json::members(line, |key, value| {

@@ -1,31 +1,31 @@
-//! HAProxy: `option httplog` (and httpslog), and the text of a `log-format`. What `option tcplog` writes, and what HAProxy says of
-//! itself, is no request.
+//! HAProxy: `option httplog` (and httpslog), and the text of a `log-format`. Lines of `option tcplog` and HAProxy's own
+//! messages are not requests.
 
 use super::apache::push;
-use super::pattern::{Field, Misfit, Notation, Pattern, Piece, Took};
-use crate::entry::{Entry, Role};
+use super::pattern::{DurationKind, Field, Mismatch, Notation, Pattern, Piece};
+use crate::entry::{LogEntry, Role};
 use crate::time::TimeForm;
 
 const PROGRAM: &[u8] = b"haproxy[";
 
-/// As the manual of HAProxy 2.6 has it in section 8.2.3. `option logasap` writes before an answer is over, with a `+` before what
-/// still grows.
+/// From the manual of HAProxy 2.6, section 8.2.3. `option logasap` writes before an answer is complete, with a `+`
+/// before growing values.
 const HTTPLOG: &str =
     r#"%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r"#;
 
 pub(super) fn pattern() -> Result<Pattern, String> {
-    // httpslog has more behind it.
+    // httpslog has more fields after these.
     read_format(HTTPLOG).map(|pattern| Pattern { open: true, ..pattern })
 }
 
-/// Whether the line is that of a request; `at` is where HAProxy's own text begins.
-pub(super) fn read(pattern: &Pattern, entry: &mut Entry, at: usize) -> Result<bool, Misfit> {
+/// Whether the line is a request; `at` is where HAProxy's own text begins.
+pub(super) fn read(pattern: &Pattern, entry: &mut LogEntry, at: usize) -> Result<bool, Mismatch> {
     let line = entry.line.get(at..).unwrap_or_default();
     let program = memchr::memmem::find(line, PROGRAM);
     let message =
         program.and_then(|start| memchr::memmem::find(&line[start..], b"]: ").map(|end| at + start + end + 3));
     let is_prefixed = message.is_some() || at > 0;
-    // Where HAProxy writes to a file or to stdout, there is nothing before it.
+    // If HAProxy writes to a file or to stdout, nothing precedes it.
     match pattern.read(entry, message.unwrap_or(at)) {
         Ok(()) => Ok(true),
         Err(_) if is_prefixed && memchr::memchr(b'"', &entry.line).is_none() => Ok(false),
@@ -33,15 +33,15 @@ pub(super) fn read(pattern: &Pattern, entry: &mut Entry, at: usize) -> Result<bo
     }
 }
 
-/// Is the text of a format HAProxy's? Apache has no variables of two letters, nor expressions in brackets.
+/// Whether the text of a format is HAProxy's. Apache has no variables of two letters, and no expressions in brackets.
 pub(super) fn is_format(text: &str) -> bool {
     ["%ci", "%ST", "%HM", "%HU", "%HP", "%[", "%{+", "%{-", "%tsc"].iter().any(|mark| text.contains(mark))
 }
 
-/// Reads the text of a `log-format`.
+/// Parses the text of a `log-format`.
 ///
 /// # Errors
-/// With the variable that is not understood.
+/// The variable that is not supported.
 pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut before = Vec::new();
@@ -90,7 +90,7 @@ pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
             rest = &rest[name.len()..];
             (format!("%{name}"), field)
         };
-        // %o only says how those after it are written.
+        // %o only sets flags for the variables after it.
         let Some(field) = field else {
             all_quoted = quoted;
             continue;
@@ -98,7 +98,7 @@ pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
         if quoted {
             before.push(b'"');
         }
-        // A name and what stands behind it in the same word are one word.
+        // A name and the text after it in the same word form one word.
         pieces.push(Piece { before: std::mem::take(&mut before), field, name });
         if quoted {
             before.push(b'"');
@@ -107,7 +107,7 @@ pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
     Ok(Pattern { pieces, tail: before, open: false, stamped_at_end: false })
 }
 
-/// Where the bracket of an expression is closed.
+/// Finds the closing bracket of an expression.
 fn end_of_expression(text: &str) -> Option<usize> {
     let mut depth = 0;
     text.char_indices().find_map(|(at, c)| {
@@ -122,7 +122,8 @@ fn end_of_expression(text: &str) -> Option<usize> {
     })
 }
 
-/// What a variable says; None within for one that writes nothing, None where there is none of that name (section 8.2.6 of the manual).
+/// The field of a variable. The inner `None` is for one that writes nothing, the outer for an unknown name (section
+/// 8.2.6 of the manual).
 fn variable(name: &str) -> Option<Option<Field>> {
     let ms = |what| Field::Took(what, 1_000, Notation::Whole);
     Some(Some(match name {
@@ -134,9 +135,9 @@ fn variable(name: &str) -> Option<Option<Field>> {
         "t" | "tr" | "T" | "Tl" | "trg" | "trl" => Field::Time(TimeForm::Common),
         "Ts" => Field::Time(TimeForm::Epoch(1_000_000)),
         "ms" => Field::Time(TimeForm::Fraction(1_000)),
-        "Tw" => ms(Took::Queue),
-        "Tr" => ms(Took::Upstream),
-        "Ta" | "Tt" => ms(Took::Server),
+        "Tw" => ms(DurationKind::Queue),
+        "Tr" => ms(DurationKind::Upstream),
+        "Ta" | "Tt" => ms(DurationKind::Server),
         "TR" | "Tc" | "Td" | "Th" | "Ti" | "Tq" | "Tu" => Field::Elapsed,
         "ST" => Field::Status,
         "B" => Field::Bytes,

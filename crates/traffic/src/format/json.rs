@@ -1,20 +1,21 @@
-//! JSON lines, and lines of `key=value`: an object a line, of which the keys that servers and proxies use are known (nginx's variables, Apache, Caddy,
-//! Traefik, Envoy, lograge, Elastic's names). `request.uri` is `uri` inside of `request`; of a list the first value counts.
+//! Parses JSON lines, and lines of `key=value`: one object per line. The keys that servers and proxies use are known
+//! (nginx's variables, Apache, Caddy, Traefik, Envoy, lograge, Elastic's names). `request.uri` is `uri` inside
+//! `request`; of a list the first value counts.
 //!
-//! A duration counts only where its unit is known: by its key (`duration_ms`), by its text (`"26ms"`), by what wrote the line
-//! (lograge's `duration` is in ms, Caddy's in s), or because the user has said it ([`Json::units`]). Any other is left out,
-//! and that is counted.
+//! A duration counts only if its unit is known. The unit may be in its key (`duration_ms`) or its text (`"26ms"`). It
+//! may also follow from the program that wrote the line (lograge's `duration` is in ms, Caddy's in s), or the user
+//! states it ([`Json::units`]). Any other duration is ignored and counted.
 
 use std::sync::LazyLock;
 
-use super::pattern::{Field, Misfit};
+use super::pattern::{Field, Mismatch};
 use super::value;
-use crate::entry::{Entry, Role, Span};
-use crate::time::{Stamp, TimeForm};
+use crate::entry::{LogEntry, Role, Span};
+use crate::time::{TimeForm, Timestamp};
 
-/// Deeper is only skipped.
+/// Deeper values are only skipped.
 const MOST_DEPTH: usize = 32;
-/// Longer paths of keys name nothing that is known.
+/// Longer paths of keys are unknown.
 const MOST_PATH_BYTES: usize = 96;
 
 /// How the keys and values of a line are written.
@@ -33,7 +34,7 @@ impl Shape {
         }
     }
 
-    /// Does a line begin as one of these does?
+    /// Whether a line begins like one of this shape.
     pub(super) fn begins(self, line: &[u8]) -> bool {
         match self {
             Shape::Json => line.starts_with(b"{"),
@@ -42,28 +43,28 @@ impl Shape {
     }
 }
 
-/// What the user says of a log of JSON lines or of logfmt, beside what is known.
+/// The user's additions to the known keys of JSON lines or logfmt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Json {
     pub shape: Shape,
-    /// Keys of durations, and their units in ns.
+    /// Keys of durations, with their units in ns.
     pub units: Vec<(String, u64)>,
-    /// Keys, and what they say.
+    /// Keys, with their meanings.
     pub keys: Vec<(String, Field)>,
 }
 
 /// Units of durations, in ns.
 pub(crate) const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
-/// Where a line stops being a request: the field of a [`Misfit`].
+/// What a line lacks: the field of a [`Mismatch`].
 const NO_JSON: usize = 0;
 const NO_TIME: usize = 1;
 const NO_TARGET: usize = 2;
 const UNREADABLE_TIME: usize = 3;
 const NO_METHOD: usize = 4;
 
-/// Says what a line lacks.
-pub(super) fn explain(shape: Shape, misfit: Misfit) -> String {
+/// Describes what a line lacks.
+pub(super) fn explain(shape: Shape, misfit: Mismatch) -> String {
     let (at, name) = (misfit.at + 1, shape.name());
     match misfit.field {
         NO_TIME => format!(
@@ -81,7 +82,7 @@ pub(super) fn explain(shape: Shape, misfit: Misfit) -> String {
     }
 }
 
-/// What a key of the user's is called in `--format json,NAME=KEY`.
+/// The meaning of NAME in `--format json,NAME=KEY`.
 pub(super) fn role(name: &str) -> Option<Field> {
     Some(match name {
         "client" => Field::Text(Role::Client),
@@ -102,7 +103,7 @@ pub(super) fn role(name: &str) -> Option<Field> {
     })
 }
 
-/// Keys, and what they say. Of several that say the same the first in a line counts, of times the finest.
+/// Keys with their meanings. Of several with the same meaning the first in a line counts, of times the finest.
 const KEYS: &[(&str, Field)] = &[
     ("remote_addr", Field::Text(Role::Client)),
     ("remote_ip", Field::Text(Role::Client)),
@@ -233,16 +234,17 @@ const KEYS: &[(&str, Field)] = &[
     ("startutc", Field::Time(TimeForm::Iso)),
 ];
 
-/// A line has a dozen keys, and most are of a length that few of ours have.
+/// A line has about a dozen keys, and most have a length that few known keys have.
 static BY_LENGTH: LazyLock<Vec<Vec<&(&str, Field)>>> = LazyLock::new(|| {
     let of = |length| KEYS.iter().filter(|key| key.0.len() == length).collect();
     (0..=MOST_PATH_BYTES).map(of).collect()
 });
 
-/// Times of the beginning of a request, and not of its end.
+/// Keys of the time at which a request began, not ended.
 const BEGINNINGS: [&[u8]; 2] = [b"startutc", b"start_time"];
 
-/// What writes lines with a duration whose key does not say the unit, known by other keys of the line.
+/// The program that wrote a line, recognised by other keys of the line. It decides the unit of a duration whose key
+/// does not.
 mod writer {
     /// Of Rails: `controller` and `action`.
     pub const LOGRAGE: u8 = 3;
@@ -252,13 +254,13 @@ mod writer {
     pub const ENVOY: u8 = 4;
     /// `req.method` or `req.url`.
     pub const PINO: u8 = 8;
-    /// `request.headers` and its like.
+    /// `request.headers` and similar keys.
     pub const CADDY: u8 = 16;
-    /// Variables with the names that they have there.
+    /// Variables under their nginx names.
     pub const NGINX: u8 = 32;
 }
 
-/// Which writer a key speaks for.
+/// The writer that a key indicates.
 fn speaks_for(path: &[u8]) -> u8 {
     let is = |key: &str| path.eq_ignore_ascii_case(key.as_bytes());
     match path.len() {
@@ -277,7 +279,7 @@ fn speaks_for(path: &[u8]) -> u8 {
     }
 }
 
-/// Names of a duration, without signs between their words.
+/// Names of a duration, without the separators of their words.
 const DURATIONS: [&str; 18] = [
     "duration",
     "latency",
@@ -299,7 +301,7 @@ const DURATIONS: [&str; 18] = [
     "upstreamservicetime",
 ];
 
-/// Ends of such a name that say the unit, in ns. Longer ones come first.
+/// Endings of such a name that state the unit, in ns. Longer ones come first.
 const ENDS: [(&str, u64); 17] = [
     ("milliseconds", 1_000_000),
     ("microseconds", 1_000),
@@ -320,7 +322,7 @@ const ENDS: [(&str, u64); 17] = [
     ("s", 1_000_000_000),
 ];
 
-/// Is it the key of a duration? With its unit in ns, where the key says it.
+/// Whether it is the key of a duration; with its unit in ns, if the key states it.
 fn duration(path: &[u8]) -> Option<Option<u64>> {
     // event.duration of Elastic's schema, and Traefik's keys, which begin with capitals.
     if matches!(path, b"event.duration" | b"Duration" | b"OriginDuration") {
@@ -339,7 +341,7 @@ fn duration(path: &[u8]) -> Option<Option<u64>> {
     let name = &name[..length];
     let is_known = |name: &[u8]| DURATIONS.iter().any(|known| known.as_bytes() == name);
     if is_known(name) {
-        // Envoy's.
+        // Envoy's name.
         let ms = (name == b"upstreamservicetime").then_some(1_000_000);
         return Some(ms);
     }
@@ -350,7 +352,7 @@ fn duration(path: &[u8]) -> Option<Option<u64>> {
     ENDS.iter().find_map(with_end).map(Some)
 }
 
-/// A duration whose text says its unit, in µs: `26ms`, `1m2.5s`.
+/// A duration whose text states its unit, in µs: `26ms`, `1m2.5s`.
 fn with_unit(text: &[u8]) -> Option<u64> {
     let mut rest = std::str::from_utf8(text).ok()?.trim();
     let mut us = 0.0;
@@ -373,7 +375,7 @@ fn with_unit(text: &[u8]) -> Option<u64> {
     (us.is_finite() && us < 1e15 && !text.is_empty()).then_some(us.round() as u64)
 }
 
-/// A duration in units of so many ns, in µs.
+/// A duration in units of this many ns, in µs.
 fn in_units(text: &[u8], ns: u64) -> Option<u64> {
     let plain = if ns >= 1000 {
         value::times(text, (ns / 1000) as u32)
@@ -389,11 +391,11 @@ fn in_units(text: &[u8], ns: u64) -> Option<u64> {
     plain.or_else(scientific)
 }
 
-/// Finds the fields of the line that the entry has, from a place in it on. `outer` is the time of what the line is wrapped in.
-pub(super) fn read(known: &Json, entry: &mut Entry, at: usize, outer: Option<Stamp>) -> Result<(), Misfit> {
+/// Finds the fields in the entry's line, from a position on. `outer` is the time of the line's envelope.
+pub(super) fn read(known: &Json, entry: &mut LogEntry, at: usize, outer: Option<Timestamp>) -> Result<(), Mismatch> {
     let line = std::mem::take(&mut entry.line);
     entry.fields.clear();
-    let mut found = Found {
+    let mut found = LineValues {
         known,
         line: &line,
         entry,
@@ -414,14 +416,14 @@ pub(super) fn read(known: &Json, entry: &mut Entry, at: usize, outer: Option<Sta
     let (stamp, unreadable, is_malformed) = (found.stamp, found.unreadable, found.is_malformed);
     let whole = walked.map(|at| skip_blanks(&line, at)) == Ok(line.len());
     entry.line = line;
-    let misfit = |at, field| Err(Misfit { at, field });
+    let misfit = |at, field| Err(Mismatch { at, field });
     match walked {
         Err(at) => return misfit(at, NO_JSON),
         Ok(at) if !whole => return misfit(at, NO_JSON),
         Ok(_) => {}
     }
     let end = entry.line.len();
-    let outer = outer.map(|s| When { us: s.us, resolution_us: s.resolution_us, is_begin: false });
+    let outer = outer.map(|s| ParsedTime { us: s.us, resolution_us: s.resolution_us, is_begin: false });
     let Some(stamp) = stamp.or(outer) else {
         return unreadable.map_or(misfit(end, NO_TIME), |at| misfit(at, UNREADABLE_TIME));
     };
@@ -439,7 +441,7 @@ pub(super) fn read(known: &Json, entry: &mut Entry, at: usize, outer: Option<Sta
     }
     if memchr::memchr(b'\\', &entry.line).is_some() {
         for span in &mut entry.roles {
-            // Behind the sign of a key begins a value of logfmt that is not in quotes, and has no escapes.
+            // An unquoted logfmt value begins after `=`, and has no escapes.
             if span.start == 0 || entry.line[span.start as usize - 1] != b'=' {
                 value::unescape(&mut entry.line, span);
             }
@@ -449,20 +451,20 @@ pub(super) fn read(known: &Json, entry: &mut Entry, at: usize, outer: Option<Sta
 }
 
 #[derive(Clone, Copy)]
-struct When {
+struct ParsedTime {
     us: i64,
     resolution_us: u32,
     is_begin: bool,
 }
 
 /// The keys that lead to a value, with points between them.
-struct Path {
+struct KeyPath {
     bytes: [u8; MOST_PATH_BYTES],
     length: usize,
 }
 
-impl Path {
-    /// Adds a key; where it is too long, all of the path is one that nobody knows.
+impl KeyPath {
+    /// Adds a key; if the path gets too long, it is unknown.
     fn push(&mut self, key: &[u8]) {
         let point = usize::from(self.length > 0);
         let end = self.length + point + key.len();
@@ -485,7 +487,7 @@ fn skip_blanks(line: &[u8], at: usize) -> usize {
     at + rest.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(rest.len())
 }
 
-/// The end of the text that begins behind a quote: where its closing quote is.
+/// Finds the closing quote of a text; `start` is after its opening quote.
 pub(super) fn end_of_text(line: &[u8], start: usize) -> Result<usize, usize> {
     let mut at = start;
     loop {
@@ -498,12 +500,13 @@ pub(super) fn end_of_text(line: &[u8], start: usize) -> Result<usize, usize> {
     }
 }
 
-/// Gives each value of the object at a place with the path of its keys (None for a long one); where the object ends, or where it is none.
+/// Passes each value of the object at a position, with the path of its keys (`None` if too long). Returns where the
+/// object ends, or the error's position.
 fn walk(line: &[u8], at: usize, take: &mut dyn FnMut(Option<&[u8]>, Span)) -> Result<usize, usize> {
-    Walk { line, path: Path { bytes: [0; MOST_PATH_BYTES], length: 0 }, take }.value(at, 0)
+    JsonWalker { line, path: KeyPath { bytes: [0; MOST_PATH_BYTES], length: 0 }, take }.value(at, 0)
 }
 
-/// The members of an object that are texts or numbers, by their keys.
+/// Passes the members of an object that are texts or numbers, by their keys.
 pub(super) fn members(line: &[u8], mut take: impl FnMut(&[u8], Span)) -> Result<(), usize> {
     let at = skip_blanks(line, 0);
     if line.get(at) != Some(&b'{') {
@@ -513,14 +516,14 @@ pub(super) fn members(line: &[u8], mut take: impl FnMut(&[u8], Span)) -> Result<
     if skip_blanks(line, end) == line.len() { Ok(()) } else { Err(end) }
 }
 
-struct Walk<'a, 'b> {
+struct JsonWalker<'a, 'b> {
     line: &'a [u8],
-    path: Path,
+    path: KeyPath,
     take: &'b mut dyn FnMut(Option<&[u8]>, Span),
 }
 
-impl Walk<'_, '_> {
-    /// Goes through the value that begins at a place; where it ends, or where it is none.
+impl JsonWalker<'_, '_> {
+    /// Walks the value at a position. Returns where it ends, or the error's position.
     fn value(&mut self, at: usize, depth: usize) -> Result<usize, usize> {
         if depth > MOST_DEPTH {
             return Err(at);
@@ -589,30 +592,30 @@ impl Walk<'_, '_> {
     }
 }
 
-/// A duration of which no unit is known yet: where it is, and whether its key says that it is nginx's.
+/// A duration whose unit is not known yet: where it is, and whether its key is nginx's.
 #[derive(Clone, Copy)]
-struct Unclear {
+struct UnitlessDuration {
     value: Span,
     is_nginx_name: bool,
     is_upstream: bool,
 }
 
-struct Found<'a> {
+struct LineValues<'a> {
     known: &'a Json,
     line: &'a [u8],
-    entry: &'a mut Entry,
-    stamp: Option<When>,
+    entry: &'a mut LogEntry,
+    stamp: Option<ParsedTime>,
     writers: u8,
-    unclear: Option<Unclear>,
-    /// Where a time is that is not understood.
+    unclear: Option<UnitlessDuration>,
+    /// Position of a time that cannot be parsed.
     unreadable: Option<usize>,
-    /// The target is that of a key that has other meanings, too: `path` may be that of a file.
+    /// The target is from a key with other meanings too: `path` may be that of a file.
     is_weak: bool,
-    /// There is a request line that is none: what a client sent was no HTTP.
+    /// The line has an invalid request line: the client did not send HTTP.
     is_malformed: bool,
 }
 
-impl Found<'_> {
+impl LineValues<'_> {
     fn scalar(&mut self, path: Option<&[u8]>, span: Span) {
         self.entry.fields.push(span);
         let Some(path) = path else { return };
@@ -626,7 +629,7 @@ impl Found<'_> {
             return self.field(field, path, span, false);
         }
         if let Some((_, field)) = BY_LENGTH.get(path.len()).into_iter().flatten().find(|key| same(key.0)) {
-            // What the user says of a key goes before what is known of others.
+            // The user's keys take precedence over the known ones.
             let said = self.known.keys.iter().any(|(_, known)| known == field);
             if !said {
                 self.field(field, path, span, same("path"));
@@ -638,7 +641,7 @@ impl Found<'_> {
         } else if same("service")
             && let Some(us) = with_unit(span.of(self.line))
         {
-            // Heroku's router: how long the server behind it took.
+            // Heroku's router: the time of the backend.
             self.took(path, Some(us));
         }
     }
@@ -661,7 +664,7 @@ impl Found<'_> {
         if let Some(ns) = unit_ns {
             return self.took(path, in_units(text, ns));
         }
-        // Nothing is nothing in all units, and nginx writes - for none.
+        // Zero is zero in every unit, and nginx writes - for none.
         if in_units(text, 1_000_000_000) == Some(0) {
             return self.took(path, Some(0));
         }
@@ -674,15 +677,15 @@ impl Found<'_> {
             return self.took(path, in_units(text, 1_000_000_000));
         }
         if self.unclear.is_none() {
-            self.unclear = Some(Unclear { value: span, is_nginx_name, is_upstream });
+            self.unclear = Some(UnitlessDuration { value: span, is_nginx_name, is_upstream });
             self.entry.unitless.clear();
             self.entry.unitless.extend_from_slice(path);
         }
     }
 
-    /// What wrote the line says the unit of a duration, or nothing does.
+    /// Decides the unit of a duration by the program that wrote the line, if possible.
     fn settle(&mut self) {
-        let Some(Unclear { value, is_nginx_name, is_upstream }) = self.unclear else { return };
+        let Some(UnitlessDuration { value, is_nginx_name, is_upstream }) = self.unclear else { return };
         let writes = |writer: u8| self.writers & writer == writer;
         let ns = if is_nginx_name && writes(writer::NGINX) {
             Some(1_000_000_000)
@@ -725,7 +728,7 @@ impl Found<'_> {
             }
             Field::Text(Role::Target) => self.target(span, is_weak),
             Field::Text(role) => self.text(*role, span),
-            // Logstash's pattern of a combined log has the target alone there.
+            // Logstash's pattern of a combined log puts only the target here.
             Field::RequestLine if !text.contains(&b' ') => {
                 if text.first() == Some(&b'/') {
                     self.target(span, false);
@@ -742,7 +745,7 @@ impl Found<'_> {
             Field::Bytes => self.entry.bytes = self.entry.bytes.or(value::number(text)),
             Field::Time(_) => {
                 let is_begin = BEGINNINGS.iter().any(|key| path.eq_ignore_ascii_case(key));
-                let better = |w: &When| {
+                let better = |w: &ParsedTime| {
                     self.stamp.is_none_or(|s| is_begin || (!s.is_begin && w.resolution_us < s.resolution_us))
                 };
                 match when(text, is_begin) {
@@ -764,17 +767,17 @@ impl Found<'_> {
     }
 }
 
-/// A time of any form. A number is in seconds, or of a finer unit where it would lie in a far future.
-fn when(text: &[u8], is_begin: bool) -> Option<When> {
+/// Parses a time of any form. A number is in seconds, or in a finer unit if it would otherwise be far in the future.
+fn when(text: &[u8], is_begin: bool) -> Option<ParsedTime> {
     let whole = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     let epoch = match whole {
         0..=11 => TimeForm::Epoch(1_000_000),
         12..=14 => TimeForm::Epoch(1_000),
         15..=17 => TimeForm::Epoch(1),
-        // ns: the last three digits are none of ours.
+        // ns: drop the last three digits.
         18..=20 if whole == text.len() => return when(&text[..whole - 3], is_begin),
         _ => return None,
     };
     let stamp = [TimeForm::Iso, TimeForm::Common, epoch].iter().find_map(|form| form.read(text))?;
-    Some(When { us: stamp.us, resolution_us: stamp.resolution_us, is_begin })
+    Some(ParsedTime { us: stamp.us, resolution_us: stamp.resolution_us, is_begin })
 }

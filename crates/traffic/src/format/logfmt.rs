@@ -1,12 +1,12 @@
-//! `key=value` lines (logfmt): Heroku's router, lograge's default, Go's programs (Grafana, registries, Traefik's loggers). The keys mean what
-//! they mean in JSON.
+//! Parses `key=value` lines (logfmt): Heroku's router, lograge's default, Go's programs (Grafana, registries, Traefik's
+//! loggers). The keys have the same meaning as in JSON.
 //!
-//! A line is pairs with blanks between them, whole: a word without `=` is where it stops being one. A value with blanks is in quotes,
+//! A line consists of pairs separated by blanks. A word without `=` does not match. A value with blanks is in quotes,
 //! with the escapes of JSON; one without quotes ends at a blank.
 
 use crate::entry::Span;
 
-/// Gives each value from a place on, with its key; where the line ends, or where it is none.
+/// Passes each value from a position on, with its key. Returns where the line ends, or the error's position.
 pub(super) fn walk(line: &[u8], at: usize, take: &mut dyn FnMut(Option<&[u8]>, Span)) -> Result<usize, usize> {
     let mut at = at;
     loop {
@@ -41,7 +41,7 @@ fn is_of_key(b: u8) -> bool {
     !b.is_ascii_whitespace() && !b.is_ascii_control() && b != b'=' && b != b'"'
 }
 
-/// Does the text begin as such a line does?
+/// Whether the text begins like such a line.
 pub(super) fn begins(text: &[u8]) -> bool {
     let key = text.iter().take_while(|b| is_of_key(**b)).count();
     key > 0 && text.get(key) == Some(&b'=')

@@ -1,4 +1,4 @@
-//! Formats of access logs: as their servers' configuration has them, by name, or recognised.
+//! Formats of access logs: as in their servers' configuration, by name, or recognised.
 
 mod apache;
 mod envelope;
@@ -15,46 +15,46 @@ use std::sync::Arc;
 
 use self::envelope::Envelope;
 use self::json::{Json, Shape};
-use self::pattern::{Field, Misfit, Pattern};
-use crate::entry::Entry;
+use self::pattern::{Field, Mismatch, Pattern};
+use crate::entry::LogEntry;
 use crate::time::TimeForm;
 
-/// How lines are read.
+/// A format of access logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
     name: String,
-    how: How,
+    how: LineParser,
     /// What its lines are wrapped in.
     envelope: Option<Envelope>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum How {
+enum LineParser {
     Pattern(Pattern),
     Json(Json),
     Haproxy(Pattern),
 }
 
-/// What became of a line.
+/// The result of reading a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LineOutcome {
     Request,
-    /// It is none, and should be none: a blank line, a comment, TCP in a log of HAProxy.
+    /// Not a request by design: a blank line, a comment, TCP in a log of HAProxy.
     Nothing,
-    /// It is no line of the format; why.
-    Rejected(Misread),
+    /// The line does not match the format.
+    Rejected(ReadError),
 }
 
-/// Where a line stops being one of its format.
+/// Where a line stops matching its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Misread {
-    misfit: Misfit,
-    /// Its envelope is missing already.
+pub struct ReadError {
+    misfit: Mismatch,
+    /// Its envelope is already missing.
     is_unwrapped: bool,
 }
 
-impl Misread {
-    /// The place in the line, from 0.
+impl ReadError {
+    /// The position in the line, from 0.
     #[must_use]
     pub fn at(&self) -> usize {
         self.misfit.at
@@ -67,24 +67,24 @@ const VHOST_COMBINED: &str = r#"%v:%p %h %l %u %t "%r" %>s %O "%{Referer}i" "%{U
 /// The host before a common or combined line, without its port.
 const VHOST_FIRST: &str = r#"%v %h %l %u %t "%r" %>s %b"#;
 const VHOST_FIRST_COMBINED: &str = r#"%v %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
-/// The addresses that proxies wrote down, before a combined line.
+/// The addresses in X-Forwarded-For, before a combined line.
 const FORWARDED_COMBINED: &str = r#"%{X-Forwarded-For}i %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
 const EPA: &str = r#"%h [%{sec}t] "%r" %>s %b"#;
 /// The default of ingress-nginx (log-format-upstream), now and before it had an alternative upstream.
 const INGRESS_NGINX: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" $request_length $request_time [$proxy_upstream_name] [$proxy_alternative_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id"#;
 const OLD_INGRESS_NGINX: &str = r#"$remote_addr - [$the_real_ip] - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" $request_length $request_time [$proxy_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status"#;
 
-/// Lines by which a format is recognised, at most.
+/// Most lines by which a format is recognised.
 pub const SAMPLE_LINES: usize = 200;
 
 impl Format {
-    /// What it is called: `combined`, `json`, or the text that it was made of.
+    /// Its name: `combined`, `json`, or the text that it was parsed from.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    fn of(name: &str, how: How) -> Format {
+    fn of(name: &str, how: LineParser) -> Format {
         Format { name: name.into(), how, envelope: None }
     }
 
@@ -106,15 +106,17 @@ impl Format {
                 pattern.pieces[1].field = Field::Time(TimeForm::Epa);
                 pattern
             }
-            "json" => return Some(Format::of(name, How::Json(Json::default()))),
-            "logfmt" => return Some(Format::of(name, How::Json(Json { shape: Shape::Logfmt, ..Json::default() }))),
-            "haproxy" => return haproxy::pattern().ok().map(|pattern| Format::of(name, How::Haproxy(pattern))),
+            "json" => return Some(Format::of(name, LineParser::Json(Json::default()))),
+            "logfmt" => {
+                return Some(Format::of(name, LineParser::Json(Json { shape: Shape::Logfmt, ..Json::default() })));
+            }
+            "haproxy" => return haproxy::pattern().ok().map(|pattern| Format::of(name, LineParser::Haproxy(pattern))),
             _ => return None,
         };
-        Some(Format::of(name, How::Pattern(pattern)))
+        Some(Format::of(name, LineParser::Pattern(pattern)))
     }
 
-    /// JSON or logfmt of which the user says more: `json,duration:ms,client=ip`.
+    /// JSON or logfmt with the user's additions: `json,duration:ms,client=ip`.
     fn json(text: &str, shape: Shape) -> Result<Format, String> {
         let mut json = Json { shape, ..Json::default() };
         for item in text.split(',').skip(1).map(str::trim) {
@@ -132,98 +134,98 @@ impl Format {
                 json.units.push((key.into(), *ns));
             }
         }
-        Ok(Format::of(text, How::Json(json)))
+        Ok(Format::of(text, LineParser::Json(json)))
     }
 
-    /// The same, of lines in an envelope.
+    /// This format for lines in an envelope.
     fn within(&self, envelope: Envelope) -> Format {
         let name = format!("{} {}", self.name, envelope.name());
         Format { name, how: self.how.clone(), envelope: Some(envelope) }
     }
 
-    /// A format that the user named, as it is in the lines of a file: in an envelope, where they only fit there.
+    /// This format, chosen by the user, for the lines of a file: in an envelope, if they match only there.
     #[must_use]
     pub fn fitted<'a>(self: &Arc<Format>, lines: impl Iterator<Item = &'a [u8]>) -> Arc<Format> {
         best(vec![Arc::clone(self)], lines).unwrap_or_else(|_| Arc::clone(self))
     }
 
-    /// The same, with anything after what it has: fields that a site has added.
+    /// This format with anything after its fields: fields that a site has added.
     fn open(mut self) -> Format {
-        if let How::Pattern(pattern) = &mut self.how {
+        if let LineParser::Pattern(pattern) = &mut self.how {
             pattern.open = true;
             self.name.push_str(" and more");
         }
         self
     }
 
-    /// Reads the line that the entry has.
-    pub fn read(self: &Arc<Format>, entry: &mut Entry) -> Outcome {
+    /// Parses the line that the entry holds.
+    pub fn read(self: &Arc<Format>, entry: &mut LogEntry) -> LineOutcome {
         if matches!(entry.line.first(), None | Some(b'#')) {
-            return Outcome::Nothing;
+            return LineOutcome::Nothing;
         }
         let (at, outer) = match self.envelope.map(|envelope| envelope.open(entry)) {
             None => (0, None),
             Some(Ok(inside)) => inside,
             Some(Err(at)) => {
-                return Outcome::Rejected(Misread { misfit: Misfit { at, field: 0 }, is_unwrapped: true });
+                return LineOutcome::Rejected(ReadError { misfit: Mismatch { at, field: 0 }, is_unwrapped: true });
             }
         };
         let read = match &self.how {
-            How::Pattern(pattern) => pattern.read(entry, at).map(|()| true),
-            How::Json(known) => json::read(known, entry, at, outer).map(|()| true),
-            How::Haproxy(pattern) => haproxy::read(pattern, entry, at),
+            LineParser::Pattern(pattern) => pattern.read(entry, at).map(|()| true),
+            LineParser::Json(known) => json::read(known, entry, at, outer).map(|()| true),
+            LineParser::Haproxy(pattern) => haproxy::read(pattern, entry, at),
         };
         match read {
             Ok(true) => {
                 if entry.format.as_ref().is_none_or(|f| !Arc::ptr_eq(f, self)) {
                     entry.format = Some(Arc::clone(self));
                 }
-                Outcome::Request
+                LineOutcome::Request
             }
-            Ok(false) => Outcome::Nothing,
-            Err(misfit) => Outcome::Rejected(Misread { misfit, is_unwrapped: false }),
+            Ok(false) => LineOutcome::Nothing,
+            Err(misfit) => LineOutcome::Rejected(ReadError { misfit, is_unwrapped: false }),
         }
     }
 
-    /// Says why a line was rejected: the field that did not fit, where it is and what it should be.
+    /// Explains why a line was rejected: the field that did not match, its position, and what was expected.
     #[must_use]
-    pub fn explain(&self, misread: Misread) -> String {
-        let Misread { misfit, is_unwrapped } = misread;
+    pub fn explain(&self, misread: ReadError) -> String {
+        let ReadError { misfit, is_unwrapped } = misread;
         if let Some(envelope) = self.envelope.filter(|_| is_unwrapped) {
             return format!("{} expected at byte {}", envelope.describe(), misfit.at + 1);
         }
         match &self.how {
-            How::Json(json) => json::explain(json.shape, misfit),
-            How::Pattern(pattern) | How::Haproxy(pattern) => pattern.explain(misfit),
+            LineParser::Json(json) => json::explain(json.shape, misfit),
+            LineParser::Pattern(pattern) | LineParser::Haproxy(pattern) => pattern.explain(misfit),
         }
     }
 
-    /// The place, from 0, of the field that has one cookie.
+    /// The index of the field that has one cookie.
     pub(crate) fn cookie_field(&self, name: &str) -> Option<usize> {
-        let (How::Pattern(pattern) | How::Haproxy(pattern)) = &self.how else { return None };
+        let (LineParser::Pattern(pattern) | LineParser::Haproxy(pattern)) = &self.how else { return None };
         let (apache, nginx) = (format!("%{{{name}}}C"), format!("$cookie_{name}"));
         pattern.pieces.iter().position(|p| p.name == apache || p.name == nginx)
     }
 
-    /// May a line have an id of its request? Known ones have it in a field that says nothing else.
+    /// Whether a line may have an id of its request. Known formats have it in a field of no other use.
     #[must_use]
     pub fn may_have_id(&self) -> bool {
         match &self.how {
-            How::Pattern(pattern) => {
+            LineParser::Pattern(pattern) => {
                 pattern.open || pattern.pieces.iter().any(|p| matches!(p.field, Field::Other | Field::Free))
             }
-            How::Json(_) | How::Haproxy(_) => true,
+            LineParser::Json(_) | LineParser::Haproxy(_) => true,
         }
     }
 
-    /// Does a line have the time that the server took?
+    /// Whether lines have the server's time.
     #[must_use]
     pub fn has_server_time(&self) -> bool {
         match &self.how {
-            How::Pattern(pattern) | How::Haproxy(pattern) => {
+            LineParser::Pattern(pattern) | LineParser::Haproxy(pattern) => {
                 pattern.pieces.iter().any(|p| matches!(p.field, Field::Took(..)))
             }
-            How::Json(_) => true,
+            LineParser::Json(_) => true,
         }
     }
 }
@@ -231,9 +233,9 @@ impl Format {
 impl FromStr for Format {
     type Err = String;
 
-    /// A name (`common`, `combined`, `vhost_combined`, `nginx`, `ingress-nginx`, `json`, `logfmt`, `haproxy`, `squid`, `epa`), `json` or `logfmt` with units
-    /// and keys (`json,duration:ms,client=ip`), the text of a LogFormat, a log_format, a log-format or a logformat of Squid, or the whole
-    /// directive as the configuration has it.
+    /// Parses a name (`common`, `combined`, `vhost_combined`, `nginx`, `ingress-nginx`, `json`, `logfmt`, `haproxy`,
+    /// `squid`, `epa`), or `json` or `logfmt` with units and keys (`json,duration:ms,client=ip`). Also parses the text
+    /// of a LogFormat, a log_format, a log-format or Squid's logformat, or the whole directive as in the configuration.
     fn from_str(text: &str) -> Result<Format, String> {
         let text = text.trim();
         if text == "nginx" {
@@ -263,18 +265,18 @@ impl FromStr for Format {
         };
         let pattern = pattern.map_err(|e| format!("the format '{text}': {e}"))?;
         pattern.check().map_err(|e| format!("the format '{text}': {e}"))?;
-        Ok(Format::of(text, How::Pattern(pattern)))
+        Ok(Format::of(text, LineParser::Pattern(pattern)))
     }
 }
 
-/// A pattern that begins with the name of a host: an address there may be the client's as well, so it is none.
+/// A pattern that begins with the name of a host. An address there may also be the client's, so it does not match.
 fn named_host(mut pattern: Pattern) -> Pattern {
     pattern.pieces[0].field = Field::HostName;
     pattern
 }
 
-/// The format in a directive: `LogFormat "…" name`, `log_format name escape=json '…' '…';`, `log-format "…"`, Squid's `logformat name …`.
-/// Other text is the format.
+/// Extracts the format from a directive: `LogFormat "…" name`, `log_format name escape=json '…' '…';`, `log-format
+/// "…"`, Squid's `logformat name …`. Any other text is the format itself.
 fn format_of(text: &str) -> String {
     if let Some(rest) = text.strip_prefix("log-format").filter(|rest| rest.starts_with(char::is_whitespace)) {
         let rest = rest.trim();
@@ -292,7 +294,7 @@ fn format_of(text: &str) -> String {
             }
             return quoted.get(..end).unwrap_or(quoted).to_string();
         }
-        // Squid has the name first.
+        // Squid puts the name first.
         let (first, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         return if first.contains('%') { first } else { after.trim_start() }.to_string();
     }
@@ -311,7 +313,7 @@ fn format_of(text: &str) -> String {
     text.to_string()
 }
 
-/// Formats that lines are tried with. Of several that fit, the first says most.
+/// Formats to try. Of several that match, the first has the most information.
 const CLOSED: [&str; 12] = [
     "json",
     "logfmt",
@@ -326,33 +328,33 @@ const CLOSED: [&str; 12] = [
     "host and combined",
     "host and common",
 ];
-/// And with more behind what they have.
+/// Formats to try with more fields after their own.
 const OPEN: [&str; 6] =
     ["vhost_combined", "combined", "forwarded combined", "common", "host and combined", "host and common"];
 
-/// Where lines that no format fits come nearest to one.
+/// The format that unrecognised lines come nearest to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unrecognised {
-    /// The format that the first line fits furthest, and the first place that does not.
+pub struct UnknownFormat {
+    /// The format that matches the first line furthest, and the first position that does not.
     pub nearest: Option<String>,
 }
 
-/// The format that most of the lines have.
+/// Recognises the format of most of the lines.
 ///
 /// # Errors
-/// Where it is less than half of them.
-pub fn recognise<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Arc<Format>, Unrecognised> {
+/// It is that of less than half of them.
+pub fn recognise<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Arc<Format>, UnknownFormat> {
     let closed = CLOSED.into_iter().filter_map(Format::known);
     let open = OPEN.into_iter().filter_map(|name| Format::known(name).map(Format::open));
     best(closed.chain(open).chain(Format::known("epa")).map(Arc::new).collect(), lines)
 }
 
-/// Which of some formats most of the lines have, as they are or in an envelope.
-fn best<'a>(formats: Vec<Arc<Format>>, lines: impl Iterator<Item = &'a [u8]>) -> Result<Arc<Format>, Unrecognised> {
+/// Finds which of some formats most of the lines have, bare or in an envelope.
+fn best<'a>(formats: Vec<Arc<Format>>, lines: impl Iterator<Item = &'a [u8]>) -> Result<Arc<Format>, UnknownFormat> {
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
     let lines: Vec<&[u8]> = lines.take(SAMPLE_LINES).collect();
-    let mut entry = Entry::default();
-    let load = |entry: &mut Entry, line: &[u8]| {
+    let mut entry = LogEntry::default();
+    let load = |entry: &mut LogEntry, line: &[u8]| {
         entry.reset();
         entry.line.extend_from_slice(line);
     };
@@ -375,14 +377,17 @@ fn best<'a>(formats: Vec<Arc<Format>>, lines: impl Iterator<Item = &'a [u8]>) ->
         for (index, line) in lines.iter().enumerate() {
             load(&mut entry, line);
             match format.read(&mut entry) {
-                Outcome::Request => count += 1,
-                Outcome::Rejected(misread) if index == 0 => {
+                LineOutcome::Request => count += 1,
+                LineOutcome::Rejected(misread) if index == 0 => {
                     let at = misread.at();
                     let is_nearer = |best: usize| at > best || (at == best && format.name() == "combined");
-                    // What is no object is no JSON that has gone wrong, and what begins without a key is no logfmt.
+                    // A line that is not an object is not damaged JSON, and one that begins without a key is not
+                    // logfmt.
                     let may_be = match &format.how {
-                        How::Json(json) => misread.at() > 0 && json.shape.begins(line) || format.envelope.is_some(),
-                        How::Pattern(_) | How::Haproxy(_) => true,
+                        LineParser::Json(json) => {
+                            misread.at() > 0 && json.shape.begins(line) || format.envelope.is_some()
+                        }
+                        LineParser::Pattern(_) | LineParser::Haproxy(_) => true,
                     };
                     if may_be && nearest.as_ref().is_none_or(|(best, _)| is_nearer(*best)) {
                         nearest = Some((at, format!("{}: {}", format.name(), format.explain(misread))));
@@ -391,12 +396,12 @@ fn best<'a>(formats: Vec<Arc<Format>>, lines: impl Iterator<Item = &'a [u8]>) ->
                 _ => {}
             }
         }
-        // The first of several is the one that says most.
+        // The first of several has the most information.
         if count > fits {
             (best, fits) = (Some(format), count);
         }
     }
-    best.filter(|_| fits * 2 >= lines.len()).ok_or(Unrecognised { nearest: nearest.map(|(_, nearest)| nearest) })
+    best.filter(|_| fits * 2 >= lines.len()).ok_or(UnknownFormat { nearest: nearest.map(|(_, nearest)| nearest) })
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! nginx's log_format (ngx_http_log_module) as a pattern.
+//! Parses nginx's log_format (ngx_http_log_module) into a pattern.
 
 use super::apache::push;
-use super::pattern::{Field, Notation, Pattern, Piece, Took};
+use super::pattern::{DurationKind, Field, Notation, Pattern, Piece};
 use crate::entry::Role;
 use crate::time::TimeForm;
 
-/// Reads the text of a log_format, its parts joined.
+/// Parses the text of a log_format, its parts joined.
 ///
 /// # Errors
-/// For a variable without a name.
+/// A variable has no name.
 pub(super) fn read(text: &str) -> Result<Pattern, String> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut before = Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn read(text: &str) -> Result<Pattern, String> {
         }
         pieces.push(Piece { before: std::mem::take(&mut before), field: field(&name), name: format!("${name}") });
     }
-    // nginx writes when a request is over.
+    // nginx writes a line when a request is over.
     Ok(Pattern { pieces, tail: before, open: false, stamped_at_end: true })
 }
 
@@ -72,9 +72,9 @@ fn field(name: &str) -> Field {
         | "connection_requests"
         | "request_length"
         | "pid" => Field::Digits,
-        "request_time" => Field::Took(Took::Server, 1_000_000, Notation::List),
-        "upstream_response_time" => Field::Took(Took::Upstream, 1_000_000, Notation::List),
-        "upstream_queue_time" => Field::Took(Took::Queue, 1_000_000, Notation::List),
+        "request_time" => Field::Took(DurationKind::Server, 1_000_000, Notation::List),
+        "upstream_response_time" => Field::Took(DurationKind::Upstream, 1_000_000, Notation::List),
+        "upstream_queue_time" => Field::Took(DurationKind::Queue, 1_000_000, Notation::List),
         "upstream_addr" => Field::Peers,
         "upstream_status" => Field::Statuses,
         "upstream_response_length" | "upstream_bytes_received" | "upstream_bytes_sent" => Field::Numbers,

@@ -1,66 +1,67 @@
-//! Formats that are fields with text between them: LogFormat, log_format, HAProxy's.
+//! Formats of fields with text between them: LogFormat, log_format, HAProxy's.
 //!
-//! A line fits a format whole, or it is refused with the first place that does not fit: each field has a type, and a value that
-//! is none of it ends the reading. Without that, a line of another format would be read with its fields shifted.
+//! A line matches a format whole, or it is rejected with the first position that does not match. Each field has a type,
+//! and a value of another type ends the reading. Without that, a line of another format would be read with its fields
+//! shifted.
 //!
-//! A field ends where the text after it begins; in quotes, at the quote that the log did not escape. Where what follows does
-//! not fit then (servers of the nineties escaped nothing), later ends are tried, so many in all that no line can take long. Only a
-//! value that may have the separator in it is extended: text in quotes, a list (`0.010, 0.036`), a request line, and a header
-//! before a field whose type is told from any word.
+//! A field ends where the text after it begins; in quotes, at a quote that the log did not escape. If the rest does not
+//! match then (servers of the nineties escaped nothing), later ends are tried. The number of tries is bounded, so that
+//! no line takes long. Only a value that may contain the separator is extended: text in quotes, a list (`0.010,
+//! 0.036`), a request line, or a header before a field whose type differs from any word.
 
-use crate::entry::{Entry, Role, Span};
+use crate::entry::{LogEntry, Role, Span};
 use crate::format::value;
-use crate::time::{Moment, TimeForm};
+use crate::time::{PartialTime, TimeForm};
 
-/// What a field of a format says.
+/// The meaning of a format's field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
-    /// A word that is not needed here; it may still tell users apart.
+    /// A word that is not used here; it may still identify users.
     Other,
-    /// The same, with blanks in it: a header, a cookie.
+    /// Like `Other`, with blanks: a header, a cookie.
     Free,
-    /// A whole number that is not needed.
+    /// An unused whole number.
     Digits,
-    /// A duration of HAProxy that is not needed: whole, `-1` or `+3002`.
+    /// An unused duration of HAProxy: whole, `-1` or `+3002`.
     Elapsed,
-    /// nginx's list of whole numbers, one for each upstream server: `0, 1173`.
+    /// nginx's list of whole numbers, one per upstream server: `0, 1173`.
     Numbers,
-    /// The same of statuses.
+    /// Such a list of statuses.
     Statuses,
-    /// The same of addresses.
+    /// Such a list of addresses.
     Peers,
-    /// HAProxy's captured headers, `{a|b}`, which are left out where none is captured.
+    /// HAProxy's captured headers, `{a|b}`, which are absent if none is captured.
     Captured,
     Text(Role),
-    /// The name of a host, and no address.
+    /// The name of a host, not an address.
     HostName,
-    /// The name of identd, nearly always `-`.
+    /// The identd name, nearly always `-`.
     Ident,
-    /// X-Forwarded-For: a list of addresses, of which the first is the client where the format has no other.
+    /// X-Forwarded-For: a list of addresses. The first is the client if the format has no other.
     Forwarded,
     /// `GET /path HTTP/1.1`
     RequestLine,
     Status,
     Bytes,
     Time(TimeForm),
-    /// How long something took, in units of so many µs.
-    Took(Took, u32, Notation),
+    /// A duration, in units of this many µs.
+    Took(DurationKind, u32, Notation),
 }
 
 /// How a duration is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notation {
-    /// A whole number; of HAProxy `-1` (none) and `+3002` (not over yet).
+    /// A whole number; HAProxy also writes `-1` (none) and `+3002` (not over yet).
     Whole,
-    /// A number, with decimals or without.
+    /// A number, with or without decimals.
     Any,
-    /// nginx's seconds, which always have decimals, one for each upstream server: `0.010, 0.036 : -`.
+    /// nginx's seconds, which always have decimals, one per upstream server: `0.010, 0.036 : -`.
     List,
 }
 
-/// What took a time.
+/// What a duration measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Took {
+pub enum DurationKind {
     Server,
     Upstream,
     Queue,
@@ -68,10 +69,10 @@ pub enum Took {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Stands before the field.
+    /// The text before the field.
     pub before: Vec<u8>,
     pub field: Field,
-    /// As the format names it.
+    /// Its name in the format.
     pub name: String,
 }
 
@@ -79,36 +80,36 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
     pub pieces: Vec<Piece>,
-    /// After the last field.
+    /// The text after the last field.
     pub tail: Vec<u8>,
-    /// More may follow, and says nothing.
+    /// More text may follow, and is ignored.
     pub open: bool,
-    /// The time is that of the end of a request, and not of its beginning.
+    /// The time is that of the end of a request, not of its beginning.
     pub stamped_at_end: bool,
 }
 
-/// So many ends of fields are tried for one line.
+/// Most ends of fields to try for one line.
 const MOST_ATTEMPTS: u32 = 300;
 
-/// A line that does not fit: where it stopped doing so.
+/// Where a line stopped matching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Misfit {
+pub(crate) struct Mismatch {
     pub at: usize,
-    /// The place of the field that did not fit; the number of fields for the tail.
+    /// The index of the field that did not match; the number of fields for the tail.
     pub field: usize,
 }
 
-/// What is known of a line while it is read.
-struct Reading<'a> {
+/// The state of reading a line.
+struct LineMatch<'a> {
     line: &'a [u8],
-    entry: &'a mut Entry,
+    entry: &'a mut LogEntry,
     attempts: u32,
-    misfit: Misfit,
+    misfit: Mismatch,
 }
 
 impl Pattern {
     /// # Errors
-    /// For fields that have nothing between them, and for a format that tells neither time nor request.
+    /// Two fields have nothing between them, or the format has no time or no request.
     pub(crate) fn check(&self) -> Result<(), String> {
         for pair in self.pieces.windows(2) {
             if pair[1].before.is_empty() && !matches!(pair[0].field, Field::Time(_)) {
@@ -132,28 +133,28 @@ impl Pattern {
         Ok(())
     }
 
-    /// Finds the fields of the line that the entry has, from a place in it on.
-    pub(crate) fn read(&self, entry: &mut Entry, at: usize) -> Result<(), Misfit> {
+    /// Finds the fields in the entry's line, from a position on.
+    pub(crate) fn read(&self, entry: &mut LogEntry, at: usize) -> Result<(), Mismatch> {
         let line = std::mem::take(&mut entry.line);
         entry.fields.clear();
         entry.stamps.clear();
         entry.fields.resize(self.pieces.len(), Span::default());
-        let mut reading = Reading { line: &line, entry, attempts: MOST_ATTEMPTS, misfit: Misfit { at, field: 0 } };
+        let mut reading = LineMatch { line: &line, entry, attempts: MOST_ATTEMPTS, misfit: Mismatch { at, field: 0 } };
         let fits = self.from(0, at, &mut reading);
         let misfit = reading.misfit;
         entry.line = line;
         if !fits {
             return Err(misfit);
         }
-        // All values are known now, and none is of an attempt that failed.
-        self.take(entry).map_err(|field| Misfit { at: entry.fields[field].start as usize, field })
+        // All values are final now, and none is from a failed attempt.
+        self.take(entry).map_err(|field| Mismatch { at: entry.fields[field].start as usize, field })
     }
 
-    /// Does the rest of the line, from a place in it, fit the rest of the pieces?
-    fn from(&self, index: usize, at: usize, r: &mut Reading) -> bool {
+    /// Whether the rest of the line, from a position on, matches the rest of the pieces.
+    fn from(&self, index: usize, at: usize, r: &mut LineMatch) -> bool {
         let line = r.line;
         if at > r.misfit.at {
-            r.misfit = Misfit { at, field: index };
+            r.misfit = Mismatch { at, field: index };
         }
         let Some(piece) = self.pieces.get(index) else {
             let rest = &line[at..];
@@ -167,7 +168,7 @@ impl Pattern {
             return false;
         }
         let start = at + piece.before.len();
-        // Blanks that pad a value to a width, as Squid's, are none of it.
+        // Blanks that pad a value to a width, as Squid's, do not belong to it.
         let padding = match piece.before.last() {
             Some(b' ') => line[start..].iter().take_while(|b| **b == b' ').count(),
             _ => 0,
@@ -175,12 +176,12 @@ impl Pattern {
         if self.value(index, start + padding, r) {
             return true;
         }
-        // Or the value is empty, as nginx writes a variable that is.
+        // Or the value is empty: nginx writes empty variables so.
         padding > 0 && r.attempts > 0 && self.value(index, start, r)
     }
 
-    /// The same, from where the value of a piece begins.
-    fn value(&self, index: usize, start: usize, r: &mut Reading) -> bool {
+    /// Like `from`, from where the value of a piece begins.
+    fn value(&self, index: usize, start: usize, r: &mut LineMatch) -> bool {
         let piece = &self.pieces[index];
         let text = &r.line[start..];
         if let Field::Time(form) = &piece.field {
@@ -189,7 +190,7 @@ impl Pattern {
                 stamp.length = memchr::memchr(b'.', &text[..stamp.length]).unwrap_or(stamp.length);
             }
             r.entry.fields[index] = Span::new(start, start + stamp.length);
-            // Of earlier attempts nothing counts from here on.
+            // Discard the stamps of earlier attempts from here on.
             r.entry.stamps.retain(|(place, _)| *place < index);
             if !self.has_fraction_after(index) {
                 r.entry.stamps.push((index, stamp));
@@ -224,14 +225,14 @@ impl Pattern {
         }
     }
 
-    /// What stands between a piece's field and the next one that is in the text.
+    /// The text between a piece's field and the next one present in the text.
     fn after(&self, index: usize, text: &[u8]) -> &[u8] {
         let is_there = |p: &&Piece| p.field != Field::Captured || next(text, 0, &p.before).is_some();
         self.pieces[index + 1..].iter().find(is_there).map_or(&self.tail, |next| &next.before)
     }
 
-    /// Headers that HAProxy captured, or nothing at all.
-    fn captured(&self, index: usize, at: usize, r: &mut Reading) -> bool {
+    /// Matches headers that HAProxy captured, or nothing at all.
+    fn captured(&self, index: usize, at: usize, r: &mut LineMatch) -> bool {
         let piece = &self.pieces[index];
         let start = at + piece.before.len();
         if begins(&r.line[at..], &piece.before)
@@ -247,7 +248,7 @@ impl Pattern {
         self.from(index + 1, at, r)
     }
 
-    /// May a value that is not in quotes have the text after it in it?
+    /// Whether an unquoted value may contain the text that follows it.
     fn may_be_longer(&self, index: usize) -> bool {
         match &self.pieces[index].field {
             Field::Numbers | Field::Statuses | Field::Peers | Field::Forwarded | Field::RequestLine => true,
@@ -268,22 +269,22 @@ impl Pattern {
         }
     }
 
-    /// Is the part of a second that follows a time a field of its own?
+    /// Whether the fraction of a second after a time is a separate field.
     fn has_fraction_after(&self, index: usize) -> bool {
         let next = self.pieces.get(index + 1);
         next.is_some_and(|p| p.before == b"." && matches!(p.field, Field::Time(TimeForm::Fraction(_))))
     }
 
-    /// Takes the values of the fields; the field that has none that it could have as an error.
-    fn take(&self, entry: &mut Entry) -> Result<(), usize> {
+    /// Stores the values of the fields; the error is the index of a field with an impossible value.
+    fn take(&self, entry: &mut LogEntry) -> Result<(), usize> {
         if memchr::memchr(b'\\', &entry.line).is_some() {
             for span in &mut entry.fields {
                 value::unescape(&mut entry.line, span);
             }
         }
         let (mut us, mut part_us) = (None, 0);
-        // A time that is written in several fields, and the last of them.
-        let mut moment: Option<(Moment, usize)> = None;
+        // A time split over several fields, and the index of the last of them.
+        let mut moment: Option<(PartialTime, usize)> = None;
         let in_pieces =
             self.pieces.iter().filter(|p| matches!(p.field, Field::Time(TimeForm::Strftime(_)))).count() > 1;
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -332,9 +333,9 @@ impl Pattern {
                 Field::Took(what, unit_us, _) => {
                     let took = value::times(text, *unit_us);
                     let place = match what {
-                        Took::Server => &mut entry.server_us,
-                        Took::Upstream => &mut entry.upstream_us,
-                        Took::Queue => &mut entry.queue_us,
+                        DurationKind::Server => &mut entry.server_us,
+                        DurationKind::Upstream => &mut entry.upstream_us,
+                        DurationKind::Queue => &mut entry.queue_us,
                     };
                     *place = place.or(took);
                 }
@@ -358,9 +359,9 @@ impl Pattern {
         Ok(())
     }
 
-    /// Says what was expected where a line stopped to fit.
-    pub(crate) fn explain(&self, misfit: Misfit) -> String {
-        let Misfit { at, field } = misfit;
+    /// Explains what was expected where a line stopped matching.
+    pub(crate) fn explain(&self, misfit: Mismatch) -> String {
+        let Mismatch { at, field } = misfit;
         let Some(piece) = self.pieces.get(field) else {
             return match self.tail.as_slice() {
                 [] => format!("the end of the line expected at byte {}", at + 1),
@@ -379,8 +380,8 @@ impl Pattern {
 }
 
 impl Field {
-    /// Can a text be a value of it? `separator` is what ends it, where it is not in quotes. Only what is quickly told: it decides where a field
-    /// ends.
+    /// Whether a text may be a value of this field. `separator` ends it unless it is in quotes. Only quick checks: the
+    /// result decides where a field ends.
     fn may_be(&self, text: &[u8], separator: Option<u8>) -> bool {
         let quoted = separator.is_none();
         let is_word = || !separator.is_some_and(|sep| sep.is_ascii_whitespace() && text.contains(&b' '));
@@ -414,7 +415,7 @@ impl Field {
         }
     }
 
-    /// Can a value of it be told from any word? A text before it that is not in quotes may have blanks in it then.
+    /// Whether its values differ from any word. An unquoted text before it may then contain blanks.
     fn is_told_from_words(&self) -> bool {
         match self {
             Field::Status
@@ -438,7 +439,7 @@ impl Field {
         }
     }
 
-    /// For people: what a value of it looks like.
+    /// Describes, for people, what a value looks like.
     fn describe(&self) -> &'static str {
         match self {
             Field::Other | Field::Text(Role::Host | Role::Method | Role::Protocol) => "a word without blanks",
@@ -464,7 +465,7 @@ impl Field {
     }
 }
 
-/// `starts_with` for a few bytes, where a call costs more than the comparison.
+/// Like `starts_with`, for a few bytes, where a call costs more than the comparison.
 fn begins(text: &[u8], with: &[u8]) -> bool {
     match with {
         [] => true,
@@ -474,7 +475,7 @@ fn begins(text: &[u8], with: &[u8]) -> bool {
     }
 }
 
-/// The first quote from a place on that no backslash escapes.
+/// Finds the first unescaped quote from a position on.
 fn closing_quote(text: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -486,12 +487,12 @@ fn closing_quote(text: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Where the next `after` is, from a place on.
+/// Finds the next `after`, from a position on.
 fn next(text: &[u8], from: usize, after: &[u8]) -> Option<usize> {
     let text = text.get(from..)?;
     let found = match after {
         [one] => memchr::memchr(*one, text),
-        // A few bytes: to prepare a search for them costs more than to look at each of the first.
+        // Only a few bytes: preparing a search costs more than checking each occurrence of the first byte.
         [first, rest @ ..] => memchr::memchr_iter(*first, text).find(|at| begins(&text[at + 1..], rest)),
         [] => Some(0),
     };

@@ -1,28 +1,29 @@
-//! Squid's logformat (cf.data.pre, section `logformat`) as a pattern. Its codes have up to a dozen letters, perhaps with `>` or `<` (of
-//! the client's side, of the server's) or a name before `::`.
+//! Parses Squid's logformat (cf.data.pre, section `logformat`) into a pattern. Its codes have up to a dozen letters,
+//! perhaps with `>` or `<` (client side, server side) or a name before `::`.
 
 use super::apache::push;
-use super::pattern::{Field, Notation, Pattern, Piece, Took};
+use super::pattern::{DurationKind, Field, Notation, Pattern, Piece};
 use crate::entry::Role;
 use crate::time::TimeForm;
 
-/// Squid's own (`logformat squid`): time, elapsed ms, client, result and status, bytes, method, URL, user, hierarchy and peer, type.
+/// Squid's own format (`logformat squid`): time, elapsed ms, client, result and status, bytes, method, URL, user,
+/// hierarchy and peer, type.
 const NATIVE: &str = "%ts.%03tu %6tr %>a %Ss/%03>Hs %<st %rm %ru %[un %Sh/%<a %mt";
 
 pub(super) fn native() -> Result<Pattern, String> {
     read_format(NATIVE)
 }
 
-/// Is the text of a format Squid's? Neither Apache nor HAProxy has these codes.
+/// Whether the text of a format is Squid's. Neither Apache nor HAProxy has these codes.
 pub(super) fn is_format(text: &str) -> bool {
     let marks = ["%>a", "%>A", ">Hs", "<Hs", "%Ss", "%Sh", "%<st", "%tl", "%rm", "%ru", "%03tu", "%ts."];
     marks.iter().any(|mark| text.contains(mark))
 }
 
-/// Reads the text of a `logformat`, without its name.
+/// Parses the text of a `logformat`, without its name.
 ///
 /// # Errors
-/// With the code that is not understood.
+/// The code that is not supported.
 pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut before = Vec::new();
@@ -42,7 +43,7 @@ pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
             }
             '%' => {
                 let whole = rest;
-                // How it is escaped, and to which width it is padded.
+                // The escaping and the padding width.
                 rest = rest.strip_prefix(['"', '\'', '#', '/', '[']).unwrap_or(rest);
                 rest = rest.strip_prefix('-').unwrap_or(rest);
                 rest = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -67,7 +68,7 @@ pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
     Ok(Pattern { pieces, tail: before, open: false, stamped_at_end })
 }
 
-/// An argument in braces that the text begins with.
+/// Reads an argument in braces at the beginning of the text.
 fn braced<'a>(rest: &mut &'a str) -> Result<Option<&'a str>, String> {
     let Some(inside) = rest.strip_prefix('{') else { return Ok(None) };
     let (argument, after) = inside.split_once('}').ok_or("a brace is not closed")?;
@@ -75,8 +76,8 @@ fn braced<'a>(rest: &mut &'a str) -> Result<Option<&'a str>, String> {
     Ok(Some(argument))
 }
 
-/// How long the code is that the text begins with: the longest that is known. `adapt::`, `icap::`, `ssl::` and `transport::` have names of
-/// their own behind them.
+/// Length of the longest known code at the beginning of the text. `adapt::`, `icap::`, `ssl::` and `transport::` are
+/// followed by names of their own.
 fn code_length(text: &str) -> usize {
     let length = |text: &str| text.bytes().take_while(|b| b.is_ascii_alphanumeric() || b"_<>".contains(b)).count();
     if let Some((module, code)) = text.split_once("::")
@@ -89,7 +90,7 @@ fn code_length(text: &str) -> usize {
     (1..=most).rev().find(|n| field(&text[..*n], None).is_some()).unwrap_or(most)
 }
 
-/// What a code says; None where there is none of that name.
+/// The field of a code; `None` for an unknown code.
 fn field(code: &str, argument: Option<&str>) -> Option<Result<Field, String>> {
     let code = code.strip_prefix("http::").unwrap_or(code);
     let ms = |what| Field::Took(what, 1_000, Notation::Whole);
@@ -100,8 +101,8 @@ fn field(code: &str, argument: Option<&str>) -> Option<Result<Field, String>> {
             Some(form) => return Some(TimeForm::strftime(form).map(Field::Time)),
             None => Field::Time(TimeForm::Common),
         },
-        "tr" => ms(Took::Server),
-        "<pt" | "<tt" => ms(Took::Upstream),
+        "tr" => ms(DurationKind::Server),
+        "<pt" | "<tt" => ms(DurationKind::Upstream),
         "dt" => Field::Elapsed,
         ">a" | ">A" => Field::Text(Role::Client),
         "un" | "ul" | "ue" | "us" => Field::Text(Role::User),

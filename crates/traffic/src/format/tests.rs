@@ -4,18 +4,18 @@ fn text(value: Option<&[u8]>) -> String {
     value.map_or("-".into(), |v| String::from_utf8_lossy(v).into_owned())
 }
 
-/// A line as its parts, `method target status bytes client agent server upstream time`.
+/// A line in its parts, `method target status bytes client agent server upstream time`.
 fn read(format: &str, line: &str) -> String {
     let format = Arc::new(format.parse::<Format>().unwrap_or_else(|e| panic!("{e}")));
     read_by(&format, line)
 }
 
 fn read_by(format: &Arc<Format>, line: &str) -> String {
-    let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
+    let mut entry = LogEntry { line: line.as_bytes().to_vec(), ..LogEntry::default() };
     match format.read(&mut entry) {
-        Outcome::Request => {}
-        Outcome::Nothing => return "nothing".into(),
-        Outcome::Rejected(misread) => return format.explain(misread),
+        LineOutcome::Request => {}
+        LineOutcome::Nothing => return "nothing".into(),
+        LineOutcome::Rejected(misread) => return format.explain(misread),
     }
     let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
     format!(
@@ -164,8 +164,8 @@ fn bytes_that_are_no_text_come_through_as_they_are() {
     for (name, before) in [("common", "h - - [01/Jul/1995:00:00:01 -0400]"), ("epa", "h [30:00:00:01]")] {
         let line = [before.as_bytes(), b" \"GET /caf\xe9\xff\" x.html HTTP/1.0\" 200 -"].concat();
         let format = Arc::new(name.parse::<Format>().expect("a format"));
-        let mut entry = Entry { line, ..Entry::default() };
-        assert_eq!(format.read(&mut entry), Outcome::Request);
+        let mut entry = LogEntry { line, ..LogEntry::default() };
+        assert_eq!(format.read(&mut entry), LineOutcome::Request);
         assert_eq!((entry.path(), entry.bytes, entry.status), (Some(&b"/caf\xe9\xff\" x.html"[..]), None, 200));
     }
 }
@@ -217,25 +217,25 @@ fn formats_that_cannot_be_read_back_are_refused() {
 fn users_are_told_apart_by_address_cookie_and_field() {
     let format = Arc::new(r#"%h %t "%r" "%{sid}C" "%{Cookie}i" %{x}e"#.parse::<Format>().expect("a format"));
     let line = r#"10.0.0.7 [10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" "-" "a=1; sid=abc; b=2" tail"#;
-    let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
-    assert_eq!(format.read(&mut entry), Outcome::Request);
+    let mut entry = LogEntry { line: line.as_bytes().to_vec(), ..LogEntry::default() };
+    assert_eq!(format.read(&mut entry), LineOutcome::Request);
     let by = |key: &str| text(entry.key(&key.parse().expect("a key")));
     assert_eq!((by("address"), by("cookie:sid"), by("cookie:no")), ("10.0.0.7".into(), "abc".into(), "-".into()));
     assert_eq!((by("field:3"), by("field:6"), by("field:7")), ("GET / HTTP/1.1".into(), "tail".into(), "-".into()));
-    assert!("field:0".parse::<crate::Key>().is_err());
-    // An empty cookie knows nobody.
+    assert!("field:0".parse::<crate::SessionKey>().is_err());
+    // An empty cookie identifies nobody.
     let line = r#"10.0.0.7 [10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" "-" "sid=; b=2; sid=x" tail"#;
-    let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
-    assert_eq!(format.read(&mut entry), Outcome::Request);
+    let mut entry = LogEntry { line: line.as_bytes().to_vec(), ..LogEntry::default() };
+    assert_eq!(format.read(&mut entry), LineOutcome::Request);
     assert_eq!((text(entry.cookie("sid")), entry.cookie("c")), ("x".into(), None));
 }
 
-/// The client that a line is recognised to be of, or why it is of none.
+/// The client of a recognised line, or why it is not recognised.
 fn client_of(line: &str) -> String {
     match recognise(std::iter::once(line.as_bytes())) {
         Ok(format) => {
-            let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
-            assert_eq!(format.read(&mut entry), Outcome::Request, "{line}");
+            let mut entry = LogEntry { line: line.as_bytes().to_vec(), ..LogEntry::default() };
+            assert_eq!(format.read(&mut entry), LineOutcome::Request, "{line}");
             text(entry.client())
         }
         Err(unrecognised) => unrecognised.nearest.unwrap_or_default(),
@@ -347,7 +347,7 @@ fn the_parts_of_a_line_that_nginx_repeats_for_each_upstream_are_lists() {
         assert_eq!(recognised(&line), ("ingress-nginx".into(), parts.clone()), "{line}");
         assert_eq!(read(INGRESS_NGINX, &line), parts, "{line}");
     }
-    // Without the length of the answer, and with a field more.
+    // Without the length of the answer, and with an additional field.
     let without = format!("{head} 10.0.0.1:80 0.036 200 4ac9");
     let (name, parts) = recognised(&without);
     assert_eq!((&name[..], &parts[..]), ("combined and more", "GET /a 200 1173 203.0.113.7 curl - - 971211336000000"));
@@ -450,8 +450,8 @@ fn a_duration_counts_only_where_its_unit_is_known() {
         |more: &str| format!(r#"{{"time":"2000-10-10T20:55:36.500Z","method":"GET","path":"/a","status":200,{more}}}"#);
     let read_as = |format: &str, more: &str| {
         let format = Arc::new(format.parse::<Format>().expect("a format"));
-        let mut entry = Entry { line: with(more).into_bytes(), ..Entry::default() };
-        assert_eq!(format.read(&mut entry), Outcome::Request, "{more}");
+        let mut entry = LogEntry { line: with(more).into_bytes(), ..LogEntry::default() };
+        assert_eq!(format.read(&mut entry), LineOutcome::Request, "{more}");
         (entry.server_us, entry.time_us - 971_211_336_500_000, String::from_utf8(entry.unitless).expect("a key"))
     };
     let none = |key: &str| (None, 0, key.to_string());
@@ -508,7 +508,7 @@ fn lines_of_lograge_take_the_time_of_what_wraps_them() {
         assert_eq!(recognised(&format!("{before}{line}")).1, "GET /a 200 - - - 26000 - 971211336474000");
     }
     assert!(client_of(line).contains("it has no time"), "{}", client_of(line));
-    // What Logstash makes of a combined line: the target alone, and the file's path.
+    // Logstash's version of a combined line: the target alone, and the file's path.
     let parsed = r#"{"@timestamp":"2000-10-10T20:55:36.000Z","path":"/var/log/x","clientip":"203.0.113.7","verb":"GET","request":"/a","response":"200","bytes":"5","message":"x"}"#;
     assert_eq!(recognised(parsed).1, "GET /a 200 5 203.0.113.7 - - - 971211336000000");
 }
@@ -563,7 +563,7 @@ fn lines_of_keys_and_values_are_read_whole_or_refused_with_the_place() {
         assert_eq!(recognised(line), (name.to_string(), parts.to_string()));
     }
     let with = |rest: &str| format!("time=2000-10-10T20:55:36Z method=GET {rest}");
-    // A key that is longer than any of ours.
+    // A key longer than any known one.
     let long = with(&format!("{}=1 path=/a status=200", "k".repeat(200)));
     assert_eq!(recognised(&long), ("logfmt".to_string(), "GET /a 200 - - - - - 971211336000000".to_string()));
     for (line, why) in [

@@ -1,9 +1,9 @@
-//! Values of fields: numbers, times that something took, request lines; escapes undone.
+//! Parses values of fields: numbers, durations, request lines; decodes escapes.
 
-use crate::entry::{Entry, ROLES, Role, Span};
+use crate::entry::{LogEntry, ROLES, Role, Span};
 
-/// Undoes what servers do to bytes that would break a line (`\"`, `\\`, `\n`, `\xHH`, `\uHHHH`), in place: it only becomes
-/// shorter. Other backslashes stay.
+/// Decodes the escapes of servers for bytes that would break a line (`\"`, `\\`, `\n`, `\xHH`, `\uHHHH`), in place: the
+/// text only gets shorter. Other backslashes stay.
 pub(crate) fn unescape(line: &mut [u8], span: &mut Span) {
     let (start, end) = (span.start as usize, span.end as usize);
     let Some(text) = line.get_mut(start..end) else { return };
@@ -35,7 +35,7 @@ pub(crate) fn unescape(line: &mut [u8], span: &mut Span) {
                 };
                 let mut utf8 = [0; 4];
                 let utf8 = c.encode_utf8(&mut utf8).as_bytes();
-                // Six bytes and more became at most four.
+                // Six or more bytes became at most four.
                 text[to..to + utf8.len()].copy_from_slice(utf8);
                 (from, to) = (from + length, to + utf8.len());
                 continue;
@@ -53,7 +53,7 @@ fn hex(text: &[u8], at: usize, length: usize) -> Option<u32> {
     digits.iter().try_fold(0, |n, b| char::from(*b).to_digit(16).map(|d| n * 16 + d))
 }
 
-/// `\uHHHH`, or two of them that are one character, and their length.
+/// Decodes `\uHHHH`, or two of them that form one character; returns it with their length.
 fn character(text: &[u8], at: usize) -> Option<(char, usize)> {
     let first = hex(text, at + 2, 4)?;
     if (0xd800..0xdc00).contains(&first)
@@ -65,7 +65,7 @@ fn character(text: &[u8], at: usize) -> Option<(char, usize)> {
     Some((char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), 6))
 }
 
-/// A number of digits alone, perhaps after a `+`.
+/// A number of digits only, perhaps after a `+`.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
     let digits = text.strip_prefix(b"+").unwrap_or(text);
     if digits.is_empty() || digits.len() > 18 {
@@ -74,7 +74,7 @@ pub(crate) fn number(text: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |n, b| b.is_ascii_digit().then(|| n * 10 + u64::from(b - b'0')))
 }
 
-/// A time in units of so many µs, perhaps with decimals.
+/// A duration in units of this many µs, perhaps with decimals.
 pub(crate) fn time(text: &[u8], unit_us: u32) -> Option<u64> {
     let point = text.iter().position(|b| *b == b'.').unwrap_or(text.len());
     let whole = number(&text[..point])?.checked_mul(u64::from(unit_us))?;
@@ -91,7 +91,7 @@ pub(crate) fn time(text: &[u8], unit_us: u32) -> Option<u64> {
     whole.checked_add(part_us.round() as u64)
 }
 
-/// nginx's lists, an item for each upstream server (`, `) and for each group of them (` : `). An item may be `-`.
+/// nginx's lists: an item per upstream server (`, `) and per group of them (` : `). An item may be `-`.
 pub(crate) fn is_list(text: &[u8], is_item: impl Fn(&[u8]) -> bool) -> bool {
     let mut rest = text;
     loop {
@@ -127,7 +127,7 @@ fn parsed<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Is it an IP address?
+/// Whether it is an IP address.
 pub(crate) fn is_address(text: &[u8]) -> bool {
     text.iter().any(|b| matches!(b, b'.' | b':')) && parsed::<std::net::IpAddr>(text).is_some()
 }
@@ -137,9 +137,9 @@ pub(crate) fn is_peer(text: &[u8]) -> bool {
     text.starts_with(b"unix:") || is_client(text)
 }
 
-/// A host name, an address, either with a port, or `-`. A name has a letter: a bare number is none.
+/// A host name, an address, either with a port, or `-`. A name has a letter: a bare number does not match.
 pub(crate) fn is_client(text: &[u8]) -> bool {
-    // Some resolvers of old wrote names in their own character set.
+    // Some old resolvers wrote names in their own character set.
     let in_name = |b: &u8| b.is_ascii_alphanumeric() || b"-._*?%~".contains(b) || !b.is_ascii();
     if text.iter().all(in_name) {
         let number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
@@ -160,7 +160,7 @@ pub(crate) fn is_client(text: &[u8]) -> bool {
         || (is_port && host.first() == Some(&b'[') && parsed::<std::net::SocketAddrV6>(text).is_some())
 }
 
-/// A client's address without the port that some formats write behind it.
+/// A client's address without the port that some formats append.
 pub(crate) fn without_port(line: &[u8], span: Span) -> Span {
     let text = span.of(line);
     let Some(colon) = memchr::memrchr(b':', text) else { return span };
@@ -179,7 +179,7 @@ pub(crate) fn first_of_list(line: &[u8], span: Span) -> Span {
     without_port(line, Span::new(span.start as usize, span.start as usize + end))
 }
 
-/// A user's name: one word, or several of letters as in `Ann Lee`. Words with other signs are fields that have moved here.
+/// A user's name: one word, or several of letters, as in `Ann Lee`. Words with other characters are shifted fields.
 pub(crate) fn is_user(text: &[u8]) -> bool {
     if !text.contains(&b' ') {
         return !text.is_empty() && !is_address(text);
@@ -191,7 +191,7 @@ pub(crate) fn is_user(text: &[u8]) -> bool {
     text.split(|b| *b == b' ').all(is_name)
 }
 
-/// `GET /path HTTP/1.1`, whole.
+/// A whole request line, `GET /path HTTP/1.1`.
 pub(crate) fn is_request_line(text: &[u8]) -> bool {
     let mut words = text.split(|b| *b == b' ');
     let method = words.next().unwrap_or_default();
@@ -201,12 +201,12 @@ pub(crate) fn is_request_line(text: &[u8]) -> bool {
         && words.next_back().is_some_and(|p| p.starts_with(b"HTTP/"))
 }
 
-/// A path, a URL, the authority of CONNECT, or nothing at all.
+/// A path, a URL, the authority of CONNECT, or `-`.
 pub(crate) fn is_target(text: &[u8]) -> bool {
     matches!(text, b"-" | b"*") || text.first() == Some(&b'/') || (text.contains(&b':') && !text.starts_with(b" "))
 }
 
-/// One time, or nginx's list of them, `0.010, 0.020 : 0.005`: their sum. None where there is none in it.
+/// One duration, or the sum of nginx's list of them, `0.010, 0.020 : 0.005`; `None` if there is none in it.
 pub(crate) fn times(text: &[u8], unit_us: u32) -> Option<u64> {
     if let Some(one) = time(text, unit_us) {
         return Some(one);
@@ -215,7 +215,7 @@ pub(crate) fn times(text: &[u8], unit_us: u32) -> Option<u64> {
     parts.fold(None, |sum, part| Some(sum.unwrap_or(0u64).saturating_add(part)))
 }
 
-/// Takes a request line apart: `GET /a b HTTP/1.0`; of HTTP/0.9 there is no protocol. What is none has neither method nor target.
+/// Splits a request line, `GET /a b HTTP/1.0`; HTTP/0.9 has no protocol. Other text has neither method nor target.
 pub(crate) fn request_line(line: &[u8], span: Span, roles: &mut [Span; ROLES]) {
     let line = span.of(line);
     let Some(blank) = memchr::memchr(b' ', line) else { return };
@@ -224,7 +224,7 @@ pub(crate) fn request_line(line: &[u8], span: Span, roles: &mut [Span; ROLES]) {
         Some(at) if rest[at + 1..].starts_with(b"HTTP/") => (at, Some(at + 1)),
         _ => (rest.len(), None),
     };
-    // A client that sends blanks around it means the same.
+    // Extra blanks around the target have no meaning.
     let trimmed = rest[..target].trim_ascii();
     let ahead = rest[..target].len() - rest[..target].trim_ascii_start().len();
     let start = span.start as usize;
@@ -239,8 +239,9 @@ pub(crate) fn request_line(line: &[u8], span: Span, roles: &mut [Span; ROLES]) {
     }
 }
 
-/// Makes of the time at which a request ended that at which it came. What the time is not known to, is not taken off.
-pub(crate) fn begin(entry: &mut Entry) {
+/// Converts the time at which a request ended into that at which it arrived. Only whole units of the time's resolution
+/// are subtracted.
+pub(crate) fn begin(entry: &mut LogEntry) {
     let resolution = u64::from(entry.resolution_us.max(1));
     if let Some(took) = entry.server_us {
         entry.time_us = entry.time_us.saturating_sub_unsigned(took / resolution * resolution);
@@ -299,7 +300,7 @@ mod tests {
             ("-", None, None, None),
             ("GET ", Some("GET"), None, None),
         ] {
-            let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
+            let mut entry = LogEntry { line: line.as_bytes().to_vec(), ..LogEntry::default() };
             request_line(line.as_bytes(), Span::new(0, line.len()), &mut entry.roles);
             let text = |t: Option<&[u8]>| t.map(|t| String::from_utf8_lossy(t).into_owned());
             assert_eq!(text(entry.method()).as_deref(), method, "{line}");

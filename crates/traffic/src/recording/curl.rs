@@ -1,15 +1,17 @@
-//! Commands of curl, as browsers copy them ("Copy as cURL", one or all) and as people write them. They are read and never run, and no file
-//! that they name is opened. Each option is kept in the plan, or changes nothing that is sent, or is named as left out. One that is not known is
-//! an error, because whether it takes a value is not known either.
+//! Imports curl commands, as browsers copy them ("Copy as cURL", one or all) and as people write them. They are never
+//! run, and no file that they name is opened. Each option is kept in the plan, or has no effect on the request, or is
+//! reported as left out. An unknown option is an error, because it is also unknown whether it takes a value.
 
 use base64::Engine as _;
 use lastdrop_model::Url;
 use lastdrop_model::plan::Proxy;
 use lastdrop_model::request::check_header;
 
-use super::{Exchange, Imported, RecordingError, Sent, Settings, UploadedFile, find, is_method, shell};
+use super::{
+    ImportSettings, ImportedFile, RecordedExchange, RecordingError, RequestBody, UploadedFile, find, is_method, shell,
+};
 
-/// Letters, and the option that each is.
+/// Short options, with the long option of each.
 const SHORT: &str = "a=append b=cookie c=cookie-jar d=data e=referer f=fail g=globoff h=help i=include j=junk-session-cookies k=insecure \
     l=list-only m=max-time n=netrc o=output p=proxytunnel q=disable r=range s=silent t=telnet-option u=user v=verbose w=write-out x=proxy \
     y=speed-time z=time-cond A=user-agent B=use-ascii C=continue-at D=dump-header E=cert F=form G=get H=header I=head J=remote-header-name \
@@ -20,69 +22,69 @@ const SHORT: &str = "a=append b=cookie c=cookie-jar d=data e=referer f=fail g=gl
 const KEPT_WITH_VALUE: &str = "cacert cert connect-to cookie cookie-jar data data-ascii data-binary data-raw data-urlencode form form-string \
     header interface json key max-redirs max-time oauth2-bearer proxy proxy-user range referer request request-target resolve unix-socket \
     upload-file url url-query user user-agent";
-/// And none.
+/// Options that are kept, without a value.
 const KEPT: &str = "basic compressed digest get globoff head http1.0 http1.1 insecure ipv4 ipv6 location location-trusted next path-as-is \
     proxytunnel";
-/// Options that say nothing of what is sent (output, retries, diagnostics), with a value.
+/// Options without effect on the request (output, retries, diagnostics), with a value.
 const WITHOUT_EFFECT_WITH_VALUE: &str = "create-file-mode dump-header etag-save expect100-timeout happy-eyeballs-timeout-ms keepalive-time \
     libcurl max-filesize output output-dir parallel-max proto proto-default proto-redir retry retry-delay retry-max-time speed-limit \
     speed-time stderr trace trace-ascii trace-config write-out";
-/// And without.
+/// Such options without a value.
 const WITHOUT_EFFECT: &str = "create-dirs disable disallow-username-in-url fail fail-early fail-with-body ftp-create-dirs include no-alpn \
     no-buffer no-clobber no-keepalive no-progress-meter no-sessionid parallel parallel-immediate progress-bar progress-meter buffer keepalive \
     alpn sessionid proxy-basic raw remote-header-name remote-name remote-name-all remote-time remove-on-error retry-all-errors \
     retry-connrefused show-error silent show-headers styled-output suppress-connect-headers tcp-fastopen tcp-nodelay trace-ids trace-time \
     verbose xattr";
-/// Options that change what is sent or how, and have nothing like it in a plan: named as left out. With a value.
+/// Options that change the request or its transfer, but do not exist in a plan: reported as left out. With a value.
 const LEFT_OUT_WITH_VALUE: &str = "abstract-unix-socket alt-svc aws-sigv4 capath cert-type ciphers connect-timeout continue-at crlfile curves \
     delegation dns-interface dns-ipv4-addr dns-ipv6-addr dns-servers doh-url ech egd-file engine etag-compare hostpubmd5 hostpubsha256 hsts \
     key-type krb limit-rate local-port login-options netrc-file noproxy pass pinnedpubkey preproxy proxy-cacert proxy-capath proxy-cert \
     proxy-cert-type proxy-ciphers proxy-crlfile proxy-header proxy-key proxy-key-type proxy-pass proxy-pinnedpubkey proxy-service-name \
     proxy-tls13-ciphers proxy1.0 pubkey random-file rate sasl-authzid service-name socks4 socks4a socks5 socks5-gssapi-service \
     socks5-hostname telnet-option time-cond tls-max tls13-ciphers tlsauthtype tlspassword tlsuser vlan-priority ip-tos";
-/// And without.
+/// Such options without a value.
 const LEFT_OUT: &str = "anyauth append cert-status crlf doh-cert-status doh-insecure false-start form-escape haproxy-protocol http0.9 http2 \
     http2-prior-knowledge http3 http3-only ignore-content-length junk-session-cookies negotiate netrc netrc-optional ntlm ntlm-wb post301 \
     post302 post303 proxy-anyauth proxy-digest proxy-insecure proxy-negotiate proxy-ntlm proxy-tlsv1 sasl-ir ssl ssl-allow-beast \
     ssl-auto-client-cert ssl-no-revoke ssl-reqd ssl-revoke-best-effort sslv2 sslv3 tlsv1 tlsv1.0 tlsv1.1 tlsv1.2 tlsv1.3 tr-encoding use-ascii";
 
-/// More URLs than this of one command's braces and ranges are no list that a person reads.
+/// Most URLs from one command's braces and ranges: no person reads a longer list.
 const MOST_EXPANDED: usize = 1_000;
-/// As many redirects as curl follows.
+/// curl's default limit of redirects.
 const REDIRECTS: u32 = 50;
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effect {
+enum OptionEffect {
     Kept,
     Nothing,
     LeftOut,
     Refused,
 }
 
-/// What an option does to a plan, and whether it takes a value.
-fn known(name: &str) -> Option<(Effect, bool)> {
+/// An option's effect on a plan, and whether it takes a value.
+fn known(name: &str) -> Option<(OptionEffect, bool)> {
     let lists = [
-        (KEPT_WITH_VALUE, Effect::Kept, true),
-        (KEPT, Effect::Kept, false),
-        (WITHOUT_EFFECT_WITH_VALUE, Effect::Nothing, true),
-        (WITHOUT_EFFECT, Effect::Nothing, false),
-        (LEFT_OUT_WITH_VALUE, Effect::LeftOut, true),
-        (LEFT_OUT, Effect::LeftOut, false),
-        ("config", Effect::Refused, true),
+        (KEPT_WITH_VALUE, OptionEffect::Kept, true),
+        (KEPT, OptionEffect::Kept, false),
+        (WITHOUT_EFFECT_WITH_VALUE, OptionEffect::Nothing, true),
+        (WITHOUT_EFFECT, OptionEffect::Nothing, false),
+        (LEFT_OUT_WITH_VALUE, OptionEffect::LeftOut, true),
+        (LEFT_OUT, OptionEffect::LeftOut, false),
+        ("config", OptionEffect::Refused, true),
     ];
     let has = |names: &str| names.split_whitespace().any(|n| n == name);
     lists.into_iter().find(|(names, ..)| has(names)).map(|(_, effect, takes_value)| (effect, takes_value))
 }
 
-/// Reads commands.
+/// Reads curl commands.
 ///
 /// # Errors
-/// With the number of the command that is not understood.
-pub fn read_curl(text: &str) -> Result<Imported, RecordingError> {
+/// The number of the command that does not parse.
+pub fn read_curl(text: &str) -> Result<ImportedFile, RecordingError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut all = Settings::default();
-    let mut imported = Imported::default();
+    let mut all = ImportSettings::default();
+    let mut imported = ImportedFile::default();
     for (index, script) in shell::commands(text)?.into_iter().enumerate() {
         let wrong = |what: String| RecordingError(format!("command {}: {what}", index + 1));
         let program = script.words[0].rsplit('/').next().unwrap_or_default();
@@ -106,27 +108,27 @@ pub fn read_curl(text: &str) -> Result<Imported, RecordingError> {
     Ok(imported)
 }
 
-/// What comes of one command line.
+/// The results of one command line.
 #[derive(Debug, Default)]
 struct CommandLine {
     left_out: Vec<String>,
-    settings: Settings,
-    exchanges: Vec<Exchange>,
+    settings: ImportSettings,
+    exchanges: Vec<RecordedExchange>,
 }
 
 /// A piece of the body.
 #[derive(Debug, Clone)]
-enum Data {
+enum BodyPiece {
     Text(String),
     File(String),
 }
 
-/// What a command says between one `--next` and another, as far as it has been read.
+/// The part of a command between two `--next`, as far as read.
 #[derive(Debug, Default)]
-struct Command {
+struct CurlCommand {
     urls: Vec<String>,
     method: Option<String>,
-    /// What `-d` has goes into the query.
+    /// The data of `-d` goes into the query.
     get: bool,
     head: bool,
     globoff: bool,
@@ -136,30 +138,30 @@ struct Command {
     upload: Option<String>,
     target: Option<String>,
     headers: Vec<(String, String)>,
-    /// Headers of curl's own that `-H 'Name:'` takes away.
+    /// Default headers that `-H 'Name:'` removes.
     removed: Vec<String>,
-    data: Vec<Data>,
+    data: Vec<BodyPiece>,
     queries: Vec<String>,
     parts: Vec<(String, String)>,
     files: Vec<UploadedFile>,
-    /// `host:port` and the address that is asked instead.
+    /// `host:port`, and the address to connect to instead.
     resolved: Vec<(String, String)>,
 }
 
 impl CommandLine {
     fn command(&mut self, words: &[String]) -> Result<(), String> {
-        let mut command = Command::default();
+        let mut command = CurlCommand::default();
         let mut rest = words.iter().map(String::as_str);
         let mut only_urls = false;
         while let Some(word) = rest.next() {
             if word == "--" && !only_urls {
                 only_urls = true;
             } else if let Some(long) = word.strip_prefix("--").filter(|_| !only_urls) {
-                // --request=POST is --request POST.
+                // --request=POST equals --request POST.
                 let (name, joined) = long.split_once('=').map_or((long, None), |(n, v)| (n, Some(v)));
                 self.option(&mut command, name, &format!("--{name}"), &mut || joined.or_else(|| rest.next()))?;
             } else if let Some(letters) = word.strip_prefix('-').filter(|l| !l.is_empty() && !only_urls) {
-                // So are -XPOST and -sX POST.
+                // So do -XPOST and -sX POST.
                 for (at, letter) in letters.char_indices() {
                     let short = SHORT.split_whitespace().find_map(|pair| pair.strip_prefix(letter)?.strip_prefix('='));
                     let name = short.ok_or_else(|| format!("-{letter} is no option of curl that is known"))?;
@@ -175,15 +177,15 @@ impl CommandLine {
         self.finish(command)
     }
 
-    /// One option, by its long name; `next` is its value, if it takes one. Returns whether it did.
+    /// Handles one option, by its long name; `next` returns its value, if it takes one. Returns whether it did.
     fn option<'a>(
         &mut self,
-        command: &mut Command,
+        command: &mut CurlCommand,
         name: &str,
         written: &str,
         next: &mut dyn FnMut() -> Option<&'a str>,
     ) -> Result<bool, String> {
-        // --no-compressed is what it is without it.
+        // --no-compressed is the default.
         let negated = name.strip_prefix("no-").filter(|positive| known(name).is_none() && known(positive).is_some());
         if negated.is_some() {
             return Ok(false);
@@ -192,19 +194,19 @@ impl CommandLine {
             known(name).ok_or_else(|| format!("{written} is no option of curl that is known"))?;
         let value = if takes_value { next().ok_or_else(|| format!("{written} has no value"))? } else { "" };
         match effect {
-            Effect::Nothing => {}
-            Effect::LeftOut => {
+            OptionEffect::Nothing => {}
+            OptionEffect::LeftOut => {
                 let is_shown = takes_value && !["pass", "tls", "sigv4"].iter().any(|part| name.contains(part));
                 let shown = if is_shown { format!(" {value}") } else { String::new() };
                 self.left_out.push(format!("{written}{shown}, a plan has nothing like it"));
             }
-            Effect::Refused => return Err(unopened(written, value)),
-            Effect::Kept => self.kept(command, name, written, value)?,
+            OptionEffect::Refused => return Err(unopened(written, value)),
+            OptionEffect::Kept => self.kept(command, name, written, value)?,
         }
         Ok(takes_value)
     }
 
-    fn kept(&mut self, command: &mut Command, name: &str, written: &str, value: &str) -> Result<(), String> {
+    fn kept(&mut self, command: &mut CurlCommand, name: &str, written: &str, value: &str) -> Result<(), String> {
         match name {
             "request" => {
                 if value.bytes().any(|b| b.is_ascii_lowercase()) {
@@ -214,7 +216,7 @@ impl CommandLine {
             }
             "header" if value.starts_with('@') => return Err(unopened(written, value)),
             "header" => match value.split_once(':') {
-                // `Name:` takes one of curl's own away.
+                // `Name:` removes a default header.
                 Some((name, text)) if text.trim().is_empty() => command.removed.push(name.trim().to_string()),
                 Some((name, text)) => {
                     check_header(name.trim(), text.trim())?;
@@ -235,17 +237,17 @@ impl CommandLine {
                     ));
                 }
                 command.json |= name == "json";
-                command.data.push(Data::File(value[1..].to_string()));
+                command.data.push(BodyPiece::File(value[1..].to_string()));
             }
             "data" | "data-ascii" | "data-binary" | "data-raw" | "json" => {
                 command.json |= name == "json";
-                // Texts of --json follow each other as they are.
+                // Texts of several --json are concatenated.
                 match command.data.last_mut() {
-                    Some(Data::Text(text)) if name == "json" => text.push_str(value),
-                    _ => command.data.push(Data::Text(value.to_string())),
+                    Some(BodyPiece::Text(text)) if name == "json" => text.push_str(value),
+                    _ => command.data.push(BodyPiece::Text(value.to_string())),
                 }
             }
-            "data-urlencode" => command.data.push(Data::Text(url_encoded(written, value)?)),
+            "data-urlencode" => command.data.push(BodyPiece::Text(url_encoded(written, value)?)),
             "url-query" => match value.strip_prefix('+') {
                 Some(text) => command.queries.push(text.to_string()),
                 None => command.queries.push(url_encoded(written, value)?),
@@ -337,8 +339,8 @@ impl CommandLine {
         Ok(())
     }
 
-    /// The requests of a command that is read to its end.
-    fn finish(&mut self, mut command: Command) -> Result<(), String> {
+    /// Creates the requests of a complete command.
+    fn finish(&mut self, mut command: CurlCommand) -> Result<(), String> {
         let mut urls = Vec::new();
         for url in &command.urls {
             if command.globoff {
@@ -373,7 +375,7 @@ impl CommandLine {
         if !command.data.is_empty() && !command.get && lacks(&headers, "content-type") {
             headers.push(("Content-Type".into(), FORM_TYPE.into()));
         }
-        // The plan takes one of its own away by an empty value.
+        // A plan removes a default header by an empty value.
         for name in ["Host", "User-Agent", "Accept"] {
             if command.removed.iter().any(|n| n.eq_ignore_ascii_case(name)) && find(&headers, name).is_none() {
                 headers.push((name.into(), String::new()));
@@ -388,10 +390,10 @@ impl CommandLine {
 
     fn exchange(
         &mut self,
-        command: &Command,
+        command: &CurlCommand,
         url: &str,
         mut headers: Vec<(String, String)>,
-    ) -> Result<Exchange, String> {
+    ) -> Result<RecordedExchange, String> {
         let mut url = if url.contains("://") { url.to_string() } else { format!("http://{url}") };
         if let Some(login) = take_login(&mut url)
             && find(&headers, "authorization").is_none()
@@ -403,13 +405,13 @@ impl CommandLine {
         if command.get {
             for data in &command.data {
                 match data {
-                    Data::Text(text) => query.push(text.clone()),
-                    Data::File(path) => return Err(unopened("-G -d", path)),
+                    BodyPiece::Text(text) => query.push(text.clone()),
+                    BodyPiece::File(path) => return Err(unopened("-G -d", path)),
                 }
             }
         }
         if !query.is_empty() {
-            // A path stands before a query.
+            // A query needs a path before it.
             if url.split_once("://").is_some_and(|(_, rest)| !rest.contains(['/', '?'])) {
                 url.push('/');
             }
@@ -440,7 +442,7 @@ impl CommandLine {
                 url.host = host.to_string();
             }
             url.port = port.parse().unwrap_or(url.port);
-            // Nobody has looked at that part yet.
+            // The replaced part has not been validated yet.
             url.to_string()
                 .parse::<Url>()
                 .map_err(|e| format!("--resolve or --connect-to leads to {to:?}, and that is no server: {e}"))?;
@@ -448,38 +450,44 @@ impl CommandLine {
         let content_type = find(&headers, "content-type").unwrap_or_default().to_string();
         let sends_data = !command.data.is_empty() && !command.get;
         let body = match command.data.as_slice() {
-            _ if !command.parts.is_empty() => Sent::Multipart(command.parts.clone()),
-            _ if command.upload.is_some() => Sent::File(command.upload.clone().unwrap_or_default()),
-            _ if !sends_data => Sent::Nothing,
-            [Data::File(path)] => Sent::File(path.clone()),
+            _ if !command.parts.is_empty() => RequestBody::Multipart(command.parts.clone()),
+            _ if command.upload.is_some() => RequestBody::File(command.upload.clone().unwrap_or_default()),
+            _ if !sends_data => RequestBody::Nothing,
+            [BodyPiece::File(path)] => RequestBody::File(path.clone()),
             all => {
-                let text = |data: &Data| match data {
-                    Data::Text(text) => Ok(text.clone()),
-                    Data::File(path) => Err(unopened("-d", path)),
+                let text = |data: &BodyPiece| match data {
+                    BodyPiece::Text(text) => Ok(text.clone()),
+                    BodyPiece::File(path) => Err(unopened("-d", path)),
                 };
-                Sent::of(&content_type, all.iter().map(text).collect::<Result<Vec<_>, _>>()?.join("&"))
+                RequestBody::of(&content_type, all.iter().map(text).collect::<Result<Vec<_>, _>>()?.join("&"))
             }
         };
         let natural = match &body {
             _ if command.head => "HEAD",
-            Sent::File(_) if command.upload.is_some() => "PUT",
-            Sent::Nothing if !sends_data => "GET",
+            RequestBody::File(_) if command.upload.is_some() => "PUT",
+            RequestBody::Nothing if !sends_data => "GET",
             _ => "POST",
         };
         let method = command.method.clone().unwrap_or_else(|| natural.into());
         if !is_method(&method) {
             return Err(format!("'{method}' is no method"));
         }
-        Ok(Exchange { headers, body, files: command.files.clone(), is_exact: true, ..Exchange::of(&method, url) })
+        Ok(RecordedExchange {
+            headers,
+            body,
+            files: command.files.clone(),
+            is_exact: true,
+            ..RecordedExchange::of(&method, url)
+        })
     }
 }
 
-impl Command {
+impl CurlCommand {
     fn header(&mut self, name: &str, value: &str) {
         self.headers.push((name.to_string(), value.to_string()));
     }
 
-    /// `name=text`, `name=@file`, either with `;type=text/plain` and `;filename=x`.
+    /// Parses `name=text` or `name=@file`, either with `;type=text/plain` and `;filename=x`.
     fn form(&mut self, written: &str, text: &str, is_form: bool, left_out: &mut Vec<String>) -> Result<(), String> {
         let (name, content) = text.split_once('=').ok_or_else(|| format!("{written} takes name=value"))?;
         if !is_form {
@@ -530,7 +538,7 @@ fn basic(login: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(login))
 }
 
-/// The login that stands before the host of a URL, which is taken out of it.
+/// Removes the login before the host from a URL, and returns it.
 fn take_login(url: &mut String) -> Option<String> {
     let start = url.find("://")? + 3;
     let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |n| start + n);
@@ -540,7 +548,7 @@ fn take_login(url: &mut String) -> Option<String> {
     Some(login)
 }
 
-/// `host:port:rest`: the first two, and the rest.
+/// Splits `host:port:rest` into the first two and the rest.
 fn two_and_rest<'a>(value: &'a str, written: &str) -> Result<(&'a str, &'a str), String> {
     let wrong = || format!("{written} {value} is not host:port:address");
     let first = value.find(':').ok_or_else(wrong)?;
@@ -548,7 +556,7 @@ fn two_and_rest<'a>(value: &'a str, written: &str) -> Result<(&'a str, &'a str),
     Ok((&value[..second], &value[second + 1..]))
 }
 
-/// `content`, `=content` or `name=content`, percent-encoded; of a file nothing is read.
+/// Percent-encodes `content`, `=content` or `name=content`; files are not read.
 fn url_encoded(written: &str, text: &str) -> Result<String, String> {
     let at = text.find(['=', '@']);
     match at.map(|at| (&text[..at], &text[at..=at], &text[at + 1..])) {
@@ -564,7 +572,7 @@ fn percent(text: &str) -> String {
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-/// The URLs that curl makes of one with `{one,two}` and `[1-10]` in it.
+/// Expands a URL with `{one,two}` and `[1-10]` as curl does.
 fn expand(url: &str, to: &mut Vec<String>) -> Result<(), String> {
     let mut done = vec![String::new()];
     let mut rest = url;
@@ -604,7 +612,7 @@ fn expand(url: &str, to: &mut Vec<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// `1-10`, `001-100:2`, `a-z`.
+/// Expands `1-10`, `001-100:2` or `a-z`.
 fn range(text: &str) -> Option<Vec<String>> {
     let (ends, step) = text.split_once(':').map_or((text, Some(1)), |(ends, step)| (ends, step.parse::<usize>().ok()));
     let (from, to) = ends.split_once('-')?;

@@ -1,27 +1,27 @@
-//! What the answer to a recorded step has to be: its status, where it came from, its title, and a text that only this user sees.
+//! Expectations of a recorded step's answer: its status, its URL, its title, and a text that only this user sees.
 //!
-//! A title or a path may have something of the recorded user in it. Another user of the plan has another name, so a value of the data
-//! file is never expected.
+//! A title or a path may contain data of the recorded user. Another user of the plan has other data, so a value of the
+//! data file is never expected.
 
 use lastdrop_model::class;
 
 use super::steps::Step;
 use super::values::Column;
-use super::{Answer, find};
+use super::{RecordedAnswer, find};
 
 const LONGEST_TITLE: usize = 60;
-/// A text that tells a user's page from a stranger's.
+/// Lengths of a text that tells a user's page from a new visitor's.
 const LEAST_TEXT: usize = 4;
 const LONGEST_TEXT: usize = 60;
-/// Texts of a page that are compared.
+/// Most texts of a page to compare.
 const MOST_TEXTS: usize = 2_000;
-/// What pages say to those who are logged in.
+/// Texts that pages show only to users who are logged in.
 const OF_USERS: [&str; 5] = ["log out", "logout", "sign out", "log off", "abmelden"];
-/// Shorter values of a user are found everywhere by chance.
+/// Shorter values of a user occur everywhere by chance.
 const LEAST_VALUE: usize = 3;
 
-/// Says of each step what its answer has to be.
-pub(crate) fn expect(steps: &mut [Step], columns: &[Column], stranger: &dyn Fn(&Step) -> Option<Answer>) {
+/// Sets the expectations of each step's answer. `stranger` returns the answer to a request without cookies.
+pub(crate) fn expect(steps: &mut [Step], columns: &[Column], stranger: &dyn Fn(&Step) -> Option<RecordedAnswer>) {
     let follows = steps.iter().any(|s| s.redirects > 0);
     let users: Vec<&str> = columns.iter().map(|c| c.1.as_str()).filter(|v| v.len() >= LEAST_VALUE).collect();
     let texts: Vec<String> = (0..steps.len())
@@ -30,7 +30,7 @@ pub(crate) fn expect(steps: &mut [Step], columns: &[Column], stranger: &dyn Fn(&
     for (step, text) in steps.iter_mut().zip(texts) {
         let Some(answer) = step.exchange.answer.as_ref().filter(|a| a.status > 0) else { continue };
         let mut all = vec![status(step, answer, follows)];
-        // Where redirects are followed, one to the login would end in a page that answers 200.
+        // If redirects are followed, a redirect to the login would end in a page with status 200.
         if follows {
             let landed = step.landed.as_ref().unwrap_or(&step.exchange.url);
             all.push(format!("url={}", path(&landed.path, &users)));
@@ -43,22 +43,22 @@ pub(crate) fn expect(steps: &mut [Step], columns: &[Column], stranger: &dyn Fn(&
     }
 }
 
-fn status(step: &Step, answer: &Answer, follows: bool) -> String {
+fn status(step: &Step, answer: &RecordedAnswer, follows: bool) -> String {
     match answer.status {
-        // What a cache had, or a part of it: the plan asks for all of it.
+        // A cached answer, or a part of one: the plan requests all of it.
         206 | 304 => "status=200".into(),
-        // The browser did not follow it, and the plan's users will.
+        // The browser did not follow the redirect, but the plan's users will.
         301 | 302 | 303 | 307 | 308 if follows && leads_to_us(step, answer) => "status=2xx,3xx".into(),
         status => format!("status={status}"),
     }
 }
 
-fn leads_to_us(step: &Step, answer: &Answer) -> bool {
+fn leads_to_us(step: &Step, answer: &RecordedAnswer) -> bool {
     let here = step.landed.as_ref().unwrap_or(&step.exchange.url);
     find(&answer.headers, "location").and_then(|l| here.join(l).ok()).is_some_and(|there| there.host == here.host)
 }
 
-/// A path and the names of its query's fields, with `*` for what is the user's own.
+/// A path and the names of its query's fields, with `*` for the user's own values.
 fn path(target: &str, users: &[&str]) -> String {
     let folded = class::fold(target);
     let (path, query) = folded.split_once('?').map_or((folded.as_str(), None), |(path, query)| (path, Some(query)));
@@ -72,11 +72,11 @@ fn has_any(text: &str, values: &[&str]) -> bool {
     values.iter().any(|value| encoded.contains(value))
 }
 
-fn is_html(answer: &Answer) -> bool {
+fn is_html(answer: &RecordedAnswer) -> bool {
     answer.content_type.contains("html")
 }
 
-/// The title of a page, where it looks as if it were always the same.
+/// The title of a page, if it seems constant.
 fn title(text: &str) -> Option<&str> {
     let start = text.find("<title>")? + "<title>".len();
     let title = &text[start..start + text[start..].find("</title>")?];
@@ -84,8 +84,8 @@ fn title(text: &str) -> Option<&str> {
     (!title.trim().is_empty() && title.len() <= LONGEST_TITLE && title.chars().all(same)).then_some(title)
 }
 
-/// A text of a step's page that a stranger's answer from the same URL lacks.
-fn text(steps: &[Step], at: usize, stranger: &Answer, users: &[&str]) -> Option<String> {
+/// A text of a step's page that the answer without cookies lacks.
+fn text(steps: &[Step], at: usize, stranger: &RecordedAnswer, users: &[&str]) -> Option<String> {
     let answer = steps[at].exchange.answer.as_ref().filter(|a| is_html(a))?;
     if answer.status == stranger.status && answer.text == stranger.text {
         return None;
@@ -93,18 +93,18 @@ fn text(steps: &[Step], at: usize, stranger: &Answer, users: &[&str]) -> Option<
     let own: Vec<&str> =
         texts(&answer.text).into_iter().filter(|t| !stranger.text.contains(t) && !has_any(t, users)).collect();
     let of_users = |t: &&&str| OF_USERS.iter().any(|word| t.to_ascii_lowercase().contains(word));
-    // A text of several pages is no message of the moment.
+    // A text on several pages is not a one-time message.
     let others = || steps.iter().enumerate().filter(|(other, _)| *other != at);
     let in_another = |t: &&&str| {
         others().any(|(_, s)| s.exchange.answer.as_ref().is_some_and(|a| is_html(a) && a.text.contains(**t)))
     };
     let found = own.iter().find(of_users).or_else(|| own.iter().find(in_another));
-    // Another status or place tells a stranger's answer already; of the same only the text does.
+    // Another status already tells the answer without cookies apart; with the same status only a text does.
     let is_alike = answer.status == stranger.status;
     found.or_else(|| own.first().filter(|_| is_alike)).map(ToString::to_string)
 }
 
-/// Texts between the tags of a page, that look as if they were always the same.
+/// Texts between the tags of a page that seem constant.
 fn texts(page: &str) -> Vec<&str> {
     let mut all = Vec::new();
     let mut rest = page;

@@ -1,14 +1,18 @@
-//! HAR files (HTTP Archive 1.2), as Chromium, Firefox and proxies save them. Only the file itself is read: what it names is not opened.
+//! Reads HAR files (HTTP Archive 1.2), as Chromium, Firefox and proxies save them. Only the file itself is read; files
+//! that it names are not opened.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use lastdrop_model::Url;
 use serde_json::Value;
 
-use super::{Answer, Exchange, Imported, MOST_ANSWER_BYTES, RecordingError, Sent, UploadedFile, find, is_method};
+use super::{
+    ImportedFile, MOST_ANSWER_BYTES, RecordedAnswer, RecordedExchange, RecordingError, RequestBody, UploadedFile, find,
+    is_method,
+};
 use crate::time::TimeForm;
 
-/// What browsers fetch for a page, by Chromium's name of its kind or by `Sec-Fetch-Dest`.
+/// Kinds of page resources, by Chromium's name or by `Sec-Fetch-Dest`.
 const PARTS: [&str; 19] = [
     "stylesheet",
     "style",
@@ -31,26 +35,26 @@ const PARTS: [&str; 19] = [
     "serviceworker",
 ];
 
-/// More reasons why entries are left out are counted together.
+/// Most reasons for leaving entries out that are reported separately.
 const MOST_REASONS: usize = 10;
 
-/// What never ends is no step.
+/// Endless streams are not steps.
 const STREAMS: [&str; 2] = ["websocket", "eventsource"];
 
 /// Reads a HAR file.
 ///
 /// # Errors
-/// When it is none. Entries that are no requests over HTTP (`data:`, WebSockets), streams without an end, and what got no answer because it was
-/// blocked or given up, are left out; how many, and why, is said.
-pub fn read_har(text: &str) -> Result<Imported, RecordingError> {
+/// It is not a HAR file. Some entries are left out: other schemes (`data:`, WebSockets), endless streams, and requests
+/// without an answer (blocked or cancelled). How many, and why, is reported.
+pub fn read_har(text: &str) -> Result<ImportedFile, RecordingError> {
     let wrong = |what: String| RecordingError(format!("this is no HAR file: {what}"));
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let document: Value = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     let entries = document["log"]["entries"].as_array().ok_or_else(|| wrong("it has no log with entries".into()))?;
-    // Where nothing has a status, none is no sign.
+    // If no entry has a status, a missing one means nothing.
     let answered = entries.iter().any(|e| status(&e["response"]).is_some());
     let came_through = |e: &Value| !answered || e["response"]["status"].as_i64() != Some(0);
-    let mut exchanges: Vec<Exchange> = Vec::new();
+    let mut exchanges: Vec<RecordedExchange> = Vec::new();
     let mut reasons: Vec<(String, usize)> = Vec::new();
     let mut others = 0;
     for entry in entries {
@@ -74,7 +78,7 @@ pub fn read_har(text: &str) -> Result<Imported, RecordingError> {
             others += 1;
         }
     }
-    // Firefox and some proxies write them in the order of their ends.
+    // Firefox and some proxies write entries in the order of their ends.
     exchanges.sort_by_key(|e| e.begin_us);
     let note = |(reason, n): &(String, usize)| {
         let entries = if *n == 1 { "entry is" } else { "entries are" };
@@ -84,11 +88,11 @@ pub fn read_har(text: &str) -> Result<Imported, RecordingError> {
     if others > 0 {
         left_out.push(format!("{others} entries are left out for other reasons"));
     }
-    Ok(Imported { exchanges, settings: None, left_out })
+    Ok(ImportedFile { exchanges, settings: None, left_out })
 }
 
-/// The URL of a request. Blanks and their like are percent-encoded, as a browser sends them; a path alone is of the host that the request names, or of the
-/// request before it.
+/// The URL of a request. Blanks and similar characters are percent-encoded, as a browser sends them. A bare path
+/// belongs to the host that the request names, or to the previous request's.
 fn url_of(request: &Value, before: Option<&Url>) -> Result<Url, String> {
     let written = request["url"].as_str().ok_or("it has no URL")?;
     let is_whole =
@@ -116,12 +120,12 @@ fn url_of(request: &Value, before: Option<&Url>) -> Result<Url, String> {
     })
 }
 
-/// The exchange of an entry, or why there is none. `before` is the URL of the one before it.
-fn exchange(entry: &Value, before: Option<&Url>) -> Result<Exchange, String> {
+/// The exchange of an entry, or why there is none. `before` is the URL of the previous exchange.
+fn exchange(entry: &Value, before: Option<&Url>) -> Result<RecordedExchange, String> {
     let request = &entry["request"];
     let url = url_of(request, before)?;
     let method = request["method"].as_str().ok_or("it has no method")?.to_ascii_uppercase();
-    // What was asked of the cache was asked of no server.
+    // A request served from the cache reached no server.
     let from_cache = entry["_fromCache"].is_string();
     let is_stream = entry["_resourceType"].as_str().is_some_and(|kind| STREAMS.contains(&kind))
         || status(&entry["response"]) == Some(101)
@@ -146,14 +150,14 @@ fn exchange(entry: &Value, before: Option<&Url>) -> Result<Exchange, String> {
     let headers = pairs(&request["headers"]);
     let answer = answer(&entry["response"]);
     let (body, files) = body(request);
-    let mut exchange = Exchange {
+    let mut exchange = RecordedExchange {
         begin_us,
         end_us: begin_us.saturating_add(took_us),
         body,
         files,
         headers,
         answer,
-        ..Exchange::of(&method, url)
+        ..RecordedExchange::of(&method, url)
     };
     exchange.is_part = is_part(entry, &exchange);
     Ok(exchange)
@@ -162,7 +166,7 @@ fn exchange(entry: &Value, before: Option<&Url>) -> Result<Exchange, String> {
 fn pairs(list: &Value) -> Vec<(String, String)> {
     let text = |v: &Value| v.as_str().map(str::to_string);
     let pair = |v: &Value| Some((text(&v["name"])?, text(&v["value"]).unwrap_or_default()));
-    // HTTP/2 has `:method` and its like among them.
+    // HTTP/2 has pseudo-headers such as `:method` among them.
     let pairs = list.as_array().into_iter().flatten().filter_map(pair);
     pairs.filter(|(name, _)| !name.starts_with(':')).collect()
 }
@@ -171,7 +175,7 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn body(request: &Value) -> (Sent, Vec<UploadedFile>) {
+fn body(request: &Value) -> (RequestBody, Vec<UploadedFile>) {
     let post = &request["postData"];
     let content_type = text_of(&post["mimeType"]);
     let params = pairs(&post["params"]);
@@ -179,35 +183,39 @@ fn body(request: &Value) -> (Sent, Vec<UploadedFile>) {
     let is_multipart = content_type.to_ascii_lowercase().starts_with("multipart/form-data");
     let text = if post["encoding"] == "base64" {
         let bytes = BASE64.decode(written).unwrap_or_default();
-        // Parts that are text are kept beside those that are none.
+        // Parts that are text are kept even if others are not.
         let lossy = is_multipart.then(|| String::from_utf8_lossy(&bytes).into_owned());
         lossy.or_else(|| String::from_utf8(bytes).ok()).unwrap_or_default()
     } else {
-        // Firefox had the body's own head before it.
+        // Firefox puts the body's own head before it.
         let head = written.starts_with("Content-Type:") || written.starts_with("Content-Length:");
         head.then(|| written.split_once("\r\n\r\n")).flatten().map_or(written, |(_, body)| body).to_string()
     };
     if text.is_empty() && params.is_empty() {
         let had_some = !written.is_empty() || request["bodySize"].as_i64().is_some_and(|n| n > 0);
-        return (if had_some { Sent::Lost } else { Sent::Nothing }, Vec::new());
+        return (if had_some { RequestBody::Lost } else { RequestBody::Nothing }, Vec::new());
     }
     if is_multipart {
-        // The text has the content of files, where it is there.
+        // The text has the content of files, if present.
         let (mut parts, mut files) = parts(content_type, &text);
         if parts.is_empty() {
             files = uploads(&post["params"]);
             parts = params;
         }
-        return if parts.is_empty() { (Sent::Text(text), Vec::new()) } else { (Sent::Multipart(parts), files) };
+        return if parts.is_empty() {
+            (RequestBody::Text(text), Vec::new())
+        } else {
+            (RequestBody::Multipart(parts), files)
+        };
     }
-    let body = match Sent::of(content_type, text) {
-        Sent::Nothing => Sent::Form(params),
+    let body = match RequestBody::of(content_type, text) {
+        RequestBody::Nothing => RequestBody::Form(params),
         body => body,
     };
     (body, Vec::new())
 }
 
-/// The files among parameters: those with a file's name.
+/// The files among parameters: those with a file name or a type.
 fn uploads(params: &Value) -> Vec<UploadedFile> {
     let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_string);
     let params = params.as_array().into_iter().flatten().filter(|p| p["name"].is_string()).enumerate();
@@ -218,8 +226,8 @@ fn uploads(params: &Value) -> Vec<UploadedFile> {
     params.filter(|(_, p)| !p["name"].as_str().is_some_and(|n| n.starts_with(':'))).filter_map(file).collect()
 }
 
-/// Parts of a multipart body that was written down as text, and what it says of files among them. What is no text in a file is lost, and its part is
-/// empty.
+/// Splits the text of a multipart body into parts, with data about files among them. A file's content that is not text
+/// is lost, and its part is empty.
 pub(crate) fn parts(content_type: &str, text: &str) -> (Vec<(String, String)>, Vec<UploadedFile>) {
     let (mut parts, mut files) = (Vec::new(), Vec::new());
     let boundary =
@@ -238,7 +246,7 @@ pub(crate) fn parts(content_type: &str, text: &str) -> (Vec<(String, String)>, V
         let kind =
             head.lines().find_map(|l| l.split_once(':').filter(|(n, _)| n.trim().eq_ignore_ascii_case("content-type")));
         let value = value.strip_suffix(ends.1).unwrap_or(value);
-        // What was no text has become U+FFFD.
+        // Bytes that were not text have become U+FFFD.
         let is_lost = file_name.is_some() && value.contains('\u{fffd}');
         if file_name.is_some() || kind.is_some() {
             let content_type = kind.map(|(_, kind)| kind.trim().to_string());
@@ -249,14 +257,14 @@ pub(crate) fn parts(content_type: &str, text: &str) -> (Vec<(String, String)>, V
     (parts, files)
 }
 
-/// A number; of some proxies a text.
+/// The status: a number, or from some proxies a text.
 fn status(response: &Value) -> Option<u16> {
     let status = &response["status"];
     let status = status.as_u64().or_else(|| status.as_str()?.parse().ok())?;
     (100..600).contains(&status).then_some(status as u16)
 }
 
-fn answer(response: &Value) -> Option<Answer> {
+fn answer(response: &Value) -> Option<RecordedAnswer> {
     let status = status(response)?;
     let content = &response["content"];
     let written = text_of(&content["text"]);
@@ -279,11 +287,11 @@ fn answer(response: &Value) -> Option<Answer> {
         .or_else(|| find(&headers, "content-type"))
         .unwrap_or_default()
         .to_ascii_lowercase();
-    Some(Answer { status, headers, content_type, text })
+    Some(RecordedAnswer { status, headers, content_type, text })
 }
 
-/// Is it fetched because a page has it in it? Browsers say so; of others the type of the answer does.
-pub(crate) fn is_part(entry: &Value, exchange: &Exchange) -> bool {
+/// Whether a page embeds it. Browsers state that; otherwise the type of the answer decides.
+pub(crate) fn is_part(entry: &Value, exchange: &RecordedExchange) -> bool {
     let kind = entry["_resourceType"].as_str().or_else(|| exchange.header("sec-fetch-dest"));
     match kind {
         Some(kind) if PARTS.contains(&kind) => true,

@@ -1,38 +1,38 @@
-//! Workloads of httperf: `--wlog` (paths, each ended by a zero byte) and `--wsesslog` (sessions of bursts). They name no server: that is
-//! asked for.
+//! Reads workloads of httperf: `--wlog` (paths, each ended by a zero byte) and `--wsesslog` (sessions of bursts). They
+//! name no server; the user gives it.
 
 use lastdrop_model::{Url, session_file};
 
-use super::{Exchange, RecordingError, Sent, is_method};
+use super::{RecordedExchange, RecordingError, RequestBody, is_method};
 
-/// More is no workload.
+/// Longest pause in seconds.
 const MOST_SECONDS: f64 = 86_400.0;
 
 /// Reads the paths of a wlog.
 ///
 /// # Errors
-/// When there is none in it.
-pub fn read_wlog(text: &str, server: &Url) -> Result<Vec<Exchange>, RecordingError> {
+/// It has no path.
+pub fn read_wlog(text: &str, server: &Url) -> Result<Vec<RecordedExchange>, RecordingError> {
     let paths = text.split('\0').map(|p| p.trim_matches(['\n', '\r'])).filter(|p| !p.is_empty());
-    let all: Vec<Exchange> = paths.map(|p| request(p, "GET", server)).collect::<Result<_, _>>()?;
+    let all: Vec<RecordedExchange> = paths.map(|p| request(p, "GET", server)).collect::<Result<_, _>>()?;
     if all.is_empty() { Err(RecordingError("there is no path in it".into())) } else { Ok(all) }
 }
 
-fn request(path: &str, method: &str, server: &Url) -> Result<Exchange, RecordingError> {
+fn request(path: &str, method: &str, server: &Url) -> Result<RecordedExchange, RecordingError> {
     let url = server.join(path).map_err(|e| RecordingError(e.to_string()))?;
     if !is_method(method) {
         return Err(RecordingError(format!("'{method}' is no method")));
     }
-    Ok(Exchange::of(&method.to_ascii_uppercase(), url))
+    Ok(RecordedExchange::of(&method.to_ascii_uppercase(), url))
 }
 
 /// Reads the sessions of a wsesslog (see [`session_file`]).
 ///
 /// # Errors
-/// With the line that is not understood.
-pub fn read_wsesslog(text: &str, server: &Url) -> Result<Vec<Exchange>, RecordingError> {
+/// The line that does not parse.
+pub fn read_wsesslog(text: &str, server: &Url) -> Result<Vec<RecordedExchange>, RecordingError> {
     let sessions = session_file::parse(text).map_err(|e| RecordingError(e.to_string()))?;
-    let mut all: Vec<Exchange> = Vec::new();
+    let mut all: Vec<RecordedExchange> = Vec::new();
     for calls in &sessions {
         let (mut clock_us, mut pause_us) = (0, 0);
         for call in calls {
@@ -48,7 +48,7 @@ pub fn read_wsesslog(text: &str, server: &Url) -> Result<Vec<Exchange>, Recordin
             let mut exchange = request(&call.path, method, server).map_err(|e| wrong(e.0))?;
             (exchange.begin_us, exchange.end_us) = (clock_us, clock_us);
             let contents = call.contents.clone().unwrap_or_default();
-            exchange.body = Sent::of("application/x-www-form-urlencoded", contents);
+            exchange.body = RequestBody::of("application/x-www-form-urlencoded", contents);
             all.push(exchange);
         }
         // One session needs no mark.

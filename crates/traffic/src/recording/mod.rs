@@ -1,8 +1,9 @@
-//! What one user did, as a plan of one session: steps with bodies and pauses, values that an answer gave and a later request took as
-//! extractions, passwords as columns of a data file, and what pages embed left to page mode.
+//! Turns one user's recording into a plan of one session: steps with bodies and pauses. Values from an answer that a
+//! later request used become extractions, passwords become columns of a data file. Resources that pages embed are left
+//! to page mode.
 //!
-//! Whoever reads a recording (`har`, `curl` …) makes [`Exchange`]s of it; all else is the same for all of them. Pure: nothing is opened here,
-//! neither what a recording names nor a shell.
+//! The readers of recordings (`har`, `curl` …) produce [`RecordedExchange`]s; the rest is the same for all. The module is pure:
+//! it opens no file that a recording names, and no shell.
 
 mod curl;
 mod expect;
@@ -24,75 +25,75 @@ use lastdrop_model::{Url, secrets};
 pub use self::curl::read_curl;
 pub use self::har::read_har;
 pub use self::httperf::{read_wlog, read_wsesslog};
-pub use self::settings::Settings;
+pub use self::settings::ImportSettings;
 pub use self::shell::RUNS_ANOTHER;
 pub use self::siege::read_siege;
 
-/// Answers are looked at for values up to here.
+/// Length up to which answers are searched for values.
 pub(crate) const MOST_ANSWER_BYTES: usize = 4 << 20;
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Exchange {
+pub struct RecordedExchange {
     /// µs of any clock.
     pub begin_us: i64,
     pub end_us: i64,
     pub method: String,
     pub url: Url,
-    /// As they were sent, in their order.
+    /// As they were sent, in order.
     pub headers: Vec<(String, String)>,
-    pub body: Sent,
-    /// None where there is no answer to be seen (a command line, a list).
-    pub answer: Option<Answer>,
+    pub body: RequestBody,
+    /// `None` if the recording has no answers (a command line, a list).
+    pub answer: Option<RecordedAnswer>,
     /// A page embeds it: a script, an image.
     pub is_part: bool,
-    /// The last of its session.
+    /// It is the last of its session.
     pub is_last: bool,
-    /// What is known of files among the parts of a multipart body.
+    /// The files among the parts of a multipart body.
     pub files: Vec<UploadedFile>,
-    /// Somebody wrote down each of its headers to be sent: none is a browser's own.
+    /// A person listed all its headers: none was added by a browser.
     pub is_exact: bool,
 }
 
-/// A part of a multipart body that has a file's name or a type, beside its name and text.
+/// A part of a multipart body with a file name or a type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UploadedFile {
-    /// The part's place among the parts.
+    /// Index of the part.
     pub part: usize,
-    /// The file's name, as it is sent.
+    /// The file name as sent.
     pub name: Option<String>,
     pub content_type: Option<String>,
-    /// A file that has the content; the part's text is empty then.
+    /// A file with the content; the part's text is then empty.
     pub path: Option<String>,
 }
 
-/// What a file to be imported has in it.
+/// The content of an imported file.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Imported {
-    pub exchanges: Vec<Exchange>,
-    /// What is sent beside requests, where the file says it; otherwise a plan asks as browsers do.
-    pub settings: Option<Settings>,
-    /// What the plan cannot say, each in words.
+pub struct ImportedFile {
+    pub exchanges: Vec<RecordedExchange>,
+    /// The connection settings that the file states; without them a plan acts like a browser.
+    pub settings: Option<ImportSettings>,
+    /// What the plan cannot express, in words.
     pub left_out: Vec<String>,
 }
 
-impl From<Vec<Exchange>> for Imported {
-    fn from(exchanges: Vec<Exchange>) -> Imported {
-        Imported { exchanges, ..Imported::default() }
+impl From<Vec<RecordedExchange>> for ImportedFile {
+    fn from(exchanges: Vec<RecordedExchange>) -> ImportedFile {
+        ImportedFile { exchanges, ..ImportedFile::default() }
     }
 }
 
-impl Exchange {
-    /// A request of which only that is known.
+impl RecordedExchange {
+    /// A request of which nothing else is known.
     #[must_use]
-    pub fn of(method: &str, url: Url) -> Exchange {
-        Exchange {
+    pub fn of(method: &str, url: Url) -> RecordedExchange {
+        RecordedExchange {
             begin_us: 0,
             end_us: 0,
             method: method.into(),
             url,
             headers: Vec::new(),
-            body: Sent::Nothing,
+            body: RequestBody::Nothing,
             answer: None,
             is_part: false,
             is_last: false,
@@ -101,13 +102,13 @@ impl Exchange {
         }
     }
 
-    /// With what its own fields and its answer say of whether a page embeds it.
+    /// Sets whether a page embeds it, by its own fields and its answer.
     #[must_use]
-    pub fn classified(self) -> Exchange {
-        // A frame is loaded with its page, unless the user has gone on in it.
+    pub fn classified(self) -> RecordedExchange {
+        // A frame is loaded with its page, unless the user has navigated in it.
         let is_frame = matches!(self.header("sec-fetch-dest"), Some("iframe" | "frame"));
         let is_embedded = is_frame && self.method == "GET" && self.header("sec-fetch-user").is_none();
-        Exchange { is_part: is_embedded || har::is_part(&serde_json::Value::Null, &self), ..self }
+        RecordedExchange { is_part: is_embedded || har::is_part(&serde_json::Value::Null, &self), ..self }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -121,65 +122,65 @@ pub(crate) fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'
 
 /// The body of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub enum Sent {
+pub enum RequestBody {
     #[default]
     Nothing,
     Text(String),
     /// `application/x-www-form-urlencoded`, decoded.
     Form(Vec<(String, String)>),
-    /// `multipart/form-data`: names and texts of the parts. What else there is of files among them is in [`Exchange::files`].
+    /// `multipart/form-data`: names and texts of the parts. More about files among them is in [`RecordedExchange::files`].
     Multipart(Vec<(String, String)>),
-    /// What a file has in it, which is read when the plan runs.
+    /// The content of a file, which is read when the plan runs.
     File(String),
-    /// The recording does not have it, or it is no text.
+    /// The recording lacks it, or it is not text.
     Lost,
 }
 
-impl Sent {
-    /// A body by its type.
+impl RequestBody {
+    /// Creates a body by its type.
     #[must_use]
-    pub fn of(content_type: &str, text: String) -> Sent {
+    pub fn of(content_type: &str, text: String) -> RequestBody {
         if text.is_empty() {
-            return Sent::Nothing;
+            return RequestBody::Nothing;
         }
         let kind = content_type.trim_start().to_ascii_lowercase();
         if kind.starts_with("multipart/form-data") {
             let (parts, _) = har::parts(content_type, &text);
-            return if parts.is_empty() { Sent::Text(text) } else { Sent::Multipart(parts) };
+            return if parts.is_empty() { RequestBody::Text(text) } else { RequestBody::Multipart(parts) };
         }
         let form = kind.starts_with("application/x-www-form-urlencoded") && is_written_as_form(&text);
         match form.then(|| fields(&text)).flatten() {
-            Some(fields) => Sent::Form(fields),
-            None => Sent::Text(text),
+            Some(fields) => RequestBody::Form(fields),
+            None => RequestBody::Text(text),
         }
     }
 }
 
-/// Has the text no blanks and nothing else that an encoded form does not have? XML or JSON that is sent as a form would come out changed.
+/// Whether the text has only characters of an encoded form. XML or JSON sent as a form would come out changed.
 fn is_written_as_form(text: &str) -> bool {
     text.bytes().all(|b| (b.is_ascii_graphic() || !b.is_ascii()) && !b"<>\"{}\\^`|".contains(&b))
 }
 
-/// What a body of parts says of files among them.
+/// The files among the parts of a body.
 #[must_use]
-pub fn uploaded_files(sent: &Sent, content_type: &str, body: &[u8]) -> Vec<UploadedFile> {
+pub fn uploaded_files(sent: &RequestBody, content_type: &str, body: &[u8]) -> Vec<UploadedFile> {
     match sent {
-        Sent::Multipart(_) => har::parts(content_type, &String::from_utf8_lossy(body)).1,
+        RequestBody::Multipart(_) => har::parts(content_type, &String::from_utf8_lossy(body)).1,
         _ => Vec::new(),
     }
 }
 
-/// Could the text be a method's name?
+/// Whether the text may be a method.
 pub(crate) fn is_method(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-')
 }
 
-/// The fields of a query or a form; None where encoding them again would not give the same fields.
+/// The fields of a query or form; `None` if encoding them again would not give the same fields.
 pub(crate) fn fields(text: &str) -> Option<Vec<(String, String)>> {
     text.split('&').map(|pair| pair.split_once('=').and_then(|(n, v)| Some((decoded(n)?, decoded(v)?)))).collect()
 }
 
-/// Percent-encoding and plus signs undone.
+/// Decodes percent-encoding and plus signs.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -196,9 +197,9 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Answer {
+pub struct RecordedAnswer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub content_type: String,
@@ -206,47 +207,47 @@ pub struct Answer {
     pub text: String,
 }
 
-/// How a plan is made.
+/// Options for making a plan.
 #[derive(Debug, Clone, Default)]
 pub struct PlanOptions {
-    /// Hosts that the plan may ask; without any, that of the first step.
+    /// Hosts that the plan may address; if empty, only the first step's.
     pub hosts: Vec<String>,
-    /// Name of the data file, as the plan has it.
+    /// Name of the data file, as the plan refers to it.
     pub data_file: String,
-    /// They are no path of one user, but requests that have nothing to do with each other.
+    /// The requests are independent, not the path of one user.
     pub independent: bool,
-    /// Certificates of the server are not verified.
+    /// Do not verify the server's certificates.
     pub insecure: bool,
-    /// A file of authorities that the server's certificate is verified by.
+    /// A file of authorities that verify the server's certificate.
     pub ca: Option<String>,
-    /// What is sent beside requests, where what is imported says it.
-    pub settings: Option<Settings>,
-    /// What has been left out already.
+    /// Connection settings, if the import states them.
+    pub settings: Option<ImportSettings>,
+    /// What the import has already left out.
     pub left_out: Vec<String>,
-    /// Answers to the same URLs without cookies, by URL, where somebody has asked for them.
-    pub without_cookies: HashMap<String, Answer>,
+    /// Answers to the same URLs without cookies, by URL, if they were fetched.
+    pub without_cookies: HashMap<String, RecordedAnswer>,
 }
 
-/// A plan and what belongs to it.
+/// A plan with its data file and notes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Recorded {
+pub struct RecordedPlan {
     pub plan: String,
-    /// The data file: passwords and tokens that the user had.
+    /// The data file: the user's passwords and tokens.
     pub data: Option<String>,
-    /// What a person should know of it.
+    /// Notes for a person.
     pub notes: Vec<String>,
 }
 
-/// Why there is no plan.
+/// Why no plan can be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordingError(pub String);
 
-/// Pages that a user with cookies got by GET: whether a stranger gets the same can be asked without changing anything. Those with a
-/// secret in their URL are left out, because such a link may work once.
+/// Pages that a user with cookies fetched by GET: fetching them again without cookies changes nothing. Pages with a
+/// secret in their URL are excluded, because such a link may work only once.
 #[must_use]
-pub fn pages_with_cookies<'a>(exchanges: &'a [Exchange], hosts: &[String]) -> Vec<&'a Exchange> {
-    let mut pages: Vec<&Exchange> = Vec::new();
+pub fn pages_with_cookies<'a>(exchanges: &'a [RecordedExchange], hosts: &[String]) -> Vec<&'a RecordedExchange> {
+    let mut pages: Vec<&RecordedExchange> = Vec::new();
     for e in exchanges {
         let is_page = e.answer.as_ref().is_some_and(|a| a.status == 200 && a.content_type.contains("html"));
         let is_ours = hosts.iter().any(|h| h.eq_ignore_ascii_case(&e.url.host));
@@ -265,23 +266,23 @@ pub fn pages_with_cookies<'a>(exchanges: &'a [Exchange], hosts: &[String]) -> Ve
     pages
 }
 
-/// Makes a plan of what was recorded.
+/// Makes a plan of a recording.
 ///
 /// # Errors
-/// When nothing of it is a step.
-pub fn plan(exchanges: Vec<Exchange>, options: &PlanOptions) -> Result<Recorded, RecordingError> {
+/// No exchange is a step.
+pub fn plan(exchanges: Vec<RecordedExchange>, options: &PlanOptions) -> Result<RecordedPlan, RecordingError> {
     plan_with_progress(exchanges, options, &mut |_| {})
 }
 
-/// The same of many exchanges, telling how much of it is done, in percent.
+/// Like [`plan`], for many exchanges: `progress` gets the percentage done.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn plan_with_progress(
-    exchanges: Vec<Exchange>,
+    exchanges: Vec<RecordedExchange>,
     options: &PlanOptions,
     progress: &mut dyn FnMut(u8),
-) -> Result<Recorded, RecordingError> {
+) -> Result<RecordedPlan, RecordingError> {
     let mut notes = options.left_out.clone();
     let mut steps = steps::steps(exchanges, options, &mut notes);
     if steps.is_empty() {

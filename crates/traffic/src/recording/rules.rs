@@ -1,5 +1,5 @@
-//! Rules that take a value from an answer, each tried on the recorded one: a hidden field of its name, a `meta` of a page, a place in
-//! JSON, a header, a link, any text that has the same before it.
+//! Rules that take a value from an answer, each tested on the recorded one: a hidden field of its name, a page's
+//! `meta`, a place in JSON, a header, a link, or any text with the same context before it.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use memchr::memmem;
 use regex::Regex;
 
 use super::sources::Search;
-use super::steps::{Rule, Step};
+use super::steps::{ExtractRule, Step};
 use super::values::LEAST_TOKEN;
-use super::{Answer, find};
+use super::{RecordedAnswer, find};
 
-/// So much of what stands before a value tells where it is.
+/// Most bytes before a value that identify its position.
 const LONGEST_CONTEXT: usize = 32;
 const LEAST_CONTEXT: usize = 4;
-/// Occurrences of a value in one text that are tried.
+/// Most occurrences of a value to try in one text.
 const MOST_OCCURRENCES: usize = 20;
-/// Compiled rules that are kept: the same names of fields come again and again.
+/// Most compiled rules in the cache: the same field names recur.
 const MOST_REGEXES: usize = 200;
 
-/// Compiled rules.
+/// A cache of compiled rules.
 #[derive(Debug, Default)]
 pub(crate) struct Regexes(HashMap<String, Option<Regex>>);
 
 impl Regexes {
-    /// What a rule takes from a text: its first group.
+    /// Returns what a rule takes from a text: its first group.
     fn takes<'t>(&mut self, rule: &str, text: &'t str) -> Option<&'t str> {
         if self.0.len() >= MOST_REGEXES && !self.0.contains_key(rule) {
             self.0.clear();
@@ -35,17 +35,17 @@ impl Regexes {
     }
 }
 
-/// Finds the pointer to a value of an answer in JSON, preferably where the key has the given name.
-pub(crate) type Pointer<'a> = dyn Fn(&str, &str) -> Option<String> + 'a;
+/// Finds the pointer to a value of an answer in JSON, preferably one whose key has the given name.
+pub(crate) type PointerLookup<'a> = dyn Fn(&str, &str) -> Option<String> + 'a;
 
-/// The rule that takes what is searched from an answer.
+/// Returns the rule that takes the value from an answer.
 pub(crate) fn rule_of(
     search: &Search<'_>,
-    answer: &Answer,
+    answer: &RecordedAnswer,
     step: &Step,
-    pointer: &Pointer<'_>,
+    pointer: &PointerLookup<'_>,
     regexes: &mut Regexes,
-) -> Option<Rule> {
+) -> Option<ExtractRule> {
     match search {
         Search::Field { name, value } => of_field(answer, name, value, pointer, regexes),
         Search::Hidden { name, value } => of_hidden(answer, name, value, regexes),
@@ -53,21 +53,27 @@ pub(crate) fn rule_of(
     }
 }
 
-/// The rule that takes a field's value from an answer.
-fn of_field(answer: &Answer, name: &str, value: &str, pointer: &Pointer<'_>, regexes: &mut Regexes) -> Option<Rule> {
+/// Returns the rule that takes a field's value from an answer.
+fn of_field(
+    answer: &RecordedAnswer,
+    name: &str,
+    value: &str,
+    pointer: &PointerLookup<'_>,
+    regexes: &mut Regexes,
+) -> Option<ExtractRule> {
     if let Some((header, _)) = answer.headers.iter().find(|(n, v)| v == value && !n.eq_ignore_ascii_case("location")) {
-        return Some(Rule::Header(header.clone()));
+        return Some(ExtractRule::Header(header.clone()));
     }
     if is_json(answer) {
-        return pointer(name, value).map(Rule::Json);
+        return pointer(name, value).map(ExtractRule::Json);
     }
     let of_name = of_name(answer, name, value, regexes);
-    // What is short is only sure where its name stands beside it.
+    // A short value is certain only beside its name.
     let rule = of_name.or_else(|| (value.len() >= LEAST_TOKEN).then(|| by_context(&answer.text, value)).flatten());
-    rule.map(Rule::Regex)
+    rule.map(ExtractRule::Regex)
 }
 
-pub(crate) fn is_json(answer: &Answer) -> bool {
+pub(crate) fn is_json(answer: &RecordedAnswer) -> bool {
     answer.content_type.contains("json")
 }
 
@@ -75,9 +81,9 @@ fn has(text: &str, part: &str) -> bool {
     memmem::find(text.as_bytes(), part.as_bytes()).is_some()
 }
 
-/// By the name that a field of a page has.
-fn of_name(answer: &Answer, name: &str, value: &str, regexes: &mut Regexes) -> Option<String> {
-    // Regexes are dear to compile; most answers have no such field.
+/// Finds the value by the name of a field in the page.
+fn of_name(answer: &RecordedAnswer, name: &str, value: &str, regexes: &mut Regexes) -> Option<String> {
+    // Regexes are expensive to compile, and most answers have no such field.
     if !has(&answer.text, name) || !has(&answer.text, "value=") {
         return None;
     }
@@ -89,18 +95,18 @@ fn of_name(answer: &Answer, name: &str, value: &str, regexes: &mut Regexes) -> O
     quoted.into_iter().find(|rule| regexes.takes(rule, &answer.text) == Some(value))
 }
 
-/// The same of a field that no user sees.
-fn of_hidden(answer: &Answer, name: &str, value: &str, regexes: &mut Regexes) -> Option<Rule> {
+/// Like `of_name`, for a hidden field only.
+fn of_hidden(answer: &RecordedAnswer, name: &str, value: &str, regexes: &mut Regexes) -> Option<ExtractRule> {
     if !has(&answer.text, name) {
         return None;
     }
     let tag = format!(r#"(<input\b[^>]*\bname=["']{}["'][^>]*>)"#, regex::escape(name));
     let is_hidden = regexes.takes(&tag, &answer.text)?.to_ascii_lowercase().contains("hidden");
-    is_hidden.then(|| of_name(answer, name, value, regexes)).flatten().map(Rule::Regex)
+    is_hidden.then(|| of_name(answer, name, value, regexes)).flatten().map(ExtractRule::Regex)
 }
 
-/// What the regex `BEFORE([^…]+)` takes from a text, where `ends` are the characters that its class excludes: the characters
-/// after the first occurrence of `before` that has any.
+/// Returns what the regex `BEFORE([^…]+)` takes from a text; `ends` are the characters that its class excludes. These
+/// are the characters after the first occurrence of `before` that has any.
 fn taken_after<'t>(text: &'t str, before: &str, ends: impl Fn(char) -> bool) -> Option<&'t str> {
     let finder = memmem::Finder::new(before.as_bytes());
     let mut from = 0;
@@ -118,7 +124,7 @@ fn taken_after<'t>(text: &'t str, before: &str, ends: impl Fn(char) -> bool) -> 
     None
 }
 
-/// The value by the text before it, as far as that stands nowhere else before.
+/// Finds the value by the text before it, if that does not occur earlier.
 fn by_context(text: &str, value: &str) -> Option<String> {
     let occurrences = memmem::find_iter(text.as_bytes(), value.as_bytes()).take(MOST_OCCURRENCES);
     occurrences.into_iter().find_map(|at| {
@@ -126,7 +132,7 @@ fn by_context(text: &str, value: &str) -> Option<String> {
         while !text.is_char_boundary(from) {
             from += 1;
         }
-        // Of the same line.
+        // Within the same line.
         let from = text[from..at].rfind(['\n', '\r']).map_or(from, |n| from + n + 1);
         let context = &text[from..at];
         if context.len() < LEAST_CONTEXT {
@@ -138,16 +144,22 @@ fn by_context(text: &str, value: &str) -> Option<String> {
     })
 }
 
-/// A number or an id by the link that it stands in: that one, or the first of its kind.
-fn of_link(answer: &Answer, step: &Step, before: &str, value: &str, pointer: &Pointer<'_>) -> Option<Rule> {
+/// Finds a number or id by the link that contains it: exactly that one, or the first of its kind.
+fn of_link(
+    answer: &RecordedAnswer,
+    step: &Step,
+    before: &str,
+    value: &str,
+    pointer: &PointerLookup<'_>,
+) -> Option<ExtractRule> {
     if before.len() >= 2
         && let Some(url) = led_to(answer, step)
         && taken_after(url, before, |c| matches!(c, '/' | '?' | '&' | '#')) == Some(value)
     {
-        return Some(Rule::Url(format!(r#"{}([^/?&\#]+)"#, regex::escape(before))));
+        return Some(ExtractRule::Url(format!(r#"{}([^/?&\#]+)"#, regex::escape(before))));
     }
     if is_json(answer) {
-        return (value.len() >= 2).then(|| pointer("id", value)).flatten().map(Rule::Json);
+        return (value.len() >= 2).then(|| pointer("id", value)).flatten().map(ExtractRule::Json);
     }
     let written = in_html(before);
     let before = if has(&answer.text, &format!("{before}{value}")) { before } else { &written };
@@ -156,16 +168,16 @@ fn of_link(answer: &Answer, step: &Step, before: &str, value: &str, pointer: &Po
     }
     let ends = |c: char| matches!(c, '"' | '\'' | '&' | '<' | '>' | '/' | '?' | '#') || c.is_whitespace();
     let taken = taken_after(&answer.text, before, ends)?;
-    let rule = || Rule::Regex(format!(r#"{}([^"'&<>\s/?\#]+)"#, regex::escape(before)));
+    let rule = || ExtractRule::Regex(format!(r#"{}([^"'&<>\s/?\#]+)"#, regex::escape(before)));
     (class::fold(taken) == class::fold(value)).then(rule)
 }
 
-/// Where an answer's redirect led to.
-pub(crate) fn led_to<'a>(answer: &'a Answer, step: &'a Step) -> Option<&'a str> {
+/// The target of an answer's redirect.
+pub(crate) fn led_to<'a>(answer: &'a RecordedAnswer, step: &'a Step) -> Option<&'a str> {
     find(&answer.headers, "location").or_else(|| step.landed.as_ref().map(|url| url.path.as_str()))
 }
 
-/// A part of a link as a page has it.
+/// A part of a link as written in HTML.
 pub(crate) fn in_html(link: &str) -> String {
     link.replace('&', "&amp;")
 }

@@ -1,19 +1,19 @@
-//! What a command line says of all its requests: how to connect, and what to do with answers.
+//! A command line's settings for all its requests: how to connect, and what to do with answers.
 
 use super::write::quoted;
 
-/// Settings of a plan that are not of one request.
+/// Settings of a plan that apply to all requests.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Settings {
+pub struct ImportSettings {
     pub insecure: bool,
     pub ca: Option<String>,
     pub certificate: Option<String>,
     pub key: Option<String>,
-    /// The name that a server's certificate is verified by, instead of the URL's host.
+    /// The name to verify a server's certificate by, instead of the URL's host.
     pub server_name: Option<String>,
-    /// Redirects that are followed.
+    /// Most redirects to follow.
     pub redirects: Option<u32>,
-    /// At most so many, where they are followed.
+    /// The limit, if redirects are followed.
     pub most_redirects: Option<u32>,
     pub compressed: bool,
     pub cookies: bool,
@@ -26,9 +26,9 @@ pub struct Settings {
     pub timeout_s: Option<f64>,
 }
 
-impl Settings {
-    /// Adds those of another command: a plan has them once, for all its requests. What differs is named.
-    pub(crate) fn merge(&mut self, other: Settings, left_out: &mut Vec<String>) {
+impl ImportSettings {
+    /// Adds the settings of another command. A plan has them once for all requests; differences are reported.
+    pub(crate) fn merge(&mut self, other: ImportSettings, left_out: &mut Vec<String>) {
         let mut one = |name: &str, own: &mut Option<String>, new: Option<String>| match (&*own, new) {
             (_, None) => {}
             (None, new) => *own = new,
@@ -53,9 +53,9 @@ impl Settings {
         self.timeout_s = other.timeout_s.map(|s| self.timeout_s.map_or(s, |own| own.max(s))).or(self.timeout_s);
     }
 
-    /// Makes of them what a plan can have together.
+    /// Resolves combinations that a plan cannot have.
     pub(crate) fn settle(&mut self, left_out: &mut Vec<String>) {
-        // curl takes the key out of the certificate's file.
+        // curl reads the key from the certificate's file.
         if self.key.is_none() {
             self.key.clone_from(&self.certificate);
         }
@@ -69,7 +69,7 @@ impl Settings {
         }
     }
 
-    /// Tables of a plan file, `timeout` before them. `own_cookies`: requests have their Cookie headers themselves.
+    /// Writes the tables of a plan file, `timeout` before them. `own_cookies`: requests have their own Cookie headers.
     pub(crate) fn write(&self, own_cookies: bool, to: &mut String) {
         let text = |value: &Option<String>| value.as_deref().map(quoted);
         if let Some(s) = self.timeout_s {

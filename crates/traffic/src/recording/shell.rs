@@ -1,5 +1,6 @@
-//! A shell's words, without the shell: quotes and escapes are those of POSIX and of bash (`$'…'`). What a shell would expand (variables,
-//! commands) is refused unless it is known, because it would otherwise be sent as it stands there.
+//! Splits a shell script into words without running a shell. Quotes and escapes are those of POSIX and of bash
+//! (`$'…'`). Expansions (variables, commands) are refused unless they are known, because they would otherwise be sent
+//! literally.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -11,14 +12,15 @@ use super::RecordingError;
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ShellCommand {
     pub words: Vec<String>,
-    /// What the shell does with its output, which is not imported: `| jq .`.
+    /// The pipe that receives its output, which is not imported: `| jq .`.
     pub piped_to: Option<String>,
 }
 
-/// Commands, each up to a line's end, `;`, `&`, `&&` or `||`. Assignments (`TOKEN=x`) on lines of their own give variables their values.
+/// Splits a script into commands, each up to a line's end, `;`, `&`, `&&` or `||`. Assignments (`TOKEN=x`) on separate
+/// lines set variables.
 ///
 /// # Errors
-/// For a quote that is not closed, and for what only a shell could expand.
+/// A quote is not closed, or only a shell could expand something.
 pub(super) fn commands(text: &str) -> Result<Vec<ShellCommand>, RecordingError> {
     let mut script = Script {
         chars: text.chars().peekable(),
@@ -33,7 +35,7 @@ pub(super) fn commands(text: &str) -> Result<Vec<ShellCommand>, RecordingError> 
     Ok(script.all)
 }
 
-/// Commands that run the one behind them.
+/// Commands that run the command after them.
 pub const RUNS_ANOTHER: [&str; 6] = ["sudo", "env", "time", "nohup", "command", "exec"];
 
 struct Script<'a> {
@@ -44,7 +46,7 @@ struct Script<'a> {
     word: Option<String>,
     /// The next word is the file of a redirection.
     skips_word: bool,
-    /// What stands behind a `|`, as far as it is read.
+    /// The text after a `|`, as far as read.
     pipe: Option<String>,
 }
 
@@ -64,7 +66,7 @@ impl Script<'_> {
         }
     }
 
-    /// Quotes make a word, even an empty one.
+    /// Quotes begin a word, even an empty one.
     fn begin_word(&mut self) {
         if self.pipe.is_none() {
             self.word.get_or_insert_default();
@@ -83,7 +85,7 @@ impl Script<'_> {
         self.end_word();
         self.command.piped_to = self.pipe.take().map(|pipe| pipe.trim().to_string());
         let mut command = std::mem::take(&mut self.command);
-        // The prompt of an example.
+        // The prompt in an example.
         if command.words.len() > 1 && matches!(command.words[0].as_str(), "$" | "%") {
             command.words.remove(0);
         }
@@ -91,7 +93,7 @@ impl Script<'_> {
             let name = word.split_once('=').map_or("", |(name, _)| name);
             !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         };
-        // What stands before a command: variables of its own, and who runs it.
+        // Skip assignments and commands that run another one.
         while command.words.len() > 1
             && !command.words.iter().all(is_assignment)
             && (is_assignment(&command.words[0]) || RUNS_ANOTHER.contains(&command.words[0].as_str()))
@@ -163,7 +165,7 @@ impl Script<'_> {
         }
     }
 
-    /// A line that goes on may have the shell's second prompt in an example.
+    /// Skips the shell's second prompt on a continued line of an example.
     fn next_line(&mut self) {
         let mut ahead = self.chars.clone();
         if ahead.next() == Some('>') && ahead.next() == Some(' ') {
@@ -190,7 +192,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// `> out.json`, `2>/dev/null`, `2>&1`: what becomes of the output is nothing that is sent.
+    /// Skips `> out.json`, `2>/dev/null`, `2>&1`: redirections of output do not affect requests.
     fn redirection(&mut self, c: char) -> Result<(), RecordingError> {
         if c == '<' {
             return Err(self
@@ -203,7 +205,7 @@ impl Script<'_> {
         self.chars.next_if(|c| matches!(c, '>' | '|'));
         self.skips_word = true;
         if self.chars.next_if_eq(&'&').is_some() {
-            // Of a number nothing is a file.
+            // The target `&1` is not a file.
             self.word.get_or_insert_default();
         }
         Ok(())
@@ -273,7 +275,7 @@ impl Script<'_> {
     }
 }
 
-/// An escape of `$'…'`.
+/// Decodes an escape of `$'…'`.
 fn ansi(chars: &mut Peekable<Chars>, word: &mut String) -> Option<()> {
     let c = chars.next()?;
     let c = match c {
@@ -288,7 +290,7 @@ fn ansi(chars: &mut Peekable<Chars>, word: &mut String) -> Option<()> {
         'x' => character(digits(chars, 16, 2, 0)),
         'u' => {
             let first = digits(chars, 16, 4, 0);
-            // Chromium writes what is beyond 16 bits as two.
+            // Chromium writes characters beyond 16 bits as two escapes.
             let mut ahead = chars.clone();
             let second = ((0xd800..0xdc00).contains(&first) && ahead.next() == Some('\\') && ahead.next() == Some('u'))
                 .then(|| digits(&mut ahead, 16, 4, 0))
@@ -313,7 +315,7 @@ fn character(n: u32) -> char {
     char::from_u32(n).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// A number of at most so many digits, after what is known of it.
+/// Reads up to `most` digits and appends them to `n`.
 fn digits(chars: &mut Peekable<Chars>, base: u32, most: usize, mut n: u32) -> u32 {
     for _ in 0..most {
         let Some(digit) = chars.peek().and_then(|c| c.to_digit(base)) else { break };

@@ -1,8 +1,8 @@
-//! Which answers have which text: an index, so that a recording of many requests takes time in proportion to its length.
+//! An index of which answers contain which texts, so that a recording takes time in proportion to its length.
 //!
-//! Comparing each value of each request with each answer before it takes the square of that: 20,000 exchanges took hours. So the texts
-//! that requests could have from answers ([`Needles`]) are gathered first, and each answer is searched once for all of them
-//! ([`Index`]). A rule is then tried only on answers that have the text.
+//! Comparing each value of each request with each earlier answer is quadratic: 20,000 exchanges took hours. So the
+//! texts that requests could have from answers ([`SearchTerms`]) are gathered first, and each answer is searched once for
+//! all of them ([`AnswerIndex`]). A rule is then tried only on answers that contain the text.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -14,15 +14,15 @@ use super::rules::{in_html, is_json, led_to};
 use super::steps::Step;
 use super::values::{LEAST_TOKEN, MOST_LEAVES};
 
-/// The automaton knows this much of each text; the rest is compared. Tokens can be long, and there can be many of them.
+/// The automaton knows this much of each text; the rest is compared. Tokens can be long, and there can be many.
 const PREFIX_BYTES: usize = 32;
-/// If none of this many answers that have a text tells where it is, no earlier one is tried.
+/// Most answers with a text to try; if no rule works on them, earlier ones are not tried.
 const MOST_ANSWERS_TRIED: usize = 64;
 
 /// A value of a request, and where an answer may have it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Search<'a> {
-    /// In a field of its name, a header, or any text that has the same before it.
+    /// In a field of its name, a header, or any text with the same context before it.
     Field { name: &'a str, value: &'a str },
     /// In a hidden field of its name.
     Hidden { name: &'a str, value: &'a str },
@@ -31,7 +31,7 @@ pub(crate) enum Search<'a> {
 }
 
 impl Search<'_> {
-    /// The same for the same search only.
+    /// A key that is equal only for equal searches.
     pub(crate) fn key(&self) -> String {
         let (kind, with, value) = match self {
             Search::Field { name, value } => ('f', name, value),
@@ -41,11 +41,11 @@ impl Search<'_> {
         format!("{kind}{}:{with}{value}", with.len())
     }
 
-    /// Texts of which an answer has one, or else it does not have the value.
+    /// Texts of which an answer must contain one to have the value.
     fn texts(&self) -> Vec<String> {
         match self {
             Search::Field { value, .. } if value.len() >= LEAST_TOKEN => vec![(*value).to_string()],
-            // A short value is found by its field alone.
+            // A short value is found only by its field.
             Search::Field { value, .. } | Search::Hidden { value, .. } => {
                 vec![format!("value=\"{value}"), format!("value='{value}")]
             }
@@ -59,7 +59,7 @@ impl Search<'_> {
         }
     }
 
-    /// The value as it is a whole header or a value of a JSON document, where it is looked for there.
+    /// The value, if it may be a whole header or a whole value in JSON.
     fn whole(&self) -> Option<&str> {
         match self {
             Search::Field { value, .. } => Some(value),
@@ -69,16 +69,16 @@ impl Search<'_> {
     }
 }
 
-/// All that is searched for.
+/// Everything to search for.
 #[derive(Debug, Default)]
-pub(crate) struct Needles {
+pub(crate) struct SearchTerms {
     texts: HashSet<String>,
     wholes: HashSet<String>,
     /// Names of fields, in lower case.
     names: HashSet<String>,
 }
 
-impl Needles {
+impl SearchTerms {
     pub(crate) fn add(&mut self, search: &Search<'_>) {
         self.texts.extend(search.texts());
         self.wholes.extend(search.whole().map(str::to_string));
@@ -88,7 +88,7 @@ impl Needles {
             }
             Search::Link { before, value } => {
                 self.names.insert("id".into());
-                // The file before a query goes unsaid where it is a value itself.
+                // The file name before a query is omitted if it is a value itself.
                 if let Some(query) = before.find('?') {
                     self.texts.extend(Search::Link { before: &before[query..], value }.texts());
                 }
@@ -97,31 +97,31 @@ impl Needles {
     }
 }
 
-/// Steps in whose answers something is, in order.
-type Steps = Vec<u32>;
+/// Steps whose answers contain something, in order.
+type StepList = Vec<u32>;
 
-/// A place in a JSON document.
+/// A value's places in a JSON document.
 #[derive(Debug)]
-struct Leaf {
+struct JsonLeaf {
     step: u32,
     /// The first pointer to the value.
     first: String,
-    /// The first one for each name of a field, in lower case.
+    /// The first pointer for each field name, in lower case.
     named: Vec<(String, String)>,
 }
 
-/// Which answers have which text.
+/// Which answers contain which texts.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
-    texts: HashMap<String, Steps>,
-    headers: HashMap<String, Steps>,
-    leaves: HashMap<String, Vec<Leaf>>,
+pub(crate) struct AnswerIndex {
+    texts: HashMap<String, StepList>,
+    headers: HashMap<String, StepList>,
+    leaves: HashMap<String, Vec<JsonLeaf>>,
 }
 
-impl Index {
-    /// Searches all answers. `progress` gets the number of those that are done.
-    pub(crate) fn new(needles: &Needles, steps: &[Step], progress: &mut dyn FnMut(usize)) -> Index {
-        let mut index = Index::default();
+impl AnswerIndex {
+    /// Searches all answers. `progress` gets the number of those done.
+    pub(crate) fn new(needles: &SearchTerms, steps: &[Step], progress: &mut dyn FnMut(usize)) -> AnswerIndex {
+        let mut index = AnswerIndex::default();
         let finder = Finder::new(&needles.texts);
         for (at, step) in steps.iter().enumerate() {
             progress(at);
@@ -142,7 +142,7 @@ impl Index {
         index
     }
 
-    fn leaves_of(&mut self, step: u32, text: &str, needles: &Needles) {
+    fn leaves_of(&mut self, step: u32, text: &str, needles: &SearchTerms) {
         let Ok(document) = serde_json::from_str::<Value>(text) else { return };
         let mut leaves = Vec::new();
         walk(&document, String::new(), &mut leaves);
@@ -158,7 +158,7 @@ impl Index {
             let name = pointer.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
             let places = self.leaves.entry(value).or_default();
             if places.last().is_none_or(|last| last.step != step) {
-                places.push(Leaf { step, first: pointer.clone(), named: Vec::new() });
+                places.push(JsonLeaf { step, first: pointer.clone(), named: Vec::new() });
             }
             if let Some(last) = places.last_mut()
                 && needles.names.contains(&name)
@@ -184,7 +184,7 @@ impl Index {
         all.into_iter().take(MOST_ANSWERS_TRIED).map(|step| step as usize)
     }
 
-    /// The pointer to a value of a step's answer: where its key has the name, or else the first.
+    /// The pointer to a value in a step's answer: preferably one whose key has the name, otherwise the first.
     pub(crate) fn pointer(&self, step: usize, name: &str, value: &str) -> Option<String> {
         let places = self.leaves.get(value)?;
         let place = &places[places.binary_search_by(|leaf| (leaf.step as usize).cmp(&step)).ok()?];
@@ -193,7 +193,7 @@ impl Index {
     }
 }
 
-/// Adds the latest steps of a range; `all` is in the order of steps.
+/// Adds the latest steps of a range; `all` is in step order.
 fn latest<T>(all: Option<&Vec<T>>, step: impl Fn(&T) -> u32, range: &Range<usize>, to: &mut Vec<u32>) {
     let all = all.map(Vec::as_slice).unwrap_or_default();
     let first = all.partition_point(|one| (step(one) as usize) < range.start);
@@ -202,7 +202,7 @@ fn latest<T>(all: Option<&Vec<T>>, step: impl Fn(&T) -> u32, range: &Range<usize
     to.extend(in_range.iter().rev().take(MOST_ANSWERS_TRIED).map(step));
 }
 
-fn note(to: &mut HashMap<String, Steps>, text: &str, step: u32) {
+fn note(to: &mut HashMap<String, StepList>, text: &str, step: u32) {
     if let Some(steps) = to.get_mut(text) {
         if steps.last() != Some(&step) {
             steps.push(step);
@@ -212,9 +212,9 @@ fn note(to: &mut HashMap<String, Steps>, text: &str, step: u32) {
     }
 }
 
-/// Texts that are looked for all at once.
+/// Searches for all texts at once.
 struct Finder<'a> {
-    /// Knows the beginnings of the texts; None where there are none, or too many for it.
+    /// Matches the beginnings of the texts; `None` if there are none, or too many.
     automaton: Option<AhoCorasick>,
     /// The lengths of the texts with each beginning.
     lengths: Vec<Vec<usize>>,
@@ -233,7 +233,7 @@ impl Finder<'_> {
         Finder { automaton, lengths: lengths.into_iter().map(|all| all.into_iter().collect()).collect(), texts }
     }
 
-    /// Says of each text where it is found, perhaps several times.
+    /// Calls `found` for each text in `within`, perhaps several times.
     fn find_in(&self, within: &str, found: &mut dyn FnMut(&str)) {
         let Some(automaton) = &self.automaton else { return };
         for prefix in automaton.find_overlapping_iter(within) {
@@ -248,7 +248,7 @@ impl Finder<'_> {
     }
 }
 
-/// Values of a JSON document with the pointers to them.
+/// The values of a JSON document with their pointers.
 pub(crate) fn walk<'a>(value: &'a Value, pointer: String, to: &mut Vec<(String, &'a Value)>) {
     if to.len() >= MOST_LEAVES {
         return;

@@ -1,64 +1,64 @@
-//! Which exchanges are steps: not what pages embed, not what other hosts were asked, not the end of a redirect.
+//! Decides which exchanges are steps: not page resources, not requests to other hosts, not the targets of redirects.
 
 use std::collections::HashMap;
 
 use lastdrop_model::Url;
 use lastdrop_model::request::check_header;
 
-use super::{Answer, Exchange, PlanOptions, Sent, find};
+use super::{PlanOptions, RecordedAnswer, RecordedExchange, RequestBody, find};
 
-/// What becomes of a step's text: where a name is instead of a value, it is a template.
+/// A step of the plan. Its texts are templates, with names in place of values.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
-    pub exchange: Exchange,
+    pub exchange: RecordedExchange,
     /// Path and query of the URL as a template.
     pub path: String,
-    /// Those that the plan sends.
+    /// The headers that the plan sends.
     pub headers: Vec<(String, String)>,
-    pub body: Sent,
-    pub extract: Vec<(String, Rule)>,
+    pub body: RequestBody,
+    pub extract: Vec<(String, ExtractRule)>,
     pub expect: Vec<String>,
     /// µs between its answer and the next step.
     pub think_us: i64,
-    /// Parts of pages that came after it.
+    /// Page resources fetched after it.
     pub parts: usize,
     pub redirects: u32,
-    /// Where they led to.
+    /// The URL where the redirects ended.
     pub landed: Option<Url>,
 }
 
 /// Where a value is taken from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum ExtractRule {
     Header(String),
     Regex(String),
     Json(String),
-    /// A regex over where a redirect led to.
+    /// A regex over the target of a redirect.
     Url(String),
 }
 
 /// Shorter pauses are the browser's own.
 const LEAST_THINK_US: i64 = 100_000;
-/// Nobody waits longer for a load test.
+/// Longest think time in a plan.
 const MOST_THINK_US: i64 = 300_000_000;
 
-/// Headers that say something to the application, beside those that begin with `X-`.
+/// Headers with a meaning for the application, besides those that begin with `X-`.
 const KEPT: [&str; 7] =
     ["authorization", "content-type", "origin", "referer", "soapaction", "api-key", "idempotency-key"];
 
-pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut Vec<String>) -> Vec<Step> {
+pub(crate) fn steps(exchanges: Vec<RecordedExchange>, options: &PlanOptions, notes: &mut Vec<String>) -> Vec<Step> {
     let first = main_host(&exchanges);
     let is_ours = |host: &str| match options.hosts.as_slice() {
         [] if options.independent => true,
         [] => first.as_deref() == Some(host),
         hosts => hosts.iter().any(|h| h.eq_ignore_ascii_case(host)),
     };
-    // Of commands there is no answer that would give a cookie: those that they have are all there are.
+    // Commands have no answers that could set a cookie: their own cookies are the only ones.
     let has_answers = exchanges.iter().any(|e| e.answer.is_some());
     let mut elsewhere: Vec<(String, usize)> = Vec::new();
     let mut elsewhere_at: HashMap<String, usize> = HashMap::new();
     let mut steps: Vec<Step> = Vec::new();
-    // When the last thing ended that the user waited for.
+    // When the last exchange ended that the user waited for.
     let mut busy_us = i64::MIN;
     for exchange in exchanges {
         if !is_ours(&exchange.url.host) {
@@ -110,8 +110,9 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
     steps
 }
 
-/// The host that a recording is about: whither its first request was sent on (from `http://example.com` to `https://www.example.com`).
-fn main_host(exchanges: &[Exchange]) -> Option<String> {
+/// The host that a recording is about: where redirects took its first request (from `http://example.com` to
+/// `https://www.example.com`).
+fn main_host(exchanges: &[RecordedExchange]) -> Option<String> {
     let mut steps = exchanges.iter().filter(|e| !e.is_part);
     let mut here = steps.next()?;
     for next in steps {
@@ -122,12 +123,12 @@ fn main_host(exchanges: &[Exchange]) -> Option<String> {
     Some(here.url.host.clone())
 }
 
-/// Is the exchange what the step's answer led to?
-fn redirects_to(step: &Step, next: &Exchange) -> bool {
+/// Whether the exchange follows from the step's redirect.
+fn redirects_to(step: &Step, next: &RecordedExchange) -> bool {
     leads_to(&step.exchange.url, step.exchange.answer.as_ref(), next)
 }
 
-fn leads_to(here: &Url, answer: Option<&Answer>, next: &Exchange) -> bool {
+fn leads_to(here: &Url, answer: Option<&RecordedAnswer>, next: &RecordedExchange) -> bool {
     let Some(answer) = answer else { return false };
     let to = find(&answer.headers, "location").and_then(|l| here.join(l).ok());
     matches!(answer.status, 301 | 302 | 303 | 307 | 308)
@@ -139,19 +140,19 @@ fn without_fragment(url: &Url) -> Url {
     url.with_path(url.path.split('#').next().unwrap_or_default())
 }
 
-fn step(exchange: Exchange, keeps_cookies: bool, is_ours: &dyn Fn(&str) -> bool) -> Step {
-    let is_form = matches!(exchange.body, Sent::Form(_) | Sent::Multipart(_));
+fn step(exchange: RecordedExchange, keeps_cookies: bool, is_ours: &dyn Fn(&str) -> bool) -> Step {
+    let is_form = matches!(exchange.body, RequestBody::Form(_) | RequestBody::Multipart(_));
     let authority = exchange.url.authority();
     let keeps = |name: &str, value: &str| {
         let name = name.to_ascii_lowercase();
-        // A host other than the URL's is what was meant.
+        // A Host header other than the URL's is intended.
         if name == "host" {
             return !value.eq_ignore_ascii_case(&authority) && check_header(&name, value).is_ok();
         }
-        // The type of a form is written with it, but for what else it says; the boundary of parts is a new one.
+        // The type of a form is written with it, unless it states more; the boundary of parts is a new one.
         if exchange.is_exact {
             let follows = name == "content-length"
-                || (name == "content-type" && matches!(exchange.body, Sent::Multipart(_)))
+                || (name == "content-type" && matches!(exchange.body, RequestBody::Multipart(_)))
                 || (name == "content-type"
                     && is_form
                     && value.eq_ignore_ascii_case("application/x-www-form-urlencoded"));
@@ -159,17 +160,18 @@ fn step(exchange: Exchange, keeps_cookies: bool, is_ours: &dyn Fn(&str) -> bool)
         }
         let said = name.starts_with("x-") && name != "x-forwarded-for" && name != "x-client-data";
         let accepts = name == "accept" && value.starts_with("application/");
-        // Where it is known what is sent, its type follows; a GET has no origin that anybody looks at.
+        // The type of a known body is written with it; nothing reads the origin of a GET.
         let follows = (name == "content-type" && is_form) || (name == "origin" && exchange.method == "GET");
         let cookie = keeps_cookies && name == "cookie";
-        // Which page of another site the user came from is nobody's business.
+        // The user's page on another site is private.
         let foreign = name == "referer" && !value.parse::<Url>().is_ok_and(|page| is_ours(&page.host));
         (said || accepts || cookie || KEPT.contains(&name.as_str()))
             && !follows
             && !foreign
             && check_header(&name, value).is_ok()
     };
-    // A plan has a name once. What comes several times means the same as its values in one line (RFC 9110, section 5.3; RFC 6265).
+    // A plan has each name once. Repeated headers mean the same as their values in one line (RFC 9110, section 5.3; RFC
+    // 6265).
     let mut headers: Vec<(String, String)> = Vec::new();
     let mut headers_at: HashMap<String, usize> = HashMap::new();
     for (name, value) in exchange.headers.iter().filter(|(n, v)| keeps(n, v)) {
@@ -184,19 +186,19 @@ fn step(exchange: Exchange, keeps_cookies: bool, is_ours: &dyn Fn(&str) -> bool)
     }
     let fields = |fields: &[(String, String)]| fields.iter().map(|(n, v)| (n.clone(), literal(v))).collect();
     let body = match &exchange.body {
-        Sent::Nothing => Sent::Nothing,
-        Sent::Text(text) => Sent::Text(literal(text)),
-        Sent::Form(form) => Sent::Form(fields(form)),
-        Sent::Multipart(parts) => Sent::Multipart(fields(parts)),
-        Sent::File(path) => Sent::File(path.clone()),
-        Sent::Lost => Sent::Lost,
+        RequestBody::Nothing => RequestBody::Nothing,
+        RequestBody::Text(text) => RequestBody::Text(literal(text)),
+        RequestBody::Form(form) => RequestBody::Form(fields(form)),
+        RequestBody::Multipart(parts) => RequestBody::Multipart(fields(parts)),
+        RequestBody::File(path) => RequestBody::File(path.clone()),
+        RequestBody::Lost => RequestBody::Lost,
     };
     let path = literal(&without_fragment(&exchange.url).path);
     let (extract, expect) = (Vec::new(), Vec::new());
     Step { path, headers, body, extract, expect, think_us: 0, parts: 0, redirects: 0, landed: None, exchange }
 }
 
-/// Names of headers that were sent and that the plan does not send. Those that follow from the request, and cookies, are not among them.
+/// Names of recorded headers that the plan does not send, except those that follow from the request, and cookies.
 fn left_out_headers(steps: &[Step]) -> Vec<String> {
     const FOLLOW: [&str; 7] =
         ["host", "content-length", "content-type", "connection", "accept-encoding", "cookie", "transfer-encoding"];
@@ -214,7 +216,7 @@ fn left_out_headers(steps: &[Step]) -> Vec<String> {
     names
 }
 
-/// A text as a template that gives it.
+/// Escapes a text so that the template renders it literally.
 pub(crate) fn literal(text: &str) -> String {
     text.replace("{{", "{{{{")
 }

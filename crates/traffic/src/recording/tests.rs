@@ -10,14 +10,14 @@ fn options() -> PlanOptions {
     PlanOptions { data_file: "plan.csv".into(), ..PlanOptions::default() }
 }
 
-/// The plan of what was imported.
-fn planned(imported: Imported) -> Recorded {
-    let Imported { exchanges, settings, left_out } = imported;
+/// The plan of an import.
+fn planned(imported: ImportedFile) -> RecordedPlan {
+    let ImportedFile { exchanges, settings, left_out } = imported;
     plan(exchanges, &PlanOptions { settings, left_out, ..options() }).expect("a plan")
 }
 
-/// The plan as it is read back.
-fn read(recorded: &Recorded) -> lastdrop_model::Plan {
+/// The plan, parsed again.
+fn read(recorded: &RecordedPlan) -> lastdrop_model::Plan {
     let read = plan_file::parse(&recorded.plan, Path::new("/f"));
     read.unwrap_or_else(|e| panic!("{e}\n{}", recorded.plan)).plan
 }
@@ -111,7 +111,7 @@ fn a_path_through_a_shop_is_a_plan_that_is_short_and_true() {
     );
     assert_eq!(recorded.data.as_deref(), Some("user_value,password\n\"ann\",\"hunter 2\"\n"));
     assert!(!recorded.plan.contains("hunter") && !recorded.plan.contains("sid="), "{}", recorded.plan);
-    // Five seconds after the login page with its style sheet; the redirect is followed; ads are no part of it.
+    // Five seconds after the login page with its style sheet; the redirect is followed; ads are not included.
     assert_eq!(plan.requests[0].think.map(|t| t.mean().as_millis()), Some(4_900));
     assert!(plan.http.redirects >= 1 && plan.http.cookies && plan.page.is_some());
     assert!(recorded.notes.iter().any(|n| n.contains("ads.test")), "{:?}", recorded.notes);
@@ -159,8 +159,8 @@ fn a_referer_has_the_values_of_its_page_and_is_nobody_elses() {
 #[test]
 fn a_step_expects_where_it_led_and_what_a_stranger_does_not_get() {
     let exchanges = read_har(&shop()).expect("a HAR file").exchanges;
-    let stranger = |text: &str| Answer { status: 200, text: text.into(), ..Answer::default() };
-    let without_cookies: HashMap<String, Answer> =
+    let stranger = |text: &str| RecordedAnswer { status: 200, text: text.into(), ..RecordedAnswer::default() };
+    let without_cookies: HashMap<String, RecordedAnswer> =
         [("http://shop.test/search?q=blue+shoes&page=1".to_string(), stranger("<a href=\"/item/4711\">first</a>"))]
             .into();
     let expected = |options: &PlanOptions| -> Vec<Vec<String>> {
@@ -191,8 +191,8 @@ curl -G http://h/d -d q=1 -u ann:secret
     let exchanges = imported.exchanges.clone();
     let shown: Vec<String> = exchanges.iter().map(|e| format!("{} {}", e.method, e.url.path)).collect();
     assert_eq!(shown, ["GET /a?x=1", "POST /b", "POST /c", "GET /d?q=1"]);
-    assert_eq!(exchanges[1].body, Sent::Form(vec![("name".into(), "O'Brien".into()), ("t".into(), "é".into())]));
-    assert_eq!(exchanges[2].body, Sent::Text("{\"a\":\"$(touch /tmp/no)\"}".into()));
+    assert_eq!(exchanges[1].body, RequestBody::Form(vec![("name".into(), "O'Brien".into()), ("t".into(), "é".into())]));
+    assert_eq!(exchanges[2].body, RequestBody::Text("{\"a\":\"$(touch /tmp/no)\"}".into()));
     let recorded = planned(imported);
     assert_eq!(
         read(&recorded).requests[3].headers,
@@ -258,7 +258,7 @@ fn what_is_sent_several_times_is_one_header_of_the_plan() {
     assert_eq!(get(1, "Content-Type"), Some("application/x-www-form-urlencoded"));
 }
 
-/// Two of "copy as cURL (bash)", of Chromium and of Firefox.
+/// Two results of "copy as cURL (bash)", of Chromium and of Firefox.
 const COPIED: &str = r#"curl 'http://shop.test/api/order?x=1' \
   -H 'Accept: application/json, text/plain, */*' \
   -H 'Accept-Language: en-US,en;q=0.9' \
@@ -276,13 +276,13 @@ curl 'http://shop.test/search' --compressed -sSL -X POST -H 'Content-Type: appli
 fn what_browsers_copy_is_what_they_sent() {
     let imported = read_curl(COPIED).expect("commands");
     let exchanges = imported.exchanges.clone();
-    assert_eq!(exchanges[0].body, Sent::Text("{\"note\":\"it's ! é 😀\",\"n\":1}".into()));
-    assert_eq!(exchanges[1].body, Sent::Form(vec![("q".into(), "a b".into()), ("empty".into(), String::new())]));
+    assert_eq!(exchanges[0].body, RequestBody::Text("{\"note\":\"it's ! é 😀\",\"n\":1}".into()));
+    assert_eq!(exchanges[1].body, RequestBody::Form(vec![("q".into(), "a b".into()), ("empty".into(), String::new())]));
     let recorded = planned(imported);
     let plan = read(&recorded);
     let methods: Vec<&str> = plan.requests.iter().map(|r| r.method.as_str()).collect();
     assert_eq!((methods, plan.http.cookies), (vec!["POST", "POST"], false));
-    // The cookie is all that the server knows the user by: it is in the data file, and only there.
+    // The cookie is all that identifies the user: it is in the data file, and only there.
     assert!(!recorded.plan.contains("s3cr3t"), "{}", recorded.plan);
     assert_eq!(recorded.data.as_deref(), Some("cookie\n\"sid=s3cr3t; theme=dark\"\n"));
     assert!(plan.requests.iter().all(|r| r.headers.contains(&("Cookie".into(), "{{cookie}}".into()))), "{plan:?}");
@@ -406,8 +406,10 @@ fn what_is_no_recording_is_told() {
 #[test]
 fn texts_of_any_kind_survive_the_plan() {
     let body = "quotes \" ' \\ and\nlines {{not}} \u{7}é";
-    let exchange =
-        Exchange { body: Sent::Text(body.into()), ..Exchange::of("PUT", "http://h/%7B%7Bx".parse().expect("a URL")) };
+    let exchange = RecordedExchange {
+        body: RequestBody::Text(body.into()),
+        ..RecordedExchange::of("PUT", "http://h/%7B%7Bx".parse().expect("a URL"))
+    };
     let recorded = plan(vec![exchange], &options()).expect("a plan");
     assert_eq!(read(&recorded).requests[0].body, Body::Text(body.replace("{{", "{{{{")));
 }
@@ -432,14 +434,14 @@ fn a_number_that_a_redirect_or_a_hidden_field_gave_is_taken_there() {
 
 #[test]
 fn a_body_that_is_sent_as_a_form_and_is_none_stays_as_it_is() {
-    let of = |text: &str| Sent::of("application/x-www-form-urlencoded", text.into());
+    let of = |text: &str| RequestBody::of("application/x-www-form-urlencoded", text.into());
     for text in ["<?xml version=\"1.0\"?><id>7</id>", "{\"a\":\"b=c\"}", "a=b c"] {
-        assert_eq!(of(text), Sent::Text(text.into()));
+        assert_eq!(of(text), RequestBody::Text(text.into()));
     }
-    assert_eq!(of("a=b+c&d=%3C"), Sent::Form(vec![("a".into(), "b c".into()), ("d".into(), "<".into())]));
+    assert_eq!(of("a=b+c&d=%3C"), RequestBody::Form(vec![("a".into(), "b c".into()), ("d".into(), "<".into())]));
 }
 
-/// The one request that a command becomes, and what is said of it.
+/// The one request that a command becomes, and the notes on it.
 fn imported(command: &str) -> (lastdrop_model::Plan, lastdrop_model::RequestSpec, Vec<String>) {
     let recorded = planned(read_curl(command).unwrap_or_else(|e| panic!("{command}: {e}")));
     let plan = read(&recorded);

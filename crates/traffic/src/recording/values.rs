@@ -1,8 +1,8 @@
-//! Values that come from an answer and go into a later request, and those that the user has.
+//! Finds values that an answer gave to a later request, and values that the user entered.
 //!
-//! A value is looked for where applications put them: a hidden field of its name, a `meta` of a page, a place in JSON, a header, a link,
-//! any text that has the same before it. A rule is kept only if it takes a value of the recorded answer: that very one, or, of
-//! links alone, another of its kind (the first item of a list).
+//! A value is searched where applications put it: a hidden field of its name, a page's `meta`, a place in JSON, a
+//! header, a link, or any text with the same context before it. A rule is kept only if it takes the right value from
+//! the recorded answer. For links another value of the same kind will also do (the first item of a list).
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,48 +10,51 @@ use lastdrop_model::secrets::is_secret;
 use lastdrop_model::{Url, class};
 use serde_json::Value;
 
-use super::Sent;
+use super::RequestBody;
 use super::rules::{Regexes, rule_of};
-use super::sources::{Index, Needles, Search, walk};
-use super::steps::{Rule, Step, literal};
+use super::sources::{AnswerIndex, Search, SearchTerms, walk};
+use super::steps::{ExtractRule, Step, literal};
 
-/// Shorter values are found everywhere by chance.
+/// Shorter values occur everywhere by chance.
 pub(crate) const LEAST_TOKEN: usize = 8;
-/// Values of a JSON document that are compared.
+/// Most values of a JSON document to compare.
 pub(crate) const MOST_LEAVES: usize = 20_000;
-/// Segments of a path that may be values: each is looked for with all that stands before it.
+/// Most segments of a path that may be values: each is searched with everything before it.
 const MOST_SEGMENTS: usize = 100;
 
 /// A column of the data file, and its value.
 pub(crate) type Column = (String, String);
 
-/// Replaces values in the steps by names, and says which names the data file has. `progress` gets the percentage done.
+/// Replaces values in the steps by names, and returns the columns of the data file. `progress` gets the percentage
+/// done.
 pub(crate) fn connect(steps: &mut [Step], progress: &mut dyn FnMut(u8)) -> Vec<Column> {
     connect_counted(steps, progress).0
 }
 
-/// The same with the number of answers on which rules were tried: it must not grow by the square of the steps.
+/// Like `connect`; also returns the number of answers on which rules were tried, which must not grow quadratically with
+/// the steps.
 fn connect_counted(steps: &mut [Step], progress: &mut dyn FnMut(u8)) -> (Vec<Column>, usize) {
     let steps_total = steps.len().max(1);
-    // Twice over all requests: what they have is gathered first, so that each answer is searched only once.
-    let mut needles = Needles::default();
-    let mut names = Names::default();
+    // Two passes over all requests: the first gathers their values, so that each answer is searched only once.
+    let mut needles = SearchTerms::default();
+    let mut names = ValueNames::default();
     for step in steps.iter() {
-        let mut request = Request { source: &mut needles, names: &mut names };
+        let mut request = RequestRewriter { source: &mut needles, names: &mut names };
         request.path(&step.path);
         request.headers(step.headers.iter().filter(|(name, _)| !is_referer(name)).cloned().collect());
         request.body(step.body.clone());
     }
-    let index = Index::new(&needles, steps, &mut |done| progress((done * 50 / steps_total) as u8));
+    let index = AnswerIndex::new(&needles, steps, &mut |done| progress((done * 50 / steps_total) as u8));
     drop(needles);
-    let mut names = Names::default();
-    let mut earlier = Earlier::new(&index);
+    let mut names = ValueNames::default();
+    let mut earlier = SearchState::new(&index);
     // Steps by the URL of their page.
     let mut pages: HashMap<String, usize> = HashMap::new();
     for at in 0..steps.len() {
         let (before, rest) = steps.split_at_mut(at);
         let step = &mut rest[0];
-        let mut request = Request { source: &mut EarlierSteps { before, earlier: &mut earlier }, names: &mut names };
+        let mut request =
+            RequestRewriter { source: &mut EarlierAnswers { before, earlier: &mut earlier }, names: &mut names };
         step.path = request.path(&step.path);
         let referer = step.headers.iter().position(|(name, _)| is_referer(name));
         let referer = referer.map(|at| (at, step.headers.remove(at).0));
@@ -73,31 +76,31 @@ fn connect_counted(steps: &mut [Step], progress: &mut dyn FnMut(u8)) -> (Vec<Col
     (names.columns, earlier.tried)
 }
 
-/// Names of values, each for one.
+/// Names of values, each unique.
 #[derive(Default)]
-struct Names {
-    /// Of a value that an answer gave.
+struct ValueNames {
+    /// Names of values that answers gave.
     taken: HashMap<String, String>,
     columns: Vec<Column>,
-    /// Of a value of the user's.
+    /// Names of values that the user entered.
     column_names: HashMap<String, String>,
     used: HashSet<String>,
-    /// The number that was given last to a name that several wanted.
+    /// The last number appended to a name that is wanted several times.
     numbers: HashMap<String, usize>,
 }
 
-impl Names {
-    /// A name that nobody has, like the one that is given.
+impl ValueNames {
+    /// Returns an unused name similar to `like`.
     fn free(&mut self, like: &str) -> String {
         let mut name: String = like.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         name = name.trim_matches('_').to_ascii_lowercase();
-        // These are built in.
+        // These names are built in.
         if name.is_empty() || ["user", "iteration", "random"].contains(&name.as_str()) {
             name.push_str("_value");
         }
         let mut name = name.trim_start_matches('_').to_string();
         if self.used.contains(&name) {
-            // Names are never given up, so the search goes on where it ended last.
+            // Names are never released, so the search continues where it ended last.
             let number = self.numbers.entry(name.clone()).or_insert(1);
             name = loop {
                 *number += 1;
@@ -111,7 +114,7 @@ impl Names {
         name
     }
 
-    /// The column that has a value of the user's.
+    /// The column with a value that the user entered.
     fn column(&mut self, like: &str, value: &str) -> String {
         if let Some(name) = self.column_names.get(value) {
             return name.clone();
@@ -131,10 +134,10 @@ fn is_referer(name: &str) -> bool {
     name.eq_ignore_ascii_case("referer")
 }
 
-/// The path of the page that a request came from, with the values that have a name. A secret of its query becomes a column.
-fn path_of_page(page: &Url, names: &mut Names) -> String {
+/// The path of the page that a request came from, with names for known values. A secret in its query becomes a column.
+fn path_of_page(page: &Url, names: &mut ValueNames) -> String {
     let (path, query) = page.path.split_once('?').map_or((page.path.as_str(), None), |(p, q)| (p, Some(q)));
-    let known = |names: &Names, text: &str| names.taken.get(text).map_or_else(|| literal(text), |n| template(n));
+    let known = |names: &ValueNames, text: &str| names.taken.get(text).map_or_else(|| literal(text), |n| template(n));
     let path = path.split('/').map(|segment| known(names, segment)).collect::<Vec<_>>().join("/");
     let Some(query) = query else { return path };
     let pairs: Vec<String> = query
@@ -150,49 +153,49 @@ fn path_of_page(page: &Url, names: &mut Names) -> String {
     format!("{path}?{}", pairs.join("&"))
 }
 
-/// Where the values of requests are looked for.
-trait Source {
-    /// Finds an earlier answer that gave the value, and the rule that takes it from there.
-    fn find(&mut self, search: &Search<'_>) -> Option<(usize, Rule)>;
+/// Where the values of requests are searched.
+trait ValueSource {
+    /// Finds an earlier answer with the value, and the rule that takes it from there.
+    fn find(&mut self, search: &Search<'_>) -> Option<(usize, ExtractRule)>;
 
-    /// Takes the value there under a name.
-    fn extract(&mut self, at: usize, name: &str, rule: Rule);
+    /// Extracts the value there under a name.
+    fn extract(&mut self, at: usize, name: &str, rule: ExtractRule);
 }
 
-/// The first time over all requests: what they have is written down.
-impl Source for Needles {
-    fn find(&mut self, search: &Search<'_>) -> Option<(usize, Rule)> {
+/// The first pass over all requests: it gathers their values.
+impl ValueSource for SearchTerms {
+    fn find(&mut self, search: &Search<'_>) -> Option<(usize, ExtractRule)> {
         self.add(search);
         None
     }
 
-    fn extract(&mut self, _: usize, _: &str, _: Rule) {}
+    fn extract(&mut self, _: usize, _: &str, _: ExtractRule) {}
 }
 
 /// Searches of earlier answers, so far.
-struct Earlier<'a> {
-    index: &'a Index,
+struct SearchState<'a> {
+    index: &'a AnswerIndex,
     regexes: Regexes,
-    /// What was not found, and the number of answers that do not have it.
+    /// Searches without result, with the number of answers already searched.
     missing: HashMap<String, usize>,
     /// Answers that were tried.
     tried: usize,
 }
 
-impl<'a> Earlier<'a> {
-    fn new(index: &'a Index) -> Earlier<'a> {
-        Earlier { index, regexes: Regexes::default(), missing: HashMap::new(), tried: 0 }
+impl<'a> SearchState<'a> {
+    fn new(index: &'a AnswerIndex) -> SearchState<'a> {
+        SearchState { index, regexes: Regexes::default(), missing: HashMap::new(), tried: 0 }
     }
 }
 
-/// The second time: the answers before a request.
-struct EarlierSteps<'a, 'b> {
+/// The second pass: the answers before a request.
+struct EarlierAnswers<'a, 'b> {
     before: &'a mut [Step],
-    earlier: &'a mut Earlier<'b>,
+    earlier: &'a mut SearchState<'b>,
 }
 
-impl Source for EarlierSteps<'_, '_> {
-    fn find(&mut self, search: &Search<'_>) -> Option<(usize, Rule)> {
+impl ValueSource for EarlierAnswers<'_, '_> {
+    fn find(&mut self, search: &Search<'_>) -> Option<(usize, ExtractRule)> {
         let key = search.key();
         let without = self.earlier.missing.get(&key).copied().unwrap_or(0);
         let index = self.earlier.index;
@@ -209,19 +212,19 @@ impl Source for EarlierSteps<'_, '_> {
         None
     }
 
-    fn extract(&mut self, at: usize, name: &str, rule: Rule) {
+    fn extract(&mut self, at: usize, name: &str, rule: ExtractRule) {
         self.before[at].extract.push((name.to_string(), rule));
     }
 }
 
-/// A request whose values are replaced.
-struct Request<'a, S> {
+/// A request whose values are being replaced.
+struct RequestRewriter<'a, S> {
     source: &'a mut S,
-    names: &'a mut Names,
+    names: &'a mut ValueNames,
 }
 
-impl<S: Source> Request<'_, S> {
-    /// The name of a value that an earlier answer gave. Its rule is put there.
+impl<S: ValueSource> RequestRewriter<'_, S> {
+    /// Returns the name of a value that an earlier answer gave, after adding its rule there.
     fn taken(&mut self, like: &str, value: &str, search: &Search<'_>) -> Option<String> {
         if let Some(name) = self.names.taken.get(value) {
             return Some(name.clone());
@@ -240,22 +243,22 @@ impl<S: Source> Request<'_, S> {
         self.taken(name, value, &Search::Field { name, value })
     }
 
-    /// A number of a form, where a hidden field had it.
+    /// A number in a form, if a hidden field had it.
     fn hidden(&mut self, name: &str, value: &str) -> Option<String> {
         let is_number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
         is_number.then(|| self.taken(name, value, &Search::Hidden { name, value })).flatten()
     }
 
-    fn body(&mut self, body: Sent) -> Sent {
+    fn body(&mut self, body: RequestBody) -> RequestBody {
         match body {
-            Sent::Form(fields) => Sent::Form(self.fields(fields)),
-            Sent::Multipart(fields) => Sent::Multipart(self.fields(fields)),
-            Sent::Text(text) => Sent::Text(self.text(text)),
+            RequestBody::Form(fields) => RequestBody::Form(self.fields(fields)),
+            RequestBody::Multipart(fields) => RequestBody::Multipart(self.fields(fields)),
+            RequestBody::Text(text) => RequestBody::Text(self.text(text)),
             body => body,
         }
     }
 
-    /// Fields of a form: given by an answer, the user's password with the name beside it, or as they were.
+    /// Replaces the fields of a form: from an answer, the user's password with the login beside it, or unchanged.
     fn fields(&mut self, fields: Vec<(String, String)>) -> Vec<(String, String)> {
         let has_password = fields.iter().any(|(n, v)| is_password(n) && !v.is_empty());
         let mut all = Vec::with_capacity(fields.len());
@@ -288,7 +291,7 @@ impl<S: Source> Request<'_, S> {
         headers
     }
 
-    /// Numbers and ids of the path, and fields of the query.
+    /// Replaces numbers and ids in the path, and fields of the query.
     fn path(&mut self, whole: &str) -> String {
         let (path, query) = match whole.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -312,7 +315,7 @@ impl<S: Source> Request<'_, S> {
             start += segment.len() + 1;
         }
         if let Some(query) = query {
-            // What is another each time is no sign of where the query is.
+            // A file name that changes each time does not identify the query.
             let own = new.rsplit('/').next().filter(|file| !file.contains("{{"));
             let file = own.unwrap_or_default().to_string();
             let pairs: Vec<String> = query.split('&').map(|pair| self.pair(&file, query, pair)).collect();
@@ -340,13 +343,13 @@ impl<S: Source> Request<'_, S> {
         }
     }
 
-    /// A body that is no form: in JSON values by their keys; in any text long ones that an answer had.
+    /// Replaces values in a body other than a form: in JSON by their keys.
     fn text(&mut self, text: String) -> String {
         let Ok(document) = serde_json::from_str::<Value>(&text) else { return text };
         let mut leaves = Vec::new();
         walk(&document, String::new(), &mut leaves);
         let mut new = String::with_capacity(text.len());
-        // Values come in the order of the text, so each is looked for after the one before.
+        // Values come in the order of the text, so each is searched after the previous one.
         let mut rest = text.as_str();
         for (pointer, value) in leaves {
             let key = pointer.rsplit('/').find(|k| k.parse::<usize>().is_err()).unwrap_or("value").to_string();
@@ -377,7 +380,7 @@ fn is_login(name: &str) -> bool {
     ["user", "login", "mail", "account"].iter().any(|part| name.contains(part)) || name == "name"
 }
 
-/// Could the value be one that the server makes anew each time?
+/// Whether the server may create the value anew each time.
 fn is_worth_taking(name: &str, value: &str) -> bool {
     let has_digit = value.bytes().any(|b| b.is_ascii_digit());
     let is_number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
@@ -388,11 +391,11 @@ fn is_worth_taking(name: &str, value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Answer, Exchange, PlanOptions, plan, steps};
+    use super::super::{PlanOptions, RecordedAnswer, RecordedExchange, plan, steps};
     use super::*;
 
-    /// Requests of which each takes a token and a link from the page before it, and an id that no page has.
-    fn chain(length: usize) -> Vec<Exchange> {
+    /// Requests that each take a token and a link from the previous page, and an id that no page has.
+    fn chain(length: usize) -> Vec<RecordedExchange> {
         let exchange = |n: usize| {
             let url = format!("http://shop.test/item/{}/of/{}?page={n}", 1000 + n, 77_000_000 + n % 7);
             let page = format!(
@@ -400,10 +403,19 @@ mod tests {
                 1001 + n,
                 n
             );
-            let answer = Answer { status: 200, content_type: "text/html".into(), text: page, ..Answer::default() };
+            let answer = RecordedAnswer {
+                status: 200,
+                content_type: "text/html".into(),
+                text: page,
+                ..RecordedAnswer::default()
+            };
             let fields = vec![("token".into(), format!("tok{:08}", n.wrapping_sub(1))), ("id".into(), "5".into())];
             let url = url.parse().expect("a URL");
-            Exchange { answer: Some(answer), body: Sent::Form(fields), ..Exchange::of("POST", url) }
+            RecordedExchange {
+                answer: Some(answer),
+                body: RequestBody::Form(fields),
+                ..RecordedExchange::of("POST", url)
+            }
         };
         (0..length).map(exchange).collect()
     }
@@ -423,7 +435,7 @@ mod tests {
     #[test]
     fn values_of_long_recordings_are_found_in_the_answer_before() {
         let plan = plan(chain(2000), &PlanOptions::default()).expect("a plan").plan;
-        // The first token is from nowhere: the user has it.
+        // No page has the first token: the user has it.
         assert_eq!(plan.matches(r#"form = { "token" = "{{token"#).count(), 2000, "{}", &plan[..3000]);
         assert!(plan.contains(r#""token" = "{{token_2000}}""#), "{}", &plan[plan.len() - 1000..]);
         assert!(plan.contains("http://shop.test/item/{{item_1999}}/of/7700000"), "{}", &plan[plan.len() - 1000..]);

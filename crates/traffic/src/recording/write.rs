@@ -1,15 +1,15 @@
-//! The plan file of a recording: short enough to be read and edited.
+//! Writes the plan file of a recording, short enough to read and edit.
 
 use std::collections::HashSet;
 
 use lastdrop_model::class;
 use lastdrop_model::request::check_header;
 
-use super::steps::{Rule, Step};
+use super::steps::{ExtractRule, Step};
 use super::values::Column;
-use super::{PlanOptions, Recorded, Sent, find};
+use super::{PlanOptions, RecordedPlan, RequestBody, find};
 
-pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, mut notes: Vec<String>) -> Recorded {
+pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, mut notes: Vec<String>) -> RecordedPlan {
     let several = steps.iter().any(|s| s.exchange.is_last) && steps.len() > 1;
     let what = if options.independent { "requests, one at random each time" } else { "one user's path" };
     let mut plan = String::new();
@@ -19,7 +19,7 @@ pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, m
         (false, false) => "session",
     };
     plan.push_str(&format!("pick = \"{pick}\"\n"));
-    // Two Cookie headers would be one too many.
+    // A second Cookie header would be one too many.
     let own = steps.iter().any(|s| find(&s.headers, "cookie").is_some());
     if let Some(settings) = &options.settings {
         settings.write(own, &mut plan);
@@ -54,19 +54,19 @@ pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, m
     for (at, step) in steps.iter().enumerate() {
         write_step(step, several && (step.exchange.is_last || at + 1 == steps.len()), &mut plan);
         let files = &step.exchange.files;
-        if let Sent::Multipart(parts) = &step.exchange.body
+        if let RequestBody::Multipart(parts) = &step.exchange.body
             && files.iter().any(|f| f.path.is_none() && parts.get(f.part).is_some_and(|p| p.1.is_empty()))
         {
             notes.push(format!("step {}: what was in a file that was sent is not known; its part is empty", at + 1));
         }
         let body = match &step.exchange.body {
-            Sent::File(path) => Some(path),
+            RequestBody::File(path) => Some(path),
             _ => None,
         };
         for path in files.iter().filter_map(|f| f.path.as_ref()).chain(body) {
             notes.push(format!("step {}: {path} is read when the plan runs, from the plan's folder", at + 1));
         }
-        if step.exchange.body == Sent::Lost {
+        if step.exchange.body == RequestBody::Lost {
             notes
                 .push(format!("step {}: what was sent is no text, or not in the recording; its body is empty", at + 1));
         }
@@ -74,21 +74,21 @@ pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, m
     let head = format!("# Recorded: {what}. `lastdrop run FILE -c 50 -d 1m` has fifty users.\n");
     let comment = |note: &String| format!("# {}\n", lastdrop_model::printable::line(note));
     let comments: String = notes.iter().map(comment).collect();
-    Recorded { plan: format!("{head}{comments}{plan}"), data, notes }
+    RecordedPlan { plan: format!("{head}{comments}{plan}"), data, notes }
 }
 
 fn write_step(step: &Step, is_last: bool, to: &mut String) {
     let e = &step.exchange;
-    // Braces would be templates in a name, too.
+    // Braces would be templates in a name too.
     let shown = class::pattern(&e.method, &e.url.path);
     to.push_str(&format!("\n[[request]]       # {}\n", lastdrop_model::printable::line(&shown)));
-    let natural = if matches!(step.body, Sent::Nothing | Sent::Lost) { "GET" } else { "POST" };
+    let natural = if matches!(step.body, RequestBody::Nothing | RequestBody::Lost) { "GET" } else { "POST" };
     if e.method != natural {
         to.push_str(&format!("method = {}\n", quoted(&e.method)));
     }
     to.push_str(&format!("url = {}\n", quoted(&format!("{}{}", e.url.origin(), step.path))));
     let has_type = step.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type"));
-    let repeats = matches!(&step.body, Sent::Form(fields) if !has_one_of_each(fields));
+    let repeats = matches!(&step.body, RequestBody::Form(fields) if !has_one_of_each(fields));
     let form = ("Content-Type".to_string(), "application/x-www-form-urlencoded".to_string());
     let headers: Vec<_> = step.headers.iter().chain((repeats && !has_type).then_some(&form)).collect();
     if !headers.is_empty() {
@@ -96,19 +96,19 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
         to.push_str(&format!("headers = {{ {} }}\n", all.join(", ")));
     }
     match &step.body {
-        Sent::Nothing | Sent::Lost => {}
-        Sent::File(path) => to.push_str(&format!("body_file = {}\n", quoted(path))),
-        Sent::Text(text) => to.push_str(&format!("body = {}\n", quoted(text))),
-        Sent::Form(fields) if has_one_of_each(fields) => {
+        RequestBody::Nothing | RequestBody::Lost => {}
+        RequestBody::File(path) => to.push_str(&format!("body_file = {}\n", quoted(path))),
+        RequestBody::Text(text) => to.push_str(&format!("body = {}\n", quoted(text))),
+        RequestBody::Form(fields) if has_one_of_each(fields) => {
             let all: Vec<String> = fields.iter().map(|(n, v)| format!("{} = {}", quoted(n), quoted(v))).collect();
             to.push_str(&format!("form = {{ {} }}\n", all.join(", ")));
         }
-        Sent::Form(fields) => {
+        RequestBody::Form(fields) => {
             let all: Vec<String> =
                 fields.iter().map(|(n, v)| format!("{}={}", encoded(n), encoded_template(v))).collect();
             to.push_str(&format!("body = {}\n", quoted(&all.join("&"))));
         }
-        Sent::Multipart(parts) => {
+        RequestBody::Multipart(parts) => {
             let part = |(at, (n, v)): (usize, &(String, String))| {
                 let file = e.files.iter().find(|f| f.part == at);
                 let more = |name: &str, value: Option<&String>| {
@@ -138,10 +138,10 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
     }
     for (name, rule) in &step.extract {
         let rule = match rule {
-            Rule::Header(name) => format!("header = {}", quoted(name)),
-            Rule::Regex(regex) => format!("regex = {}", quoted(regex)),
-            Rule::Json(pointer) => format!("json = {}", quoted(pointer)),
-            Rule::Url(regex) => format!("url = {}", quoted(regex)),
+            ExtractRule::Header(name) => format!("header = {}", quoted(name)),
+            ExtractRule::Regex(regex) => format!("regex = {}", quoted(regex)),
+            ExtractRule::Json(pointer) => format!("json = {}", quoted(pointer)),
+            ExtractRule::Url(regex) => format!("url = {}", quoted(regex)),
         };
         to.push_str(&format!("extract.{name} = {{ {rule} }}\n"));
     }
@@ -153,13 +153,13 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
     }
 }
 
-/// A table has each name once.
+/// Whether each name occurs once, as a TOML table requires.
 fn has_one_of_each(fields: &[(String, String)]) -> bool {
     let mut names = HashSet::new();
     fields.iter().all(|(name, _)| names.insert(name))
 }
 
-/// Percent-encoded, but for the names of values.
+/// Percent-encodes a text, except the names of values.
 fn encoded_template(text: &str) -> String {
     if text.starts_with("{{") && text.ends_with("}}") && !text.starts_with("{{{{") {
         text.into()
@@ -180,7 +180,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// A string of TOML; one with backslashes as it is, where it may be.
+/// A TOML string; a literal one for texts with backslashes, if possible.
 pub(crate) fn quoted(text: &str) -> String {
     if text.contains(['\\', '"']) && !text.contains(['\'', '\n']) && !text.chars().any(char::is_control) {
         return format!("'{text}'");

@@ -4,7 +4,7 @@ use super::{Report, field, number, number_of, share};
 
 pub(super) fn read(text: &str) -> Report {
     let complete = number_of(text, "Complete requests").unwrap_or(0.0);
-    // `   (Connect: 0, Receive: 0, Length: 3, Exceptions: 0)` is there where something failed.
+    // `   (Connect: 0, Receive: 0, Length: 3, Exceptions: 0)` is present if something failed.
     let kinds = text.lines().find(|l| l.trim_start().starts_with("(Connect:")).unwrap_or_default();
     let kind = |name: &str| {
         let at = kinds.find(name)? + name.len();
@@ -38,7 +38,7 @@ pub(super) fn read(text: &str) -> Report {
         tool: "ab",
         url,
         requests: Some(complete as u64).filter(|n| *n > 0),
-        // Its rate counts requests without an answer, too.
+        // ab's rate includes requests without an answer.
         rps: number_of(text, "Requests per second")
             .map(|rps| if lost > 0.0 { rps * share((complete - lost).max(0.0), complete).unwrap_or(0.0) } else { rps }),
         p50_us,

@@ -11,7 +11,7 @@ pub(super) fn read(text: &str) -> Report {
         })
     };
     let micros = |percent| seconds(percent).map(|s| s * 1e6);
-    // `  [200]	1000 responses` of each status, and `  [5]	Get "http://…": …` of each error.
+    // `  [200]        1000 responses` per status, and `  [5]  Get "http://…": …` per error.
     let listed = |heading: &str| {
         let lines = text.lines().skip_while(|l| l.trim() != heading).skip(1).take_while(|l| !l.trim().is_empty());
         lines.filter_map(|l| l.trim().strip_prefix('[')?.split_once(']')).collect::<Vec<_>>()
@@ -22,7 +22,7 @@ pub(super) fn read(text: &str) -> Report {
     let answered: f64 = statuses.iter().map(|(_, n)| n).sum();
     let bad: f64 = statuses.iter().filter(|(code, _)| *code >= 400).map(|(_, n)| n).sum();
     let told = number_of(text, "Requests/sec");
-    // Its rate counts requests without an answer, too.
+    // hey's rate includes requests without an answer.
     let rps = if lost > 0.0 { number_of(text, "Total").and_then(|total| share(answered, total)) } else { told };
     let mut limits = vec!["no percentile above p99".to_string(), "its times are tenths of a millisecond".into()];
     if seconds("50").is_none() {

@@ -1,4 +1,4 @@
-//! Reports that are JSON: oha, k6, vegeta, and siege with -j. Each is known by what only it has.
+//! Reads JSON reports: oha, k6, vegeta, and siege with -j. Each is recognised by a field that only it has.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn of_siege(value: &Value) -> Report {
     )
 }
 
-/// How often each name of a map was counted.
+/// The counts of a map, with their names.
 fn counts(value: &Value) -> impl Iterator<Item = (&str, f64)> {
     value.as_object().into_iter().flatten().filter_map(|(name, n)| Some((name.as_str(), n.as_f64()?)))
 }
@@ -41,9 +41,10 @@ fn of_oha(value: &Value) -> Report {
     let lost: f64 = counts(&value["errorDistribution"]).filter(|(why, _)| *why != oha::CUT_OFF).map(|(_, n)| n).sum();
     let micros = |percentile: &str| value["latencyPercentiles"][percentile].as_f64().map(|s| s * 1e6);
     let total = value["summary"]["total"].as_f64().filter(|t| *t > 0.0);
-    // Its own rate counts requests without an answer, too. One that says nothing of statuses says nothing of answers.
+    // oha's own rate includes requests without an answer. Without statuses the report does not tell the number of
+    // answers.
     let rps = total.filter(|_| value["statusCodeDistribution"].is_object()).map(|t| answered / t);
-    // What has no answer has no response time.
+    // Without answers there are no response times.
     let micros = |percentile: &str| micros(percentile).filter(|_| answered > 0.0);
     Report {
         tool: "oha",
@@ -59,7 +60,7 @@ fn of_oha(value: &Value) -> Report {
     }
 }
 
-/// In files of --summary-export a metric has its numbers in itself, in those of handleSummary in `values`.
+/// Files of --summary-export have a metric's numbers in the metric itself, those of handleSummary in `values`.
 fn k6(metrics: &Value) -> Report {
     let of = |metric: &str, name: &str| {
         let metric = metrics.get(metric)?;
@@ -67,7 +68,7 @@ fn k6(metrics: &Value) -> Report {
     };
     let micros = |name: &str| of("http_req_duration", name).map(|ms| ms * 1e3);
     let (requests, p99_us) = (of("http_reqs", "count"), micros("p(99)"));
-    // Nothing came back: none of them is an answer.
+    // No bytes arrived: none of the requests was answered.
     let nothing = of("data_received", "count") == Some(0.0);
     let failed = of("http_req_failed", "rate").or_else(|| of("http_req_failed", "value"));
     let mut limits = vec![
@@ -94,7 +95,7 @@ fn k6(metrics: &Value) -> Report {
 fn vegeta(value: &Value) -> Report {
     let micros = |name: &str| value["latencies"][name].as_f64().map(|ns| ns / 1e3);
     let answered: f64 = counts(&value["status_codes"]).filter(|(code, _)| *code != "0").map(|(_, n)| n).sum();
-    // The time of a request without an answer is none of an answer.
+    // The time of a request without an answer is not a response time.
     let micros = |name: &str| micros(name).filter(|_| answered > 0.0);
     let nanos = |name: &str| value[name].as_f64();
     let rps = match (nanos("duration"), nanos("wait")) {

@@ -1,5 +1,5 @@
-//! What other load generators report: text or JSON as they write it, read for comparisons. What a report does not say is absent
-//! here and told in words; nothing is reckoned that its numbers do not give.
+//! Reads the reports of other load generators, text or JSON, for comparisons. A value that a report lacks is absent
+//! here, and described in words; nothing is derived that its numbers do not give.
 
 mod ab;
 mod hey;
@@ -11,42 +11,42 @@ mod wrk;
 
 use serde_json::Value;
 
-/// What one report says. Latencies are microseconds.
+/// The values of one report. Latencies are in microseconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// The program that wrote it.
     pub tool: &'static str,
     pub url: Option<String>,
-    /// Requests that are over, answered or not.
+    /// Completed requests, answered or not.
     pub requests: Option<u64>,
-    /// Answers a second, whatever their status.
+    /// Answers per second, of any status.
     pub rps: Option<f64>,
     pub p50_us: Option<f64>,
     pub p90_us: Option<f64>,
     pub p99_us: Option<f64>,
-    /// Requests without an answer, and those with one that says that it failed: a share of all, 0 to 1.
+    /// Share of requests that failed, 0 to 1: without an answer, or with one that reports an error.
     pub errors: Option<f64>,
-    /// Requests came due at times of their own, and not when the last was answered.
+    /// Requests came due at scheduled times, not when the last one was answered.
     pub open_loop: bool,
-    /// What it cannot say, and what its numbers are not: `no percentile above 99`.
+    /// What it cannot tell, and how its numbers differ: `no percentile above 99`.
     pub limits: Vec<String>,
 }
 
-/// A text in which no report was found.
+/// Why no report was found in a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NoReport(String);
+pub struct ReportError(String);
 
-/// Reads a file of reports, one or several of the same program one after the other.
+/// Reads a file of reports, one or several of the same program.
 ///
 /// # Errors
-/// When there is none, or one that does not say what it has to.
-pub fn read(text: &str) -> Result<Vec<Report>, NoReport> {
+/// It has no report, or an incomplete one.
+pub fn read(text: &str) -> Result<Vec<Report>, ReportError> {
     let text = text.trim_start_matches('\u{feff}');
     let text_reports = read_text(text);
     let reports = if text_reports.is_empty() { read_json(text)? } else { text_reports };
     if reports.is_empty() {
-        return Err(NoReport(format!(
+        return Err(ReportError(format!(
             "it is no report of ab, siege, wrk, wrk2, hey, oha, k6 (--summary-export) or vegeta (report){}",
             of_another(text)
         )));
@@ -54,13 +54,13 @@ pub fn read(text: &str) -> Result<Vec<Report>, NoReport> {
     let silent = |r: &Report| r.rps.is_none() && r.p50_us.is_none();
     match reports.iter().find(|r| silent(r)) {
         Some(r) => {
-            Err(NoReport(format!("the report of {} is not whole: it tells neither a rate nor a median", r.tool)))
+            Err(ReportError(format!("the report of {} is not whole: it tells neither a rate nor a median", r.tool)))
         }
         None => Ok(reports.into_iter().map(tidy).collect()),
     }
 }
 
-/// What a text is that is known, but not read.
+/// Names a known format that is not read.
 fn of_another(text: &str) -> &'static str {
     const MARKS: [(&str, &str); 7] = [
         ("http_req_duration", "; this is k6's text, its numbers are in --summary-export FILE"),
@@ -74,7 +74,7 @@ fn of_another(text: &str) -> &'static str {
     MARKS.iter().find(|(mark, _)| text.contains(mark)).map_or("", |(_, what)| what)
 }
 
-/// Numbers that cannot be are none. A time of zero is one below what the program can tell.
+/// Removes impossible numbers. A time of zero is below the program's resolution.
 fn tidy(mut report: Report) -> Report {
     let mut zero = Vec::new();
     for (name, value) in [("p50", &mut report.p50_us), ("p90", &mut report.p90_us), ("p99", &mut report.p99_us)] {
@@ -92,16 +92,16 @@ fn tidy(mut report: Report) -> Report {
     report
 }
 
-/// Each JSON document that begins a line. What is said between them (siege's notes on its configuration) is passed over.
-fn read_json(mut text: &str) -> Result<Vec<Report>, NoReport> {
+/// Reads each JSON document that begins a line. Text between them (siege's notes on its configuration) is skipped.
+fn read_json(mut text: &str) -> Result<Vec<Report>, ReportError> {
     let mut reports = Vec::new();
     while let Some(at) = begin_of_json(text) {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
         let Some(value) = values.next() else { break };
-        let value = value.map_err(|e| NoReport(format!("its JSON is not whole: {e}")))?;
+        let value = value.map_err(|e| ReportError(format!("its JSON is not whole: {e}")))?;
         reports.push(json::read(&value).ok_or_else(|| {
             let known = "siege -j, oha --json, k6 (--summary-export, handleSummary) and vegeta report -type=json";
-            NoReport(format!("this JSON is of no program that is known: {known}"))
+            ReportError(format!("this JSON is of no program that is known: {known}"))
         })?);
         text = &text[at + values.byte_offset()..];
     }
@@ -113,7 +113,7 @@ fn begin_of_json(text: &str) -> Option<usize> {
     if text[begin..].starts_with('{') { Some(begin) } else { text.find("\n{").map(|at| at + 1) }
 }
 
-/// A program whose reports are text: the beginning of a line by which each report is known.
+/// A program with text reports: the beginning of the line that starts each one, and its reader.
 type TextReport = (&'static str, fn(&str) -> Report);
 
 const TEXTS: [TextReport; 5] = [
@@ -124,7 +124,7 @@ const TEXTS: [TextReport; 5] = [
     ("Summary:", hey_or_oha),
 ];
 
-/// oha imitates hey, and says a rate of success first.
+/// oha imitates hey, but its report begins with a success rate.
 fn hey_or_oha(text: &str) -> Report {
     if field(text, "Success rate").is_some() { oha::read(text) } else { hey::read(text) }
 }
@@ -148,7 +148,7 @@ fn read_text(text: &str) -> Vec<Report> {
     parts.iter().map(|part| read(part)).collect()
 }
 
-/// What stands behind a label and its colon, on the first line that begins so.
+/// The text after a label and its colon, on the first line that begins so.
 fn field<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     text.lines().find_map(|line| Some(line.trim_start().strip_prefix(label)?.strip_prefix(':')?.trim()))
 }
@@ -162,7 +162,7 @@ fn number_of(text: &str, label: &str) -> Option<f64> {
     number(field(text, label)?)
 }
 
-/// A duration with its unit, as `635.91us`, in microseconds.
+/// A duration with its unit, such as `635.91us`, in microseconds.
 fn duration_us(text: &str) -> Option<f64> {
     let unit = text.find(|c: char| c.is_alphabetic() || c == '\u{b5}')?;
     let factor = match &text[unit..] {
@@ -177,7 +177,7 @@ fn duration_us(text: &str) -> Option<f64> {
     Some(text[..unit].parse::<f64>().ok()? * factor)
 }
 
-/// A share of a whole; none of nothing.
+/// A share of a whole; `None` if the whole is 0.
 fn share(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }

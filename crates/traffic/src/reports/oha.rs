@@ -1,8 +1,9 @@
-//! oha, as text: `src/printer.rs`. It looks like hey's, with a rate of success, units that vary and percentiles with decimals.
+//! oha, as text: `src/printer.rs`. It looks like hey's, with a success rate, varying units and percentiles with
+//! decimals.
 
 use super::{Report, field, number, share};
 
-/// What oha calls requests that were under way when its time was over.
+/// oha's name for requests that were in flight when its time was over.
 pub(super) const CUT_OFF: &str = "aborted due to deadline";
 
 pub(super) fn read(text: &str) -> Report {

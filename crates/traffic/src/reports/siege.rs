@@ -11,7 +11,7 @@ pub(super) fn read(text: &str) -> Report {
     )
 }
 
-/// Of how many hits there were, those with a good status, those without any, and hits a second.
+/// Builds a report from the number of hits, those with a good status, those without any, and hits per second.
 pub(super) fn report(hits: Option<f64>, good: Option<f64>, failed: Option<f64>, rps: Option<f64>) -> Report {
     let errors = match (hits, good, failed) {
         (Some(hits), Some(good), Some(failed)) => share(failed + (hits - good).max(0.0), hits + failed),

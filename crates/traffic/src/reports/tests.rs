@@ -64,7 +64,7 @@ fn reports_one_after_the_other_are_blocks() {
     let siege =
         "{\"transactions\":10,\"transaction_rate\":5.0,\"successful_transactions\":10,\"failed_transactions\":0}\n";
     assert_eq!(read(&siege.repeat(3)).expect("reports").len(), 3);
-    // A fresh siege talks first.
+    // A freshly installed siege prints notes first.
     let talking = format!("New configuration template added to /root/.siege\n\n{siege}Lifting the server siege...\n");
     assert_eq!(read(&talking.repeat(2)).expect("reports").len(), 2);
     assert!(read(&format!("{siege}{{\"transactions\":")).is_err());
@@ -151,7 +151,7 @@ fn what_is_no_report_is_said() {
     {
         assert!(read(text).is_err(), "{text}");
     }
-    // Numbers that cannot be.
+    // Impossible numbers.
     assert!(
         read("Transaction rate: NaN\nTransactions: 3 hits\nTransaction rate: 1e999 trans/sec\n")
             .is_ok_and(|r| r[0].rps.is_none())

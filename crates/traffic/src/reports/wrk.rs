@@ -1,4 +1,4 @@
-//! wrk and wrk2, which is wrk with a rate: `wrk.c`, main() and print_stats().
+//! wrk, and wrk2, which is wrk with a rate: `wrk.c`, main() and print_stats().
 
 use super::{Report, duration_us, number, number_of, share};
 

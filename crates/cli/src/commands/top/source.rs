@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use lastdrop_looks::requests::{RequestGroup, Requests};
 use lastdrop_model::documents::{LogDocument, TopDocument};
 use lastdrop_server::ServerRef;
-use lastdrop_traffic::{Analysis, GrowingLog, Hit, Tally, Window};
+use lastdrop_traffic::{Analysis, GrowingLog, Hit, LineCounts, Window};
 
 use super::TopArgs;
 use crate::exit::UsageError;
@@ -119,7 +119,7 @@ impl Logs {
     }
 
     fn summary(self) -> LogDocument {
-        let mut tally = Tally::default();
+        let mut tally = LineCounts::default();
         self.logs.iter().for_each(|l| tally.add(l.tally()));
         self.analysis.document(self.logs.iter().map(GrowingLog::file).collect(), &tally)
     }

@@ -1,4 +1,4 @@
-//! TLS with a server that is not asked who it is.
+//! TLS without verification of the server.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,13 +9,13 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
 use crate::verify::{client, provider};
 
-/// Takes any certificate, as `curl -k` does: of any version, key size and hash. The handshake's signature is not verified
-/// either. It would prove that the server has the certificate's key, which means nothing where any certificate is taken, and
-/// *ring* cannot verify the signatures of weak keys (RSA below 2048 bits) or of P-521.
+/// Accepts any certificate of any version, key size and hash, as `curl -k` does. The handshake's signature is not
+/// verified either. It would prove that the server has the certificate's key, which means nothing if any certificate is
+/// accepted. *ring* also cannot verify signatures of weak keys (RSA below 2048 bits) or of P-521.
 #[derive(Debug)]
-pub struct Anybody(Arc<CryptoProvider>);
+pub struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-/// Offered after those of the provider: a server that has no better one would end the handshake.
+/// Schemes offered after those of the provider: a server with nothing better would otherwise end the handshake.
 const LAST_RESORTS: [SignatureScheme; 4] = [
     SignatureScheme::ECDSA_NISTP521_SHA512,
     SignatureScheme::ED448,
@@ -23,14 +23,14 @@ const LAST_RESORTS: [SignatureScheme; 4] = [
     SignatureScheme::ECDSA_SHA1_Legacy,
 ];
 
-impl Anybody {
+impl AcceptAnyCertificate {
     #[must_use]
-    pub fn new(provider: Arc<CryptoProvider>) -> Anybody {
-        Anybody(provider)
+    pub fn new(provider: Arc<CryptoProvider>) -> AcceptAnyCertificate {
+        AcceptAnyCertificate(provider)
     }
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -67,12 +67,12 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// A client of whoever is there: for questions that hold no secret, to a server that was found by its process.
+/// A client that accepts any server: for requests without secrets to a server found by its process.
 ///
 /// # Errors
-/// When the provider has no protocol in common with what is known, which says that it was built without any.
-pub(crate) fn anybodys_client() -> Result<Arc<ClientConfig>, rustls::Error> {
+/// The provider supports no known protocol version, because it was built without any.
+pub(crate) fn unverified_client() -> Result<Arc<ClientConfig>, rustls::Error> {
     static CONFIG: LazyLock<Result<Arc<ClientConfig>, rustls::Error>> =
-        LazyLock::new(|| client(Arc::new(Anybody::new(provider()))).map(Arc::new));
+        LazyLock::new(|| client(Arc::new(AcceptAnyCertificate::new(provider()))).map(Arc::new));
     CONFIG.clone()
 }

@@ -20,16 +20,16 @@ const MOST_SHOWN_CHARS: usize = 80;
 
 /// When the next check of an answer of each class is due.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(crate) struct CheckSchedule {
     /// Requests sent, and the number of the next one to check.
     classes: Vec<(u32, u32)>,
     left: u32,
 }
 
-impl Looks {
+impl CheckSchedule {
     /// `classes` is 0 if all requests are of one class.
-    pub fn new(classes: usize) -> Looks {
-        Looks { classes: vec![(0, 1); classes.max(1)], left: MOST_LOOKS }
+    pub fn new(classes: usize) -> CheckSchedule {
+        CheckSchedule { classes: vec![(0, 1); classes.max(1)], left: MOST_LOOKS }
     }
 
     /// Whether to check the answer to the next request of a class.
@@ -49,7 +49,7 @@ impl Looks {
 
 /// An answer to check, with its request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Looked<'a> {
+pub(crate) struct CheckedAnswer<'a> {
     pub spec: &'a RequestSpec,
     pub method: &'a str,
     /// The requested URL, with the path as sent.
@@ -96,7 +96,7 @@ fn leads_to_login(path: &str) -> bool {
     LOGIN_PATHS.iter().any(|word| path.contains(word))
 }
 
-impl Looked<'_> {
+impl CheckedAnswer<'_> {
     /// The request's name: its method, and its path as in classes.
     pub fn name(&self) -> String {
         format!("{} {}", self.spec.method, fold(&self.spec.url.path))
@@ -203,8 +203,15 @@ mod tests {
             spec.body = Body::Text(sent.into());
         }
         let location = Some(location.as_bytes()).filter(|l| !l.is_empty());
-        let looked =
-            Looked { spec: &spec, method, here: &here, status, location, is_followed: false, body: body.as_bytes() };
+        let looked = CheckedAnswer {
+            spec: &spec,
+            method,
+            here: &here,
+            status,
+            location,
+            is_followed: false,
+            body: body.as_bytes(),
+        };
         looked.doubt()
     }
 
@@ -267,11 +274,11 @@ mod tests {
 
     #[test]
     fn looks_become_rare_and_end() {
-        let mut looks = Looks::new(2);
+        let mut looks = CheckSchedule::new(2);
         let due: Vec<u32> = (1..100).filter(|_| looks.is_due(1)).collect();
         assert_eq!(due, [1, 2, 4, 7, 12, 21, 36, 61]);
         assert!(looks.is_due(0) && looks.is_due(0) && !looks.is_due(0) && !looks.is_due(7));
-        let mut many = Looks::new(1000);
+        let mut many = CheckSchedule::new(1000);
         assert_eq!((0..1000).filter(|class| many.is_due(*class)).count(), MOST_LOOKS as usize);
     }
 }

@@ -1,66 +1,66 @@
-//! Requests in the order of their times, though lines are in that of their ends.
+//! Puts requests in the order of their times, though lines are in the order of their ends.
 //!
-//! An entry is held until one has been read that is later by the window. Most logs are in order but for slow
-//! requests, so that what is in order waits in a queue, and only what is not in a heap.
+//! An entry is held until one has been read that is later by the window. Most logs are in order except for slow
+//! requests. So entries in order wait in a queue, and only the others in a heap.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::entry::Entry;
+use crate::entry::LogEntry;
 
-/// All that is held may have so much memory; beyond it the oldest goes before its time.
+/// Memory for all held entries; beyond it the oldest is released early.
 const MOST_HELD_BYTES: usize = 32 << 20;
-/// Memory of an entry that it does not keep for the next one.
+/// Most memory that a released entry keeps for reuse.
 const MOST_KEPT_LINE_BYTES: usize = 4 << 10;
 
-/// An entry with its place in the order.
+/// A held entry with its position in the log.
 #[derive(Debug)]
-struct Held(Box<Entry>, u64);
+struct HeldEntry(Box<LogEntry>, u64);
 
-impl Held {
+impl HeldEntry {
     fn order(&self) -> (i64, u64) {
         (self.0.time_us, self.1)
     }
 }
 
-impl PartialEq for Held {
-    fn eq(&self, other: &Held) -> bool {
+impl PartialEq for HeldEntry {
+    fn eq(&self, other: &HeldEntry) -> bool {
         self.order() == other.order()
     }
 }
 
-impl Eq for Held {}
+impl Eq for HeldEntry {}
 
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Held) -> Option<std::cmp::Ordering> {
+impl PartialOrd for HeldEntry {
+    fn partial_cmp(&self, other: &HeldEntry) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Held {
-    fn cmp(&self, other: &Held) -> std::cmp::Ordering {
+impl Ord for HeldEntry {
+    fn cmp(&self, other: &HeldEntry) -> std::cmp::Ordering {
         self.order().cmp(&other.order())
     }
 }
 
-/// Holds entries until nothing can come before them any more.
+/// Holds entries until no earlier one can follow.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct EntrySorter {
     window_us: i64,
-    in_order: VecDeque<Held>,
-    others: BinaryHeap<Reverse<Held>>,
+    in_order: VecDeque<HeldEntry>,
+    others: BinaryHeap<Reverse<HeldEntry>>,
     held_bytes: usize,
     read: u64,
     newest_us: i64,
     given_us: i64,
-    // In boxes, as they go from hand to hand.
+    // Boxed, because they are passed around.
     #[allow(clippy::vec_box)]
-    free: Vec<Box<Entry>>,
+    free: Vec<Box<LogEntry>>,
 }
 
-impl Order {
-    pub(crate) fn new(window_us: i64) -> Order {
-        Order {
+impl EntrySorter {
+    pub(crate) fn new(window_us: i64) -> EntrySorter {
+        EntrySorter {
             window_us,
             in_order: VecDeque::new(),
             others: BinaryHeap::new(),
@@ -72,33 +72,33 @@ impl Order {
         }
     }
 
-    /// An entry to be filled.
-    pub(crate) fn empty(&mut self) -> Box<Entry> {
+    /// Returns an empty entry to fill.
+    pub(crate) fn empty(&mut self) -> Box<LogEntry> {
         self.free.pop().unwrap_or_default()
     }
 
-    /// Takes back one that is not needed any more.
-    pub(crate) fn give_back(&mut self, mut entry: Box<Entry>) {
+    /// Takes back an entry that is no longer needed.
+    pub(crate) fn give_back(&mut self, mut entry: Box<LogEntry>) {
         entry.reset();
         entry.line.shrink_to(MOST_KEPT_LINE_BYTES);
         self.free.push(entry);
     }
 
-    /// Takes an entry; one that is too old for its place is marked.
-    pub(crate) fn push(&mut self, mut entry: Box<Entry>) {
+    /// Adds an entry; marks it if it is too late for its place.
+    pub(crate) fn push(&mut self, mut entry: Box<LogEntry>) {
         self.read += 1;
         entry.late = entry.time_us < self.given_us;
         self.newest_us = self.newest_us.max(entry.time_us);
         self.held_bytes += entry.weight();
-        let held = Held(entry, self.read);
+        let held = HeldEntry(entry, self.read);
         match self.in_order.back() {
             Some(last) if *last > held => self.others.push(Reverse(held)),
             _ => self.in_order.push_back(held),
         }
     }
 
-    /// The next one, if nothing can come before it; at the end of all, the next one.
-    pub(crate) fn next(&mut self, at_end: bool) -> Option<Box<Entry>> {
+    /// Returns the next entry if no earlier one can follow, or if the input has ended.
+    pub(crate) fn next(&mut self, at_end: bool) -> Option<Box<LogEntry>> {
         let other = match (self.in_order.front(), self.others.peek()) {
             (Some(first), Some(Reverse(other))) => other < first,
             (None, Some(_)) => true,
@@ -112,7 +112,7 @@ impl Order {
             return None;
         }
         let held = if other { self.others.pop().map(|Reverse(held)| held) } else { self.in_order.pop_front() };
-        let Held(entry, _) = held?;
+        let HeldEntry(entry, _) = held?;
         self.held_bytes = self.held_bytes.saturating_sub(entry.weight());
         self.given_us = self.given_us.max(entry.time_us);
         Some(entry)
@@ -123,12 +123,12 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn entry(time_us: i64) -> Box<Entry> {
-        Box::new(Entry { time_us, ..Entry::default() })
+    fn entry(time_us: i64) -> Box<LogEntry> {
+        Box::new(LogEntry { time_us, ..LogEntry::default() })
     }
 
     fn ordered(window_us: i64, times: &[i64]) -> Vec<(i64, bool)> {
-        let mut order = Order::new(window_us);
+        let mut order = EntrySorter::new(window_us);
         let mut out = Vec::new();
         for t in times {
             order.push(entry(*t));
@@ -159,9 +159,9 @@ mod tests {
 
     #[test]
     fn equal_times_keep_the_order_of_their_lines() {
-        let mut order = Order::new(0);
+        let mut order = EntrySorter::new(0);
         for status in [1, 2, 3] {
-            order.push(Box::new(Entry { time_us: 7, status, ..Entry::default() }));
+            order.push(Box::new(LogEntry { time_us: 7, status, ..LogEntry::default() }));
         }
         let got: Vec<u16> = std::iter::from_fn(|| order.next(true)).map(|e| e.status).collect();
         assert_eq!(got, [1, 2, 3]);
@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn what_is_held_has_a_bound() {
-        let mut order = Order::new(i64::MAX);
+        let mut order = EntrySorter::new(i64::MAX);
         for t in 0..200_000 {
-            order.push(Box::new(Entry { time_us: t, line: vec![0; 1000], ..Entry::default() }));
+            order.push(Box::new(LogEntry { time_us: t, line: vec![0; 1000], ..LogEntry::default() }));
             while let Some(e) = order.next(false) {
                 order.give_back(e);
             }

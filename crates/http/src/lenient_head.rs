@@ -1,28 +1,29 @@
-//! The head of an answer that is not by the letter of RFC 9112, read as leniently as that allows a client to: folded lines
-//! (section 5.2), blanks before a colon (5.1), blanks in the status line (4), a later minor version (RFC 9110 section 2.5), many
-//! fields. Called only where the strict parser has refused, so that it costs ordinary answers nothing.
+//! Reads the head of an answer that violates RFC 9112, as leniently as the RFC permits a client to. It accepts folded
+//! lines (section 5.2), blanks before a colon (5.1), and blanks in the status line (4). It also accepts a later minor
+//! version (RFC 9110 section 2.5) and many fields. It runs only after the strict parser has refused, so that it costs
+//! ordinary answers nothing.
 
 use crate::ProtocolError;
 
-/// Most bytes of a head. Apache sends at most 800 KB by its limits, and no more than a few KB in practice.
+/// Most bytes of a head. Apache's limits allow at most 800 KB, and real heads have a few KB.
 pub const MOST_BYTES: usize = 256 * 1024;
 pub const MOST_FIELDS: usize = 1000;
 
-/// A head that is complete.
+/// A complete head.
 #[derive(Debug, PartialEq, Eq)]
-pub struct OddHead {
+pub struct LenientHead {
     pub bytes: usize,
     pub status: u16,
     pub http10: bool,
-    /// Names that are not tokens are left out; a folded value is one line.
+    /// Fields whose names are not tokens are left out; a folded value is one line.
     pub fields: Vec<(String, Vec<u8>)>,
 }
 
-/// Reads a head; None while its end has not come.
+/// Reads a head; `None` while its end has not arrived.
 ///
 /// # Errors
-/// With what is wrong, also before the end has come.
-pub fn read(data: &[u8]) -> Result<Option<OddHead>, ProtocolError> {
+/// The head is not valid; this may be found before its end.
+pub fn read(data: &[u8]) -> Result<Option<LenientHead>, ProtocolError> {
     let mut lines = Lines { data, at: 0 };
     let status_line = loop {
         match lines.next() {
@@ -40,12 +41,12 @@ pub fn read(data: &[u8]) -> Result<Option<OddHead>, ProtocolError> {
     };
     let (http10, status) = read_status(status_line)?;
     let mut fields: Vec<(String, Vec<u8>)> = Vec::new();
-    // A fold belongs to the line before it, also where that one is left out.
+    // A folded line belongs to the line before it, even if that one is left out.
     let mut is_kept = false;
     loop {
         let Some(line) = lines.next() else { return Ok(None) };
         match line {
-            [] => return Ok(Some(OddHead { bytes: lines.at, status, http10, fields })),
+            [] => return Ok(Some(LenientHead { bytes: lines.at, status, http10, fields })),
             [b' ' | b'\t', ..] => {
                 if let (true, Some((_, value))) = (is_kept, fields.last_mut()) {
                     let more = cleaned(line);
@@ -87,7 +88,7 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// RFC 9110 section 5.5: a client may take CR and NUL for blanks.
+/// RFC 9110 section 5.5: a client may replace CR and NUL by blanks.
 fn cleaned(value: &[u8]) -> Vec<u8> {
     let blank = |b: &u8| if matches!(b, b'\r' | 0) { b' ' } else { *b };
     value.trim_ascii().iter().map(blank).collect()
@@ -99,19 +100,20 @@ fn is_token(name: &[u8]) -> bool {
 
 const NAME: &[u8] = b"HTTP/";
 
-/// What can be said of an answer before its first line is whole, by its first five bytes: the same however it is cut.
+/// Judges an answer by its first five bytes, before its first line is complete; the result does not depend on how input
+/// is split.
 fn begins_well(data: &[u8]) -> Result<(), ProtocolError> {
     let n = data.len().min(NAME.len());
     if data[..n] == NAME[..n] {
         return Ok(());
     }
     Err(ProtocolError(match data {
-        // An alert, or a handshake.
+        // A TLS alert or handshake.
         [0x15 | 0x16, 3, ..] => "an answer in TLS; is the URL to begin with https://?",
         [_, ..] if data[..n].eq_ignore_ascii_case(&NAME[..n]) => {
             "it begins with http/ in lower case, and the name of the protocol is HTTP/"
         }
-        // The preface of HTTP/2 is a frame of settings.
+        // The preface of HTTP/2 is a SETTINGS frame.
         [0, 0, _, 4, ..] => "an answer in HTTP/2, which is not spoken here",
         _ => "it does not begin with HTTP/",
     }))

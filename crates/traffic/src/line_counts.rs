@@ -1,53 +1,53 @@
-//! What came of the lines of a log, beside its requests.
+//! Counts of a log's lines, and the lines that did not parse.
 
 use std::path::Path;
 
 use lastdrop_model::printable::lossless;
 
-/// Lines that were not understood, of which so many are kept.
+/// Most rejected lines that are kept.
 const MOST_REJECTED: usize = 10;
-/// And of each so much.
+/// Most bytes kept of each.
 const MOST_SHOWN_BYTES: usize = 160;
 
 /// Counts of lines. `lines = requests + nothing + unparsed`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct LineCounts {
     pub lines: u64,
     pub requests: u64,
-    /// Blank lines, comments, and others that should be no requests.
+    /// Blank lines, comments, and others that are not requests by design.
     pub nothing: u64,
-    /// Not understood, those too long among them.
+    /// Lines that did not parse, including those too long.
     pub unparsed: u64,
     /// Longer than 64 KB.
     pub too_long: u64,
-    /// The last line of a file, without its end and not understood: the server was still writing it.
+    /// The last line of a file, without its line end and not parsable: the server was still writing it.
     pub torn: u64,
-    /// Requests that came after later ones had been given out: out of order by more than the window.
+    /// Requests out of order by more than the window.
     pub late: u64,
-    /// Requests with a time far ahead of those before and after them; they were given that of the one before.
+    /// Requests with a time far ahead of their neighbours'; they got the time of the previous one.
     pub jumps: u64,
-    /// Files that could not be read to their end, and why.
+    /// Files that could not be read to their end, with the reason.
     pub damaged: Vec<String>,
-    /// The first lines that were not understood.
-    pub rejected: Vec<Rejected>,
-    /// Keys of durations that were left out, because nothing says their unit, and how often.
+    /// The first lines that did not parse.
+    pub rejected: Vec<RejectedLine>,
+    /// Keys of durations that were ignored because their unit is unknown, with their counts.
     pub unitless: Vec<(String, u64)>,
 }
 
-/// A line that was not understood.
+/// A line that did not parse.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
+pub struct RejectedLine {
     pub file: String,
     /// From 1.
     pub line: u64,
     pub why: String,
-    /// The line about the place that does not fit; bytes that are no text are shown.
+    /// The line around the position of the error, with unprintable bytes escaped.
     pub text: String,
 }
 
-impl Tally {
-    /// Adds those of another log.
-    pub fn add(&mut self, other: &Tally) {
+impl LineCounts {
+    /// Adds the counts of another log.
+    pub fn add(&mut self, other: &LineCounts) {
         self.lines += other.lines;
         self.requests += other.requests;
         self.nothing += other.nothing;
@@ -70,14 +70,14 @@ impl Tally {
         }
     }
 
-    /// Counts a duration whose unit is not known, by its key.
+    /// Counts a duration with an unknown unit, by its key.
     pub(crate) fn note_unitless(&mut self, key: &[u8]) {
         if !key.is_empty() {
             self.add_unitless(&String::from_utf8_lossy(key), 1);
         }
     }
 
-    /// What there is to be said of durations that were left out.
+    /// Describes the durations that were ignored.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let note = |(key, n): &(String, u64)| {
@@ -89,11 +89,11 @@ impl Tally {
         self.unitless.iter().map(note).collect()
     }
 
-    /// Counts a line that is not understood; `at` is the place that does not fit.
+    /// Counts a line that does not parse; `at` is the position of the error.
     pub(crate) fn reject(&mut self, file: &Path, line: u64, text: &[u8], at: usize, why: impl FnOnce() -> String) {
         self.unparsed += 1;
         if self.rejected.len() < MOST_REJECTED {
-            // A place far in a long line is shown with what is before it.
+            // A position far into a long line is shown with the text before it.
             let from = if at + MOST_SHOWN_BYTES / 4 > MOST_SHOWN_BYTES {
                 at.min(text.len()).saturating_sub(MOST_SHOWN_BYTES / 2)
             } else {
@@ -102,7 +102,7 @@ impl Tally {
             let dots = if from > 0 { "…" } else { "" };
             let shown = lossless(&text[from..text.len().min(from + MOST_SHOWN_BYTES)]);
             let text = format!("{dots}{shown}");
-            self.rejected.push(Rejected { file: file.display().to_string(), line, why: why(), text });
+            self.rejected.push(RejectedLine { file: file.display().to_string(), line, why: why(), text });
         }
     }
 }

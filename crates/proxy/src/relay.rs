@@ -1,4 +1,4 @@
-//! An answer on its way back to the browser, and what is kept of it.
+//! Relays an answer to the browser, and keeps the beginning of its text.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -7,33 +7,33 @@ use std::rc::Rc;
 use lastdrop_http::content::Decoder;
 use lastdrop_http::request::write_field;
 use lastdrop_model::Url;
-use lastdrop_traffic::recording::Answer;
+use lastdrop_traffic::recording::RecordedAnswer;
 use lastdrop_wire::Wire;
 
 use crate::bounds;
 use crate::exchange::{OWN_FIELDS, status_line};
 use crate::incoming::{Request, field};
-use crate::listener::Shared;
-use crate::recorder::Held;
+use crate::listener::ProxyState;
+use crate::recorder::MemoryReservation;
 use crate::rewrite::{self, Replacer};
 
-/// What would take the browser past the proxy.
+/// Fields that would make the browser bypass the proxy.
 const LEADS_AWAY: [&str; 2] = ["alt-svc", "strict-transport-security"];
 
-/// How the browser knows where a body ends.
+/// How the browser recognises the end of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// As the server has said, or there is none.
+    /// As the server says, or there is no body.
     AsItIs,
     Chunked,
     UntilClose,
 }
 
-/// What comes out of a decoder.
+/// Receives the output of a decoder.
 #[derive(Debug, Clone, Default)]
-struct Decoded(Rc<RefCell<Vec<u8>>>);
+struct DecodedBytes(Rc<RefCell<Vec<u8>>>);
 
-impl Write for Decoded {
+impl Write for DecodedBytes {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().extend_from_slice(data);
         Ok(data.len())
@@ -44,41 +44,41 @@ impl Write for Decoded {
     }
 }
 
-/// Of a text its beginning, as the server sent it.
+/// The beginning of a text, as the server sent it.
 #[derive(Debug)]
-struct Text<'a> {
+struct RecordedText<'a> {
     bytes: Vec<u8>,
-    held: Held<'a>,
+    held: MemoryReservation<'a>,
 }
 
 #[derive(Debug)]
-pub struct Back<'a> {
-    shared: &'a Shared,
+pub struct ResponseRelay<'a> {
+    shared: &'a ProxyState,
     status: u16,
     fields: Vec<(String, Vec<u8>)>,
     content_type: String,
     framing: Framing,
-    decoder: Option<(Decoder<Decoded>, Decoded)>,
+    decoder: Option<(Decoder<DecodedBytes>, DecodedBytes)>,
     replacer: Option<Replacer<'a>>,
-    text: Option<Text<'a>>,
+    text: Option<RecordedText<'a>>,
     pub keeps_connection: bool,
 }
 
-impl<'a> Back<'a> {
-    /// Of an answer with this head; of what a page embeds no text is kept.
+impl<'a> ResponseRelay<'a> {
+    /// Starts with this head; keeps no text of page resources.
     pub fn new(
-        shared: &'a Shared,
+        shared: &'a ProxyState,
         request: &Request<'_>,
         url: &Url,
         status: u16,
         fields: Vec<(String, Vec<u8>)>,
         is_part: bool,
-    ) -> Back<'a> {
+    ) -> ResponseRelay<'a> {
         let content_type = field(&fields, "content-type").unwrap_or_default();
         let content_type = String::from_utf8_lossy(content_type).to_ascii_lowercase();
         let has_body = request.head.method != "HEAD" && status != 204 && status != 304;
         let coding = field(&fields, "content-encoding").filter(|c| has_body && !c.eq_ignore_ascii_case(b"identity"));
-        let decoded = Decoded::default();
+        let decoded = DecodedBytes::default();
         let decoder = coding.and_then(|coding| Decoder::new(coding, decoded.clone()).ok()).map(|d| (d, decoded));
         let is_readable = has_body && rewrite::has_names(&content_type) && (coding.is_none() || decoder.is_some());
         if coding.is_some() && decoder.is_none() {
@@ -93,14 +93,15 @@ impl<'a> Back<'a> {
             true => Framing::Chunked,
         };
         let text = (is_readable && !is_part).then(|| shared.recorder.hold(0)).flatten();
-        let text = text.map(|held| Text { bytes: Vec::new(), held });
+        let text = text.map(|held| RecordedText { bytes: Vec::new(), held });
         let keeps_connection = request.head.keep_alive && framing != Framing::UntilClose;
-        let back = Back { shared, status, fields, content_type, framing, decoder, replacer, text, keeps_connection };
+        let back =
+            ResponseRelay { shared, status, fields, content_type, framing, decoder, replacer, text, keeps_connection };
         back.warn_of_leaving(url);
         back
     }
 
-    /// A redirect to somebody else ends what is recorded.
+    /// Warns of a redirect to another server, which ends the recorded part.
     fn warn_of_leaving(&self, url: &Url) {
         let location = field(&self.fields, "location").filter(|_| (300..400).contains(&self.status));
         if self.shared.names.is_some()
@@ -143,7 +144,7 @@ impl<'a> Back<'a> {
         }
     }
 
-    /// Sends a piece of the body, as the server has sent it.
+    /// Sends a piece of the body that the server has sent.
     pub fn pass(&mut self, wire: &mut Wire, piece: &[u8]) -> io::Result<()> {
         match &mut self.decoder {
             None => self.send(wire, piece),
@@ -158,7 +159,7 @@ impl<'a> Back<'a> {
         }
     }
 
-    /// The server has sent all of it.
+    /// Sends the end of the body.
     pub fn finish(&mut self, wire: &mut Wire) -> io::Result<()> {
         if let Some((mut decoder, decoded)) = self.decoder.take() {
             decoder.finish().map_err(|e| io::Error::other(e.0))?;
@@ -202,15 +203,15 @@ impl<'a> Back<'a> {
         wire.write(&chunk(body))
     }
 
-    /// What is written down of it.
-    pub fn answer(self) -> Answer {
+    /// Returns the answer for the recording.
+    pub fn answer(self) -> RecordedAnswer {
         let text = self.text.map(|text| String::from_utf8_lossy(&text.bytes).into_owned()).unwrap_or_default();
         let headers = self.fields.into_iter().map(|(n, v)| (n, String::from_utf8_lossy(&v).into_owned())).collect();
-        Answer { status: self.status, headers, content_type: self.content_type, text }
+        RecordedAnswer { status: self.status, headers, content_type: self.content_type, text }
     }
 }
 
-/// One chunk of a body that goes on.
+/// One chunk of a chunked body.
 fn chunk(body: &[u8]) -> Vec<u8> {
     let mut bytes = format!("{:x}\r\n", body.len()).into_bytes();
     bytes.extend_from_slice(body);

@@ -1,4 +1,4 @@
-//! One simulated connection: what its socket can tell and give, and what happened on it.
+//! One simulated connection: the state of its socket, and its history.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use crate::peer::Peer;
 
 /// The shard's end of a connection, and its peer.
 #[derive(Debug)]
-pub struct Line {
+pub struct SimulatedConnection {
     pub connected: bool,
     pub refused: Option<i32>,
     pub inbox: VecDeque<u8>,
     pub ended: bool,
     pub reset: bool,
-    /// The error of a reset has been told.
+    /// The error of a reset has been reported.
     pub reset_told: bool,
     pub space: usize,
-    /// The last send left something over, and none since was told that there is no room.
+    /// The last send was partial, and no send since reported a full buffer.
     pub left_over: bool,
     pub token: Option<u64>,
     pub listed: bool,
@@ -26,22 +26,23 @@ pub struct Line {
     pub last_arrival: Micros,
     /// All tokens under which it was watched.
     pub tokens: Vec<u64>,
-    /// Bytes sent and received by the shard, and when it had received how many.
+    /// Bytes that the shard has sent.
     pub accepted: u64,
-    /// How many bytes it took from the shard at once, and when.
+    /// The sizes of the shard's writes, with their times.
     pub sent: Vec<(usize, Micros)>,
+    /// Bytes that the shard had received in total, with the times.
     pub received: Vec<(u64, Micros)>,
-    /// When how many of them had come.
+    /// Bytes that had arrived in total, with the times.
     pub arrived: Vec<(u64, Micros)>,
-    /// When it was told that nothing more comes.
+    /// When the shard was told of the end.
     pub end_told: Option<Micros>,
     pub peer: Peer,
 }
 
-impl Line {
+impl SimulatedConnection {
     #[must_use]
-    pub fn new(peer: Peer, space: usize, now: Micros) -> Line {
-        Line {
+    pub fn new(peer: Peer, space: usize, now: Micros) -> SimulatedConnection {
+        SimulatedConnection {
             connected: false,
             refused: None,
             inbox: VecDeque::new(),
@@ -81,12 +82,12 @@ impl Line {
         mask
     }
 
-    /// Can the shard read something of which no edge will tell it any more?
+    /// Whether the shard could read something without another edge.
     pub fn lies_unread(&self) -> bool {
         !self.closed && self.token.is_some() && !self.listed && self.connected && !self.inbox.is_empty()
     }
 
-    /// Would the rest of what was sent last find room, of which no edge will tell?
+    /// Whether the rest of the last send would fit without another edge.
     pub fn lies_unsent(&self) -> bool {
         !self.closed && self.left_over && self.space > 0 && !self.listed && !self.ended && !self.reset
     }

@@ -1,24 +1,25 @@
-//! What a server answers to somebody without cookies: the same request as a recorded one, asked once, by GET alone.
+//! Fetches a recorded request once without cookies, by GET alone, to see what a server answers to a new visitor.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lastdrop_http::request::{write_field, write_line};
-use lastdrop_traffic::recording::{Answer, Exchange};
+use lastdrop_traffic::recording::{RecordedAnswer, RecordedExchange};
 use rustls::ClientConfig;
 
 use crate::bounds;
 use crate::exchange::is_passed_on;
 use crate::upstream::Upstream;
 
-/// An answer takes at most so long.
+/// Longest time for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What says who the user is.
+/// Fields that identify the user.
 const OF_USERS: [&str; 2] = ["cookie", "authorization"];
 
-/// Asks for the URL of a recorded GET without what says who asks. None where there is no whole answer, or one in a coding.
+/// Fetches the URL of a recorded GET without the fields that identify the user. `None` if the answer is incomplete or
+/// encoded.
 #[must_use]
-pub fn ask_without_cookies(exchange: &Exchange, tls: &Arc<ClientConfig>) -> Option<Answer> {
+pub fn ask_without_cookies(exchange: &RecordedExchange, tls: &Arc<ClientConfig>) -> Option<RecordedAnswer> {
     let began = Instant::now();
     let mut head = Vec::new();
     write_line(&mut head, "GET", exchange.url.path.as_bytes(), false);
@@ -48,5 +49,10 @@ pub fn ask_without_cookies(exchange: &Exchange, tls: &Arc<ClientConfig>) -> Opti
         return None;
     }
     let content_type = of("content-type").unwrap_or_default().to_ascii_lowercase();
-    Some(Answer { status: upstream.status(), headers, content_type, text: String::from_utf8_lossy(&body).into_owned() })
+    Some(RecordedAnswer {
+        status: upstream.status(),
+        headers,
+        content_type,
+        text: String::from_utf8_lossy(&body).into_owned(),
+    })
 }
