@@ -1,4 +1,4 @@
-//! The settings of a real nginx: read, changed in its own files, refused, and put back whatever happens.
+//! The settings of a real nginx: read, changed in its own files, refused, and restored whatever happens.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use crate::common::{CommandOutput, Folder, KILLED, end_at, end_at_each_step, free_port, get, signal, wait_until};
 use serde_json::Value;
 
-/// An nginx in the background, its site in a file of its own that a link includes, as Debian has it.
+/// An nginx in the background, with its site in a file that is included by a link, as on Debian.
 struct Nginx {
     folder: PathBuf,
     port: u16,
-    /// What is put before its command line.
+    /// Words in front of its command line.
     launcher: Vec<&'static str>,
 }
 
@@ -85,7 +85,7 @@ impl Nginx {
         fs::read_to_string(self.folder.join("nginx.pid")).ok()?.trim().parse().ok()
     }
 
-    /// Workers that are not about to leave.
+    /// Workers that are not shutting down.
     fn workers(&self) -> Vec<i32> {
         let Some(master) = self.master() else { return Vec::new() };
         let of_master = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
@@ -94,14 +94,14 @@ impl Nginx {
         pids.filter(|pid| !title(pid).contains("shutting down")).collect()
     }
 
-    /// How long the queue of its listener may be.
+    /// The limit of its listen queue.
     fn backlog(&self) -> Option<u64> {
         let port = format!("sport = :{}", self.port);
         let output = Command::new("ss").args(["-ltnH", &port]).output().expect("ss runs");
         String::from_utf8_lossy(&output.stdout).split_whitespace().nth(2)?.parse().ok()
     }
 
-    /// Does it keep the connection, and does it compress?
+    /// Whether it keeps the connection, and whether it compresses.
     fn answers(&self) -> Option<(bool, bool)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -112,7 +112,7 @@ impl Nginx {
         Some((text.contains("Connection: keep-alive"), text.contains("Content-Encoding: gzip")))
     }
 
-    /// Every file of it but its logs, with its content, its mode, and where a link leads.
+    /// All of its files except logs, with content, mode, and the target of links.
     fn tree(&self) -> Vec<(PathBuf, u32, Vec<u8>)> {
         let mut files = Vec::new();
         for folder in ["", "sites-available", "sites-enabled"].map(|name| self.folder.join(name)) {
@@ -132,7 +132,7 @@ impl Nginx {
         files
     }
 
-    /// A plan of a sweep.
+    /// Writes a plan of a sweep.
     fn plan(&self, folder: &Folder, duration: &str, settings: &str) -> String {
         let file = folder.join("plan.toml");
         let (server, url) = (self.name(), self.url());
@@ -158,7 +158,7 @@ impl Drop for Nginx {
     }
 }
 
-/// A sweep of a server in use: nobody is looked for.
+/// A sweep with --live, which does not look for visitors.
 fn start_sweep(folder: &Folder, plan: &str) -> Child {
     let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
     folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
@@ -204,7 +204,7 @@ fn settings_are_those_of_its_files_and_of_its_workers() {
     assert_eq!(effective(&size, "worker_processes"), "2", "it has not read that yet");
     assert!(size["notes"].to_string().contains("has changed since"), "{size:#}");
 
-    // Another one runs besides.
+    // Another nginx is running, too.
     let other = Folder::new();
     let _second = Nginx::start(&other);
     let unnamed = folder.run(&["size", "nginx"]);
@@ -273,7 +273,7 @@ fn what_nginx_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert!(wrong.code == 2 && wrong.stderr.contains("or auto"), "{wrong:?}");
     assert_eq!((nginx.tree(), nginx.workers()), before);
 
-    // An address that is taken shows only when the server reloads.
+    // A used address shows only at the reload.
     let mut site = fs::read_to_string(nginx.site()).expect("readable");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its address").port();
@@ -314,7 +314,7 @@ fn a_sweep_killed_at_any_step_is_put_back_byte_for_byte() {
 
     // A server that is down by then is started.
     assert_eq!(end_at(&folder, &sweep, steps / 2).code, KILLED);
-    // As a kill in the middle of writing leaves it.
+    // As after a kill in the middle of a write.
     fs::write(nginx.folder.join("sites-available/.site.lastdrop-new"), "half").expect("written");
     nginx.stop();
     let restored = folder.run(&["restore"]);
@@ -340,7 +340,7 @@ fn where_the_master_is_killed_under_a_sweep_files_are_put_back_at_once_and_the_r
     let swept = end(sweep);
     assert!(swept.code != 0 && swept.stderr.contains("lastdrop restore"), "{swept:?}");
     assert_eq!(nginx.tree(), before, "{swept:?}");
-    // Its workers outlive it and hold its place: nobody of them is ended unasked.
+    // Its workers survive it and keep its address: lastdrop does not end them unasked.
     let refused = folder.run(&["restore"]);
     assert!(refused.code == 1 && refused.stderr.contains("its place is taken"), "{refused:?}");
     workers.into_iter().for_each(kill);
@@ -381,7 +381,7 @@ fn a_tune_looks_for_visitors_and_tries_without_keepalive() {
     let (name, url) = (nginx.name(), nginx.url());
     let mut args = vec!["tune", &name, "--url", &url, "-c", "2", "-d", "150ms", "--warm-up", "50ms"];
     args.extend(["--keepalive", "on", "--blocks", "4", "--trials", "8"]);
-    // Somebody else who asks now and then is seen by the count of requests, or by the connection.
+    // Another client with occasional requests is noticed by the count of requests, or by its connection.
     let stop = std::sync::atomic::AtomicBool::new(false);
     let busy = thread::scope(|scope| {
         scope.spawn(|| {
@@ -403,7 +403,7 @@ fn a_tune_looks_for_visitors_and_tries_without_keepalive() {
     assert_eq!((nginx.tree(), nginx.workers().len()), (before, 2));
 }
 
-/// Does a client that comes again resume its TLS session?
+/// True if a returning client resumes its TLS session.
 fn resumes(folder: &Folder, port: u16) -> Option<bool> {
     let session = folder.join("session.pem");
     let _ = fs::remove_file(&session);
@@ -421,7 +421,7 @@ fn resumes(folder: &Folder, port: u16) -> Option<bool> {
     (said.contains("Reused, ") || said.contains("New, ")).then(|| said.contains("Reused, "))
 }
 
-/// A key and a certificate that nobody has signed: `key.pem`, `cert.pem`.
+/// Creates a key and a self-signed certificate: `key.pem`, `cert.pem`.
 fn certificate(folder: &str) {
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", "-subj", "/CN=localhost"])
@@ -485,7 +485,7 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
     );
     fs::write(&plan, text).expect("written");
     let mut sweep = start_sweep(&folder, &plan.display().to_string());
-    // What was seen while the configuration said so: does the log grow by single lines, is a session resumed?
+    // The observations for each configuration: whether the log grows by single lines, and whether a session is resumed.
     let mut seen = BTreeSet::new();
     let size = || fs::metadata(&log).map_or(0, |m| m.len());
     let says = || {
@@ -494,7 +494,7 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
     };
     while sweep.try_wait().expect("waited for").is_none() {
         let (state, was) = (says(), size());
-        // On a busy machine a buffer takes a while to be full.
+        // On a busy machine it takes a while to fill a buffer.
         let grown = std::iter::repeat_with(|| thread::sleep(Duration::from_millis(2)))
             .take_while(|()| state == says())
             .find_map(|()| Some(size().saturating_sub(was)).filter(|grown| *grown > 0));
@@ -505,7 +505,7 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
     }
     let done = end(sweep);
     assert_eq!(done.code, 0, "{done:?}");
-    // A log that is written at once may grow by any amount between two looks; one with a buffer never by a line.
+    // An unbuffered log may grow by any amount between two checks; a buffered one never grows by a single line.
     assert!(seen.contains(&((true, true), true, true)), "{seen:?}");
     assert!(seen.contains(&((false, false), false, false)) && seen.contains(&((false, true), false, true)), "{seen:?}");
     assert!(

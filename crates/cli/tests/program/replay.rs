@@ -1,4 +1,4 @@
-//! `lastdrop replay`: what a log has is sent again, all of it, in its times, to one server and to nobody else.
+//! `lastdrop replay`: sends all requests of a log again, at their times, to one server and no other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,13 +22,13 @@ fn log(folder: &Folder, name: &str, text: &str) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A line as most servers write it, at so many seconds after noon.
+/// A line in the usual format, at a number of seconds after noon.
 fn line(second: u64, address: &str, request: &str) -> String {
     let (minute, second) = (second / 60, second % 60);
     format!("{address} - - [10/Oct/2025:12:{minute:02}:{second:02} +0000] \"{request}\" 200 12 \"-\" \"Mozilla\"\n")
 }
 
-/// nginx that writes down method, Host and target of each request.
+/// nginx that logs method, Host and target of each request.
 struct Site {
     folder: Folder,
     port: u16,
@@ -55,7 +55,7 @@ impl Site {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// What it has seen, each line with how often, once it has seen so many.
+    /// The logged lines and their counts, once there are enough.
     fn saw(&self, at_least: u64) -> BTreeMap<String, u64> {
         let lines = || fs::read_to_string(self.folder.join("seen.log")).expect("its log");
         wait_until("the server's log", || lines().lines().count() as u64 >= at_least);
@@ -101,7 +101,7 @@ fn all_of_a_log_is_sent_to_one_server_whatever_it_has() {
         "{replay}"
     );
     assert!(replay["rejected"][0].as_str().expect("a line").contains("access.log:46: "), "{replay}");
-    // Its requests are known apart.
+    // Its requests can be told apart.
     let classes = main_phase(&run)["classes"].as_array().expect("classes");
     let items = classes.iter().find(|c| c["name"] == "GET /item/{n}").expect("a class");
     assert_eq!(n(&items["requests"]["answered"]), 40);
@@ -139,7 +139,7 @@ fn requests_are_changed_as_one_asks() {
         seen.keys().collect::<Vec<_>>(),
         ["DELETE shop.example /base/new/b yes", "GET shop.example /base/new/a?key:7 yes"]
     );
-    // The log's own host, where it has one.
+    // The log's own host, if it has one.
     let line =
         "www.example.com:80 10.0.0.1 - - [10/Oct/2025:12:00:00 +0000] \"GET /own HTTP/1.1\" 200 12 \"-\" \"-\"\n";
     let path = log(&site.folder, "vhost.log", line);
@@ -152,7 +152,7 @@ fn requests_are_changed_as_one_asks() {
     );
 }
 
-/// When the target answered each path, µs.
+/// The time at which the target answered each path, µs.
 fn answered(csv: &PathBuf) -> BTreeMap<String, u64> {
     let text = fs::read_to_string(csv).unwrap_or_default();
     let line = |l: &str| {
@@ -190,7 +190,7 @@ fn requests_come_as_far_apart_as_they_did() {
         (vec!["replay", &whole, "-r", "200"], (0..400).map(|i| f64::from(i) * 5_000.0).collect()),
     ] {
         let mut seen = Vec::new();
-        // A machine that is busy with something else is late: one of a few attempts has to be left alone.
+        // A busy machine is late: one of a few attempts has to be undisturbed.
         let good = (0..6).any(|_| {
             fs::write(&csv, "").expect("emptied");
             let run = folder.json(&[&args[..], &["--to", &target.url(), "--no-store"]].concat(), 0);
@@ -198,8 +198,8 @@ fn requests_come_as_far_apart_as_they_did() {
             let times = answered(&csv);
             let mut errors: Vec<f64> = (0..400).map(|i| times[&format!("/{i}")] as f64 - planned[i]).collect();
             errors.sort_by(f64::total_cmp);
-            // Each was answered within its response time, which counts from when it was due by the run's own clock; the target writes
-            // its line a moment later.
+            // Each response came within its response time, which counts from the due time on the run's own clock. The target writes its
+            // line a moment later.
             let response = &main_phase(&run)["latency_us"]["response"];
             let (middle, most) = (errors[200] - errors[0], errors[380] - errors[0]);
             let (p50, p95) = (number(&response["p50"]), number(&response["p95"]));
@@ -274,7 +274,7 @@ fn it_stops_and_goes_on_and_nothing_is_sent_twice() {
     let next = n(&first["replay"]["next"]);
     assert!((100..600).contains(&next), "{next}");
     assert_eq!(answered(&csv).len() as u64, next);
-    // It ended by -n this time, and then by the log's end.
+    // The first run ends by -n, the second at the log's end.
     let second = folder.json(&["replay", &path, "--to", &url, "-r", "400", "--from", &next.to_string(), "-n", "50"], 0);
     assert_eq!((n(&second["replay"]["next"]), n(&main_phase(&second)["requests"]["sent"])), (next + 50, 50));
     let third = folder.json(&["replay", &path, "--to", &url, "-r", "900", "--from", &(next + 50).to_string()], 0);
@@ -282,13 +282,13 @@ fn it_stops_and_goes_on_and_nothing_is_sent_twice() {
     assert_eq!(n(&third["replay"]["next"]), 600);
     let lines = fs::read_to_string(&csv).expect("its log").lines().count();
     assert_eq!((lines, answered(&csv).len()), (600, 600), "each once");
-    // From a time on.
+    // Begin at a time.
     let late = folder.json(&["replay", &path, "--to", &url, "-r", "900", "--from", "2025-10-10T12:00:29Z"], 0);
     assert_eq!((n(&late["replay"]["skipped"]), n(&main_phase(&late)["requests"]["sent"])), (580, 20));
 }
 
-/// nginx on which pages of an account redirect to the login, as they do without a session, orders redirect elsewhere, and all else is
-/// there.
+/// nginx on which account pages redirect to the login, as they do without a session, orders redirect to other pages, and all
+/// other pages exist.
 fn changed_site(folder: &Folder) -> (Daemon, String) {
     let port = free_port();
     let http = format!(
@@ -342,7 +342,7 @@ fn a_log_of_200s_that_comes_back_as_the_login_is_not_good() {
     assert!(page.contains("GET /account/{n}: 31 of 31 answers differ"), "the page names it, too");
     let metrics = folder.run(&["export", "last", "--format", "prometheus"]);
     assert!(metrics.stdout.contains("lastdrop_answers_mismatched_total{phase=\"main\"} 31"), "{metrics:?}");
-    // As an objective, of all and of a class.
+    // As an objective, for all requests and for a class.
     for (objective, code) in [
         ("mismatch<1%", 3),
         ("mismatch<80%", 0),
@@ -362,7 +362,7 @@ fn what_answers_as_the_log_has_it_is_good_whatever_its_status() {
     let mut text = String::new();
     for i in 0..30 {
         text += &answered_line(i, &format!("/gone/{i}"), 404, 150, "-");
-        // What a browser had, and what clients did not wait for.
+        // Responses from a browser's cache, and requests that clients gave up.
         text += &answered_line(i, &format!("/item/{i}"), 304, 0, "-");
         text += &answered_line(i, &format!("/item/{i}"), 200, 10, "-");
         text += &answered_line(i, &format!("/account/{i}"), 499, 0, "-");
@@ -399,7 +399,7 @@ fn what_is_due_and_cannot_be_sent_is_counted_and_not_kept() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "1", "--service", "100ms"]);
     let mut text: String = (0..2000).map(|i| line(i / 1000, "10.0.0.1", &format!("GET /{i} HTTP/1.1"))).collect();
-    // Beyond the window.
+    // Outside the window.
     text += &line(300, "10.0.0.1", "GET /later HTTP/1.1");
     text += &line(0, "10.0.0.1", "GET /far-too-old HTTP/1.1");
     let path = log(&folder, "access.log", &text);
@@ -408,7 +408,7 @@ fn what_is_due_and_cannot_be_sent_is_counted_and_not_kept() {
     let run = folder.json(&args, 0);
     assert_sums(&run);
     let r = &main_phase(&run)["requests"];
-    // The one that is too old came due at once.
+    // The line that is too old came due at once.
     assert_eq!((n(&r["due"]), n(&run["replay"]["late"])), (2001, 1), "{r}");
     assert!(n(&r["unsent"]) > 1900, "{r}");
     let blocked = number(&main_phase(&run)["latency_us"]["blocked"]["p50"]);

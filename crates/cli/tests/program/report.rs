@@ -1,5 +1,5 @@
-//! Pages of real runs, opened from disk in a real browser without a network: they draw their plots, break no rule of their own
-//! policy, say nothing on the console, take nothing that a server said for markup, and keep nobody out.
+//! Pages of real runs, opened from disk in a real browser without a network. They draw their plots, respect their own policy,
+//! print nothing on the console, do not interpret a server's text as markup, and are accessible.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,24 +12,24 @@ use crate::common::{Folder, Target, answer, head, serve};
 use lastdrop_model::{Counts, HostSample, KeptPlan, Kind, ListenQueue, Plan, Sample, Slice};
 use lastdrop_store::Store;
 
-/// What a browser makes of a page.
+/// A page as a browser has rendered it.
 struct RenderedPage {
     /// The document after its scripts ran.
     dom: String,
-    /// Lines of the console: errors and violations of the policy are there.
+    /// Lines of the console, with errors and violations of the policy.
     console: Vec<String>,
-    /// Addresses that were asked for, other than the page.
+    /// Requested addresses other than the page.
     requests: Vec<String>,
 }
 
-/// Opens a page from disk in a browser of its own that has no network.
+/// Opens a page from disk in a new browser without a network.
 fn open(folder: &Folder, page: &Path) -> RenderedPage {
     let profile = folder.join("browser");
     let log = folder.join("net.json");
     let output = Command::new("chromium")
         .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"])
         .args(["--disable-component-update", "--disable-sync", "--disable-extensions", "--enable-logging=stderr"])
-        // Of the network there is only what answers at once that it is not there.
+        // All requests go to a proxy that does not exist and fail at once.
         .args(["--proxy-server=127.0.0.1:1", "--virtual-time-budget=20000", "--timeout=120000", "--dump-dom"])
         .arg(format!("--user-data-dir={}", profile.display()))
         .arg(format!("--log-net-log={}", log.display()))
@@ -38,7 +38,7 @@ fn open(folder: &Folder, page: &Path) -> RenderedPage {
         .expect("chromium runs");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let net = fs::read_to_string(&log).unwrap_or_default();
-    // Each request of the page names who began it: a page from a file has no origin but this.
+    // Each request of the page names its initiator; that of a page from a file is always the same.
     let requests =
         net.lines().filter(|l| l.contains("\"initiator\":\"null\"") && l.contains("\"url\":")).map(String::from);
     RenderedPage {
@@ -48,12 +48,12 @@ fn open(folder: &Folder, page: &Path) -> RenderedPage {
     }
 }
 
-/// One who reads pages, without a network.
+/// Starts a browser without a network.
 fn reader(folder: &Folder) -> Browser {
     Browser::start(folder, &["--proxy-server=127.0.0.1:1"])
 }
 
-/// The page is small, quiet, keeps nobody out, and drew what it has to draw.
+/// Asserts that the page is small, has an empty console, is accessible, and has drawn its plots.
 fn assert_sound(folder: &Folder, reader: &Browser, page: &Path, over_time: usize) -> RenderedPage {
     let size = fs::metadata(page).expect("a page").len();
     assert!(size < 1_000_000, "{size} bytes");
@@ -61,7 +61,7 @@ fn assert_sound(folder: &Folder, reader: &Browser, page: &Path, over_time: usize
     assert!(opened.dom.contains("</html>"), "it was opened: {}", opened.dom);
     assert_eq!(opened.console, Vec::<String>::new(), "nothing on the console");
     assert_eq!(opened.requests, Vec::<String>::new(), "nothing is asked for");
-    // uPlot puts a canvas where the script has drawn.
+    // uPlot inserts a canvas for each plot that the script has drawn.
     let drawn = opened.dom.matches("<canvas").count();
     assert!(drawn >= over_time, "{drawn} plots over time");
     reader.go(&format!("file://{}", page.display()));
@@ -70,7 +70,7 @@ fn assert_sound(folder: &Folder, reader: &Browser, page: &Path, over_time: usize
     opened
 }
 
-/// The page of some ids.
+/// Makes the page of some ids.
 fn page(folder: &Folder, ids: &[&str], name: &str) -> PathBuf {
     let path = folder.join(name);
     let text = path.display().to_string();
@@ -158,7 +158,7 @@ fn runs_long_and_short_are_pages_that_need_nobody() {
     assert!(opened.dom.contains("&lt;/script&gt;&lt;script&gt;document.title"), "the name of the class is there");
     let id = whole["id"].as_str().expect("an id");
     assert!(opened.dom.contains(&format!("run {id}")) && opened.dom.contains("second"));
-    // One request is a run, too, with a curve and a map.
+    // A run with a single request has a curve and a map, too.
     folder.json(&["run", &target.url(), "-n", "1", "-c", "1"], 0);
     let short = assert_sound(&folder, &reader, &page(&folder, &["last"], "short.html"), 2);
     assert!(short.dom.contains("heat-cell") && short.dom.contains("Latency by percentile"), "{}", short.dom);
@@ -186,7 +186,7 @@ fn a_replay_is_a_page_with_what_was_asked_for() {
     assert!(!opened.dom.contains("<img"));
 }
 
-/// Seconds of a run of a million requests a second, as a machine with many processors would have them.
+/// Seconds of a run with a million requests per second, as on a machine with many processors.
 const MILLIONS: u32 = 300;
 
 #[test]
@@ -198,7 +198,7 @@ fn a_million_requests_a_second_are_a_page() {
     plan.phases[0].duration = Some(Duration::from_secs(MILLIONS.into()));
     let id = "3111100000000001";
     store.begin(id, 1_700_000_000_000, "", &KeptPlan::from(&plan), &serde_json::json!({})).expect("written");
-    // From tens of microseconds to a second, as in a heap of machines: all of the map has something in it.
+    // From tens of microseconds to a second, as with many machines: the whole map is filled.
     let mut second = Slice::new(0, 0);
     let n = 1_000_000;
     second.counts =
@@ -291,14 +291,14 @@ fn questions_of_several_runs_are_pages() {
         let id = id.unwrap_or_else(|| panic!("{done:?}"));
         let opened = assert_sound(&folder, &reader, &page(&folder, &[id], "document.html"), plots);
         assert!(opened.dom.contains("class=\"verdict"), "{}", opened.dom);
-        // It is listed, and shown as the text that it was.
+        // It is listed, and shown as plain text.
         assert!(folder.run(&["history"]).stdout.lines().any(|l| l.trim_start().starts_with(id)), "{args:?}");
         let shown = folder.run(&["show", id]);
         assert!(shown.code == 0 && done.stdout.contains(shown.stdout.trim_end()), "{shown:?}\n{done:?}");
-        // What is about several runs was kept after them.
+        // The document of several runs was stored after them.
         assert_eq!(fs::read(page(&folder, &["last"], "last.html")).ok(), fs::read(folder.join("document.html")).ok());
     }
-    // Others are read from the files that they were written to.
+    // Other documents are read from the files that --json wrote.
     let file = folder.join("size.json");
     let file = file.to_str().expect("text");
     assert_eq!(folder.run(&["size", &server, "--memory", "200M", "--json", file]).code, 0);

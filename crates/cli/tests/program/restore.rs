@@ -1,5 +1,5 @@
-//! Changing a server's settings and putting them back, whatever happens in between. Judged on the target, which
-//! restarts in no time; `apache.rs` does the same on a real Apache.
+//! Changes of a server's settings and their restoration, whatever happens in between. With the target, which restarts fast;
+//! `apache.rs` does the same with a real Apache.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const SETTINGS: &str = "workers = 3\nmax_requests_per_worker = 10\nservice = '5ms'\nstartup = '20ms'";
 
-/// Starts a tune with blocks as short as they go, which nobody watches over.
+/// Starts a tune with the shortest blocks, without a watchdog.
 fn start_tune(folder: &Folder, target: &Target, more: &[&str]) -> Child {
     let (name, url) = (target.name(), target.url());
     let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "--warm-up", "50ms", "--quiet", "--dead-man", "0s"];
@@ -29,7 +29,7 @@ fn end(child: Child) -> CommandOutput {
     CommandOutput::of(child.wait_with_output().expect("ends"), &[])
 }
 
-/// The target runs once, as it was started, with its own pool.
+/// Asserts that the target runs once, with its original command line and pool.
 fn assert_as_found(folder: &Folder, target: &Target, moment: &str) {
     assert_eq!(target.scoreboard().map(|s| s.len()), Some(3), "{moment}");
     let config = folder.join("target.toml");
@@ -43,7 +43,7 @@ fn assert_as_found(folder: &Folder, target: &Target, moment: &str) {
     assert_eq!(left_in_state(folder), [""; 0], "{moment}: journals, locks, trials");
 }
 
-/// Names of the files in the state folder.
+/// The names of the files in the state folder.
 fn left_in_state(folder: &Folder) -> Vec<String> {
     let entries = fs::read_dir(folder.join("state")).map(|d| d.filter_map(|e| e.ok()?.file_name().into_string().ok()));
     entries.map(Iterator::collect).unwrap_or_default()
@@ -54,7 +54,7 @@ fn journal(folder: &Folder) -> Option<std::path::PathBuf> {
     Some(folder.join("state").join(name))
 }
 
-/// Kills a tune in a trial: the server runs with changed settings.
+/// Kills a tune during a trial, so that the server runs with changed settings.
 fn kill_a_tune(folder: &Folder, target: &Target) {
     let changed = || {
         processes_with(".trial.conf").iter().any(|pid| {
@@ -63,12 +63,12 @@ fn kill_a_tune(folder: &Folder, target: &Target) {
         }) && target.scoreboard().is_some()
     };
     for _ in 0..10 {
-        // Trials that last, so that a busy machine sees one before it is over.
+        // Long trials, so that a busy machine notices one before it ends.
         let mut tune = start_tune(folder, target, &["-d", "2s"]);
         wait_until("a trial", || changed() || tune.try_wait().expect("a child").is_some());
         tune.kill().expect("killed, or gone");
         tune.wait().expect("ends");
-        // It may have told the server to end just before.
+        // The tune may have just asked the server to end.
         thread::sleep(Duration::from_millis(200));
         if changed() {
             return;
@@ -78,7 +78,7 @@ fn kill_a_tune(folder: &Folder, target: &Target) {
     panic!("no tune was killed in a trial, ten times");
 }
 
-/// Ends every process of the target, and waits until each is gone: one whose command line is gone may still listen.
+/// Ends every process of the target and waits until each is gone: a process without a command line may still listen.
 fn end_target(folder: &Folder) {
     let pids = processes_with(&folder.join("target.toml").display().to_string());
     for pid in &pids {
@@ -95,7 +95,7 @@ fn whoever_misses_a_server_that_a_killed_tune_left_stopped_is_told_to_restore() 
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     kill_a_tune(&folder, &target);
-    // As a tune that is killed between two trials leaves it.
+    // As after the kill of a tune between two trials.
     end_target(&folder);
     let (name, url) = (target.name(), target.url());
     let by_url = format!("target@{url}");
@@ -114,7 +114,7 @@ fn whoever_misses_a_server_that_a_killed_tune_left_stopped_is_told_to_restore() 
         let done = folder.run(args);
         assert!(done.code == 1 && done.stderr.contains("lastdrop restore"), "{done:?}");
     }
-    // Of another server nothing is said.
+    // There is no message about another server.
     let other = folder.run(&["watch", &format!("target@http://127.0.0.1:{}/", crate::common::free_port()), "--once"]);
     assert!(other.code == 1 && !other.stderr.contains("restore"), "{other:?}");
     let restored = folder.run(&["restore"]);
@@ -148,12 +148,12 @@ fn a_journal_that_cannot_be_used_says_what_to_do_and_can_be_forgotten() {
         }
         assert!(target.scoreboard().is_some(), "nothing was changed");
     }
-    // One that can be used is not forgotten by the way.
+    // A usable journal is not forgotten along with it.
     fs::write(&path, &whole).expect("written");
     let kept = folder.run(&["restore", "--forget"]);
     assert!(kept.code == 0 && path.exists(), "{kept:?}");
     fs::write(&path, "").expect("written");
-    // By hand, as it was said: the server that was started on the trial is ended, and its own started.
+    // Do by hand what the message says: end the server that runs with the trial's settings, and start the original one.
     end_target(&folder);
     let forgotten = folder.run(&["restore", "--forget"]);
     assert!(forgotten.code == 0 && forgotten.stdout.contains("forgotten"), "{forgotten:?}");
@@ -173,13 +173,13 @@ fn a_server_that_somebody_started_otherwise_is_left_as_it_runs() {
     kill_a_tune(&folder, &target);
     end_target(&folder);
     let config = folder.join("target.toml").display().to_string();
-    // Another has its port: that is said at once, and nothing is lost.
+    // Another process has its port: the error comes at once, and nothing is lost.
     let other = std::net::TcpListener::bind(("127.0.0.1", target.port)).expect("its port");
     let refused = folder.run(&["restore"]);
     let own = format!("process {} ", std::process::id());
     assert!(refused.code == 1 && refused.stderr.contains(&own) && journal(&folder).is_some(), "{refused:?}");
     drop(other);
-    // Somebody starts it with one option more.
+    // The administrator starts it with a further option.
     let pid_file = folder.join("pid").display().to_string();
     let mut theirs = folder.lastdrop(&["target", "--config", &config, "--pid-file", &pid_file]);
     let mut theirs = theirs.stderr(Stdio::null()).spawn().expect("starts");
@@ -209,12 +209,12 @@ fn a_broken_configuration_stops_no_running_server() {
     fs::write(&config, &good).expect("written");
     assert_eq!(folder.run(&["restore"]).code, 0);
     assert_as_found(&folder, &target, "mended");
-    // A tune does not even begin.
+    // A tune refuses to begin.
     fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
     let refused = folder.run(&["tune", &name, "--url", &url]);
     assert!(refused.code == 1 && refused.stderr.contains("no_such_setting"), "{refused:?}");
     assert!(target.scoreboard().is_some());
-    // One that is down and cannot start says so at once.
+    // If the server is down and cannot start, the error comes at once.
     fs::write(&config, &good).expect("written");
     kill_a_tune(&folder, &target);
     end_target(&folder);
@@ -285,7 +285,7 @@ fn a_log_that_became_a_link_or_a_pipe_gets_nothing_of_a_server_that_is_started_a
     }
     let read = |path: &std::path::Path| fs::read_to_string(path).expect("there");
     let target = Target::with_config_as(&folder, SETTINGS, NOBODY, &log);
-    // In a tune: the server keeps the file that it had, under whatever name.
+    // In a tune the server keeps its open file, whatever its name is now.
     let moved = logs.join("moved");
     let tune = start_tune(&folder, &target, &[]);
     wait_until("a trial", || processes_with(&folder.join("state").to_string_lossy()).len() > 1);
@@ -297,7 +297,7 @@ fn a_log_that_became_a_link_or_a_pipe_gets_nothing_of_a_server_that_is_started_a
     end(tune);
     assert_as_found(&folder, &target, "after a tune");
     assert_eq!(read(&secret), "", "root's file was written for another user");
-    // After a kill of both nobody has the file any more, and its name leads to root's file, or to a pipe without a reader.
+    // After a kill of both no process has the file open, and its name leads to root's file, or to a pipe without a reader.
     fs::remove_file(&log).expect("removed");
     fs::rename(&moved, &log).expect("moved");
     for is_link in [true, false] {
@@ -335,7 +335,7 @@ fn journals_and_locks_that_others_had_a_hand_in_are_refused_by_name_and_the_rest
     let state = |name: &str| folder.join("state").join(name);
     let victim = folder.join("victim");
     fs::write(&victim, "text").expect("written");
-    // Each would start the server again if it were obeyed.
+    // Each of these journals would restart the server if it were obeyed.
     for (name, mode, owner) in [("theirs", 0o600, 65_534), ("of-all", 0o666, 0), ("of-group", 0o660, 0)] {
         let path = state(&format!("{name}.journal"));
         fs::copy(&own, &path).expect("copied");
@@ -363,7 +363,7 @@ fn journals_and_locks_that_others_had_a_hand_in_are_refused_by_name_and_the_rest
         fs::remove_file(state(&format!("{name}.journal"))).expect("still there");
     }
     assert_as_found(&folder, &target, "the rest");
-    // A folder of somebody else's, sticky or not, is no place for journals.
+    // A folder of another user, sticky or not, is refused for journals.
     let shared = folder.join("shared");
     fs::create_dir(&shared).expect("made");
     chown(&shared, Some(65_534), None).expect("given away");
@@ -390,7 +390,7 @@ fn what_a_kill_left_half_written_is_taken_away() {
     let target = Target::with_config(&folder, SETTINGS);
     let state = folder.join("state");
     fs::create_dir_all(&state).expect("made");
-    // As a kill leaves it in the middle of writing a file, before there is a journal; the lock is of a process that is gone.
+    // As after a kill in the middle of a write, before there is a journal; the lock belongs to a process that is gone.
     for (name, text) in
         [(".lock", "1999999999\n"), (".trial.conf.new", "half"), (".journal.new", "{"), (".test.conf", "x = 1")]
     {
@@ -415,7 +415,7 @@ fn a_tune_killed_at_any_step_is_undone_by_restore() {
     let sweep = ["sweep", &plan, "--live", "--quiet"];
     let steps = end_at_each_step(&folder, &sweep, |moment| assert_as_found(&folder, &target, moment));
     assert!(steps >= 12, "{steps}");
-    // Nor does it matter how far a restore came that was killed itself.
+    // It does not matter how far a killed restore came.
     for step in 1.. {
         assert_eq!(end_at(&folder, &sweep, steps / 2).code, KILLED);
         let restore = end_at(&folder, &["restore"], step);
@@ -426,7 +426,7 @@ fn a_tune_killed_at_any_step_is_undone_by_restore() {
             break;
         }
     }
-    // What a killed tune has measured is there.
+    // The measurements of the killed tune are stored.
     let tune = start_tune(&folder, &target, &[]);
     wait_until("a run in the store", || {
         folder.run(&["history", "--all", "-n", "1000"]).stdout.contains("tune baseline")
@@ -467,7 +467,7 @@ fn one_server_is_tuned_by_one_lastdrop() {
     let second = end(start_tune(&folder, &target, &[]));
     assert_eq!(second.code, 1);
     assert!(second.stderr.contains(&format!("process {}", first.id())), "{second:?}");
-    // A restore leaves a server alone that somebody is at work on.
+    // A restore leaves a server alone that another command is changing.
     wait_until("a journal", || journal(&folder).is_some());
     let restore = folder.run(&["restore"]);
     assert!(restore.code == 1 && restore.stderr.contains("at work"), "{restore:?}");
@@ -504,14 +504,14 @@ fn kept_settings_stay_and_can_be_tuned_again() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     let out = folder.join("tune.json");
-    // Blocks that have their answers also where others take the processors.
+    // Blocks long enough to get responses on a busy machine.
     let done = end(start_tune(&folder, &target, &["-d", "600ms", "--keep", "--json", out.to_str().expect("text")]));
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
     assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
     let workers = tune["winner"]["settings"]["workers"].as_u64().unwrap_or(3);
     assert_eq!(target.scoreboard().map(|s| s.len() as u64), Some(workers));
-    // A killed second tune goes back to what was kept, and not to what was there before.
+    // The restore of a killed second tune goes back to the settings kept by the first, not to those before it.
     let mut again = start_tune(&folder, &target, &[]);
     thread::sleep(Duration::from_millis(4000));
     signal(&again, libc::SIGKILL);
@@ -528,7 +528,7 @@ fn a_restarted_server_has_the_limits_cpus_environment_and_folder_that_it_had() {
     let config = folder.join("target.toml");
     fs::write(&config, format!("{SETTINGS}\nlisten = '127.0.0.1:{port}'\n")).expect("written");
     let program = env!("CARGO_BIN_EXE_lastdrop");
-    // A relative name of the configuration, too: it means something in the server's own folder only.
+    // Also with a relative name of the configuration, which is valid only in the server's own folder.
     let script = format!("ulimit -n 777; umask 027; exec taskset -c 0 {program} target --config target.toml");
     let mut child = std::process::Command::new("sh")
         .args(["-c", &script])
@@ -559,7 +559,7 @@ fn a_restarted_server_has_the_limits_cpus_environment_and_folder_that_it_had() {
     let done = folder.run(&args);
     assert_eq!(done.code, 0, "{done:?}");
     child.wait().expect("the first one was ended");
-    // Relative, so found by its port: the master is the one whose parent is not a target.
+    // With a relative name it is found by its port; the master is the one whose parent is not a target.
     let masters: Vec<i32> = processes_with("target.toml")
         .into_iter()
         .filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|d| d == folder.path()))
@@ -577,7 +577,7 @@ fn planted_memory_is_found_by_size() {
     let target = Target::with_config(&folder, "workers = 5\nmemory = '20M'\nshared_memory = '30M'");
     let name = target.name();
     wait_until("workers that have their memory", || target.scoreboard().is_some_and(|s| !s.contains('S')));
-    // Workers that have served nothing are no measure.
+    // Workers that have served nothing are too small to measure.
     assert_eq!(
         folder.run(&["run", &target.url(), "-c", "20", "-n", "400", "--keepalive", "off", "--no-store", "-q"]).code,
         0
@@ -588,7 +588,7 @@ fn planted_memory_is_found_by_size() {
     let private = mb(&size["workers"]["private_bytes"]["mean"]);
     assert!((20.0..20.9).contains(&private), "{private}");
     let shared = mb(&size["workers"]["shared_bytes"]["mean"]);
-    // What of the program answering requests takes is shared, too.
+    // The code that answers requests is shared memory, too.
     assert!((30.0..42.0).contains(&shared), "{shared}");
     let real = mb(&size["real_memory_bytes"]);
     assert!((130.0..150.0).contains(&real), "five times 20 and 30 once: {real}");
@@ -617,7 +617,7 @@ fn a_sweep_measures_every_row_and_puts_the_server_back() {
     assert_eq!(sweep["varying"], serde_json::json!(["users", "max_requests_per_worker", "workers"]));
     for row in rows {
         assert_eq!((&row["answered"], &row["failed"]), (&60.into(), &0.into()), "{row}");
-        // Ten requests a worker do not last for sixty: such rows are warmed by load.
+        // With ten requests per worker, sixty requests replace workers: such rows are warmed by load.
         let warmed = if row["settings"]["max_requests_per_worker"] == 10 { "0.1s" } else { "each" };
         assert_eq!(row["warmed"], warmed, "{row}");
         assert_eq!(folder.run(&["show", row["run"].as_str().expect("an id")]).code, 0);
@@ -653,7 +653,7 @@ fn the_demo_finds_the_planted_best() {
     let demo = folder.json(&["demo"], 0);
     assert_eq!(demo["verdict"], "improved");
     assert_eq!(demo["restored"], true);
-    // 16 workers that stay answer 206 a second: planted in crates/trials/src/demo.rs.
+    // 16 permanent workers answer 206 requests per second, as planted in crates/trials/src/demo.rs.
     let reached = demo["winner"]["objective"].as_f64().expect("a rate");
     assert!(reached >= 0.8 * 206.4, "{reached}");
     assert!(demo["winner"]["interval"][0].as_f64().is_some_and(|low| low > 1.0), "{demo:#}");

@@ -1,5 +1,5 @@
-//! Whose rights a server's program is executed with. A process of an ordinary user that is called like a server, or a container of that
-//! user, gets nothing executed with root's rights; servers of root's are asked as before. They want root.
+//! The rights with which lastdrop executes a server's program. A process of an ordinary user with the name of a server, or a
+//! container of that user, cannot make root execute anything. Programs of root's servers are executed as before. It needs root.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -12,17 +12,17 @@ use crate::common::hostile::{NOBODY, Scene};
 use crate::common::servers::{children_of, nginx};
 use crate::common::{Folder, free_port, get, n, wait_until};
 
-/// A kind of server as another user fakes it. In its words `{config}`, `{theirs}` and `{secret}` stand for names.
+/// A kind of server that another user fakes. `{config}`, `{theirs}` and `{secret}` are placeholders in its arguments.
 struct FakeServer {
-    /// Before the colon of its name; of `pid` the process follows.
+    /// The part of its name before the colon; after `pid` comes the process.
     kind: &'static str,
     program: &'static str,
     argv: &'static [&'static str],
-    /// A configuration that names what is root's, and has no end.
+    /// A configuration that names root's files and never ends.
     hostile: &'static str,
-    /// One that is read to its end.
+    /// A configuration that can be read completely.
     calm: &'static str,
-    /// What a sweep tries of it. Nothing of one without workers of which a sweep waits for new ones.
+    /// The settings that a sweep tries; empty for a server without workers, for which a sweep would wait.
     settings: &'static str,
 }
 
@@ -138,7 +138,7 @@ const FAKES: &[FakeServer] = &[
     unchanged("pid", "nginx (deleted)", &["nginx (deleted)"]),
 ];
 
-/// A fake that runs.
+/// A running fake.
 struct RunningServer {
     fake: &'static FakeServer,
     name: String,
@@ -176,7 +176,7 @@ impl RunningServer {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Every command that looks.
+    /// All commands that only read.
     fn look(&self, scene: &Scene) {
         let name = self.name.as_str();
         for words in [
@@ -188,7 +188,7 @@ impl RunningServer {
         }
     }
 
-    /// Every command that changes something.
+    /// All commands that change something.
     fn change(&self, scene: &Scene) {
         scene.run(&["guard", &self.name, "--max-age", "1d", "-d", "100ms"]);
         scene.run(&["tune", &self.name, "--url", &self.url(), "--dry-run", "--json", "-"]);
@@ -208,7 +208,7 @@ impl RunningServer {
     }
 }
 
-/// Runs something for each, three at a time.
+/// Calls a function for each item, three at a time.
 fn for_all(all: &[RunningServer], what: impl Fn(&RunningServer) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -227,7 +227,7 @@ fn executed(document: &Value) -> Vec<(String, u64)> {
     all.iter().map(|one| (one["program"].as_str().expect("a name").to_string(), n(&one["uid"]))).collect()
 }
 
-/// First with configurations that have no end, or are root's; then with those that are read and changed.
+/// First with configurations that never end or belong to root, then with those that can be read and changed.
 fn look_at_and_change(all: &[RunningServer], scene: &Scene) {
     for one in all.iter().filter(|one| !one.fake.hostile.is_empty()) {
         scene.write(one.file(), one.fake.hostile);
@@ -266,7 +266,7 @@ fn what_meets_servers_of_an_ordinary_user_by_chance_executes_nothing_as_root() {
     std::os::unix::fs::symlink(scene.at("secret"), &log).expect("a link");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o666)).expect("a pipe");
     let (log, pipe) = (log.display().to_string(), pipe.display().to_string());
-    // Status pages of ten gigabytes, and of a byte now and then.
+    // Status pages of ten gigabytes, and with a byte now and then.
     scene.write("mischief", "");
     for_all(&all, |one| {
         let url = one.url();
@@ -303,7 +303,7 @@ fn a_restore_writes_nothing_of_roots_for_an_ordinary_user() {
     let changed = fs::read(&one.config).expect("there");
     sweep.kill().expect("killed");
     sweep.wait().expect("ended");
-    // The folder of their configuration leads to root's now, where a file of that name has the very content that is to be undone.
+    // The folder of the configuration is now a link to root's folder, where a file of that name has exactly the content to undo.
     let roots = scene.at("roots").join(one.file());
     fs::write(&roots, &changed).expect("written");
     let theirs = scene.at("theirs");
@@ -313,7 +313,7 @@ fn a_restore_writes_nothing_of_roots_for_an_ordinary_user() {
     scene.run(&["restore", "--dry-run", "--json", "-"]);
     scene.run(&["restore"]);
     assert_eq!(fs::read(&roots).expect("there"), changed, "root's file was written for another user");
-    // As it was again it is put back.
+    // When the folder is as before, the file is restored.
     fs::remove_file(&theirs).expect("removed");
     fs::remove_file(&roots).expect("removed");
     fs::rename(scene.at("moved"), &theirs).expect("moved");
@@ -327,7 +327,7 @@ fn a_restore_writes_nothing_of_roots_for_an_ordinary_user() {
 #[test]
 fn a_file_of_roots_is_not_changed_for_a_server_of_an_ordinary_user() {
     let mut scene = Scene::new();
-    // Everybody may read it, and the user's server says that it was started on it.
+    // Every user may read it, and the user's server claims to be started with it.
     let config = scene.text("roots/own.conf");
     let (_, port) = scene.fake("lighttpd", &["lighttpd", "-D", "-f", &config], &[]);
     let plan = scene.text("plan.toml");
@@ -355,18 +355,18 @@ fn a_container_of_an_ordinary_user_has_nothing_executed_as_root() {
     for one in &all {
         assert!(fs::metadata(format!("/proc/{}", one.pid)).is_ok(), "{} was stopped", one.fake.program);
     }
-    // Within it is root; on this machine that is the ordinary user.
+    // Inside it is root; on this machine that is the ordinary user.
     scene.assert_all_as_nobody(all.len() + 10);
     scene.assert_roots_are_as_they_were();
 }
 
-/// A genuine server of the ordinary user: its program, its command line, the word by which it is known, and its files.
+/// A genuine server of the ordinary user: its program, its command line, the word that identifies it, and its files.
 struct GenuineServer {
     kind: &'static str,
     program: &'static str,
     argv: &'static [&'static str],
     config: &'static str,
-    /// So many workers, at least.
+    /// The minimum number of workers.
     workers: usize,
 }
 
@@ -485,7 +485,7 @@ fn a_genuine_server_in_a_container_of_an_ordinary_user_is_asked_as_that_user() {
     );
     let watched = scene.folder.json(&["watch", &name, "--once", "--interval", "50ms"], 0);
     assert_eq!(n(&watched["master"]), master as u64);
-    // Its own start has loaded the library of its environment; what asks it has another environment.
+    // Its own start loads the library from its environment; the program that reads its settings has another environment.
     scene.assert_all_as_nobody(1);
 }
 
@@ -503,7 +503,7 @@ fn a_server_of_roots_is_asked_as_root_and_the_document_says_so() {
 #[test]
 fn root_executes_a_program_of_another_user_only_where_that_user_is_trusted() {
     let (folder, port) = (Folder::new(), free_port());
-    // Root runs what a user could replace at any time.
+    // Root runs a program that a user could replace at any time.
     let (place, own) = (folder.join("theirs"), folder.join("theirs/nginx"));
     fs::create_dir(&place).expect("a folder");
     fs::copy("/usr/sbin/nginx", &own).expect("copied");

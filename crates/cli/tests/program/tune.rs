@@ -1,5 +1,4 @@
-//! What a tune searches, for what, and what it says of it; against a server of known behaviour. What it does to real servers is
-//! tested where they are.
+//! The search of a tune, its goals and its report, with a server of known behaviour. The tests of real servers are in their files.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -11,7 +10,7 @@ use serde_json::Value;
 
 const SHORT: [&str; 6] = ["-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];
 
-/// Pools of threads that hinder each other, and are replaced too soon: the best are sixteen that live on.
+/// Workers that hinder each other and are replaced too soon: the best setting is sixteen permanent workers.
 const PLANTED: &str = "workers = 4\nmax_requests_per_worker = 10\nstartup = '60ms'\nservice = '20ms'\ncontention = 0.05\ncoherency = 0.0037";
 
 fn tune(folder: &Folder, target: &Target, more: &[&str]) -> Value {
@@ -23,7 +22,7 @@ fn trials<'a>(document: &'a Value, role: &'a str) -> impl Iterator<Item = &'a Va
     document["trials"].as_array().expect("trials").iter().filter(move |t| t["role"] == role)
 }
 
-/// Values of a setting that were tried in the search.
+/// The values of a setting that the search has tried.
 fn tried(document: &Value, name: &str) -> BTreeSet<i64> {
     trials(document, "search").filter_map(|t| t["settings"][name].as_i64()).collect()
 }
@@ -86,7 +85,7 @@ fn each_setting_is_explained_and_what_is_none_is_refused() {
 fn what_a_full_core_points_to_is_searched_without_being_named() {
     let _alone = alone();
     let (folder, port) = (Folder::new(), free_port());
-    // Words in an order that compresses badly: level 9 takes several times as long as level 1.
+    // Words in an order that compresses badly, so level 9 takes several times as long as level 1.
     let words = |n: usize| format!("{:x} ", n.wrapping_mul(2_654_435_761) % 50_021);
     std::fs::write(folder.join("text.txt"), (0..12_000).map(words).collect::<String>()).expect("written");
     let root = folder.path().display();
@@ -107,7 +106,7 @@ fn what_a_full_core_points_to_is_searched_without_being_named() {
         assert!(level["values"].as_array().is_some_and(|v| v.len() > 2), "{d:#}");
         assert!(level["because"].to_string().contains("processor"), "{level}");
         assert_ne!(searched(d, "worker_processes")["values"], serde_json::json!([]), "{d:#}");
-        // What clients get is not for a load from next door to decide.
+        // A load over loopback must not decide about the content that clients get.
         assert!(searched(d, "gzip")["because"].to_string().contains("--only gzip"), "{d:#}");
         assert!(d["clues"].as_array().is_some_and(|all| all.iter().any(|c| c["finding"] == "cpu-saturated")), "{d:#}");
     }
@@ -132,7 +131,7 @@ fn where_nothing_was_tried_it_is_inconclusive_and_says_what_it_would_take() {
     {
         assert!(done.stdout.contains(said), "{said}: {done:?}");
     }
-    // It was said before the first trial, too.
+    // It was also printed before the first trial.
     let first = done.stderr.find("as it is").expect("a trial");
     assert!(done.stderr.find("may end before another setting is tried").is_some_and(|at| at < first), "{done:?}");
 }
@@ -140,7 +139,7 @@ fn where_nothing_was_tried_it_is_inconclusive_and_says_what_it_would_take() {
 #[test]
 fn a_pool_larger_than_the_load_is_searched_too_and_below_the_first_winner() {
     let folder = Folder::new();
-    // One after the other is best: each more takes as much from all.
+    // One worker is best: each further one slows all down by as much.
     let target = Target::with_config(&folder, "workers = 40\nservice = '10ms'\ncontention = 0.9\ncoherency = 0.2");
     let document = tune(&folder, &target, &["-c", "12", "--trials", "12"]);
     let all = tried(&document, "workers");
@@ -154,7 +153,7 @@ fn a_pool_larger_than_the_load_is_searched_too_and_below_the_first_winner() {
 fn the_least_memory_that_keeps_to_the_objectives_is_found() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, "workers = 30\nservice = '20ms'\nmemory = '4 MB'");
-    // Eight users at once need three workers for answers within 80 ms; one waits for all others with one.
+    // Eight simultaneous users need three workers for responses within 80 ms; with one, a user waits for all others.
     let goal = ["-c", "8", "--goal", "memory", "--objective", "p90<120ms", "--trials", "10"];
     let document = tune(&folder, &target, &goal);
     assert_eq!((&document["goal"], &document["verdict"]), (&"memory".into(), &"improved".into()), "{document:#}");
@@ -186,7 +185,7 @@ fn a_server_that_misses_the_objective_is_bettered_by_one_that_meets_it() {
 fn the_highest_rate_that_meets_the_objectives_is_searched_and_held_on_a_fresh_start() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, "workers = 1\nservice = '25ms'");
-    // One worker serves 40 a second, eight 320.
+    // One worker serves 40 requests per second, eight 320.
     let more =
         ["-c", "24", "-d", "1s", "--warm-up", "50ms", "--blocks", "4", "--range", "workers=1..8", "--trials", "3"];
     let (name, url) = (target.name(), target.url());
@@ -222,7 +221,7 @@ fn a_candidate_that_is_out_of_reach_of_the_best_is_cut_short() {
     let objective = ["-c", "8", "--objective", "p50<400ms", "--range", "workers=1..8", "--trials", "3", "--seed", "5"];
     let document = tune(&folder, &target, &objective);
     assert_eq!(document["verdict"], "no_gain", "{document:#}");
-    // Half of the workers do not come to the rate of all of them: that shows at once.
+    // Half of the workers cannot reach the rate of all of them, which shows at once.
     let cut: Vec<&Value> = trials(&document, "search").filter(|t| t["cut_short"] == true).collect();
     assert!(!cut.is_empty(), "{document:#}");
     for t in cut {
@@ -264,12 +263,12 @@ fn what_a_doctor_proposes_is_tried_first_and_what_to_look_at_next_is_said() {
     let proposed = proposals.iter().find(|p| p["settings"]["workers"].is_number()).expect("more workers");
     assert!(proposed["finding"] == "workers-exhausted" && proposed["because"].is_string(), "{proposed:#}");
     let wanted = proposed["settings"]["workers"].as_i64().expect("a number");
-    // After the server as it is: what was proposed, or the nearest that is searched.
+    // After the baseline comes the proposed value, or the nearest searched one.
     let second = trials(&document, "search").next().expect("a trial")["settings"]["workers"].as_i64().expect("workers");
     assert!((second as f64 / wanted as f64).ln().abs() < 0.3 || second == 24, "{second} for {wanted}: {document:#}");
     assert_eq!(document["verdict"], "improved", "{document:#}");
     let next = &document["limit_after"];
-    // With fewer workers than users, which looked as good, there are still not enough.
+    // If the winner has fewer workers than users, because it looked as good, workers may still be the limit.
     let enough = document["winner"]["settings"]["workers"].as_i64().is_some_and(|workers| workers >= 24);
     assert!(next["title"].is_string() && (!enough || next["id"] != "workers-exhausted"), "{next:#}");
 }
@@ -282,7 +281,7 @@ fn what_an_earlier_tune_has_proven_is_tried_first_and_proven_again() {
     let first = tune(&folder, &target, &more);
     let best = first["winner"]["settings"]["workers"].as_i64().expect("workers");
     assert!(first["verdict"] == "improved" && first["proposals"].is_null(), "{first:#}");
-    // Without the earlier one eight are tried first, and then four.
+    // Without the earlier tune the search would try eight first, and then four.
     let second = tune(&folder, &target, &more);
     assert_eq!(second["proposals"][0]["finding"], "earlier-tune", "{second:#}");
     assert_eq!(trials(&second, "search").next().expect("a trial")["settings"]["workers"], best, "{second:#}");
@@ -290,7 +289,7 @@ fn what_an_earlier_tune_has_proven_is_tried_first_and_proven_again() {
         second["verdict"] == "improved" && second["race"].as_array().is_some_and(|all| all.len() >= 4),
         "{second:#}"
     );
-    // One that looks for something else begins anew.
+    // A tune with another goal starts without it.
     let other = tune(&folder, &target, &[&more[..], &["--goal", "latency"]].concat());
     assert!(other["proposals"].is_null(), "{other:#}");
 }
@@ -322,7 +321,7 @@ fn a_plan_of_several_requests_with_weights_is_tuned_for() {
     let goal = ["--goal", "latency", "--objective", "login.p50<5s"];
     let tuned = folder.run(&[&["tune", &name, "--url", &plan, "--json", "-"], &goal[..], &more[..]].concat());
     let document: serde_json::Value = serde_json::from_str(&tuned.stdout).unwrap_or_else(|e| panic!("{e}: {tuned:?}"));
-    // Four short pairs prove a shorter p99 on a machine that does nothing else.
+    // On an idle machine, four short pairs prove a shorter p99.
     assert!(document["verdict"] == "improved" || document["verdict"] == "inconclusive", "{document:#}");
     let run = trials(&document, "search").next().expect("a trial")["run"].as_str().expect("a run").to_string();
     let shown = folder.json(&["show", &run], 0);
@@ -359,7 +358,7 @@ fn a_tune_that_was_killed_goes_on_with_no_trial_lost() {
 
     let mut tune = folder.lastdrop(&same).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
     let mut told = BufReader::new(tune.stderr.take().expect("piped")).lines();
-    // The seventh line of a trial: six are measured at least, one may be under way.
+    // At the seventh line of a trial, at least six are measured, and one may be in progress.
     for _ in 0..7 {
         told.by_ref().map_while(Result::ok).find(|line| line.contains("/s  p99")).expect("a trial");
     }
@@ -391,14 +390,14 @@ fn a_tune_that_was_killed_goes_on_with_no_trial_lost() {
     assert!(over.code != 0 && over.stderr.contains("no tune of"), "{over:?}");
 }
 
-/// Ids of the runs that are kept.
+/// Ids of the stored runs.
 fn runs(folder: &Folder) -> BTreeSet<String> {
     let done = folder.run(&["history", "--all", "--limit", "1000"]);
     let ids = done.stdout.lines().filter_map(|line| line.split_whitespace().next());
     ids.filter(|id| id.len() >= 8 && id.chars().all(|c| c.is_ascii_hexdigit())).map(str::to_string).collect()
 }
 
-/// Starts a tune and waits until the server runs with settings of a trial; gives its watchdog, too.
+/// Starts a tune and waits until the server runs with the settings of a trial; returns the tune and its watchdog.
 fn start_in_a_trial(folder: &Folder, target: &Target, more: &[&str]) -> (Child, i32) {
     let (name, url) = (target.name(), target.url());
     let args = [&["tune", &name, "--url", &url, "-c", "8", "-d", "1s", "--warm-up", "50ms", "--quiet"], more].concat();
@@ -413,7 +412,7 @@ fn start_in_a_trial(folder: &Folder, target: &Target, more: &[&str]) -> (Child, 
     (child, watchdog)
 }
 
-/// Is the target as it was started, and nothing of a tune left?
+/// True if the target runs as before, and nothing of a tune is left.
 fn is_as_it_was(folder: &Folder, target: &Target) -> bool {
     let left = std::fs::read_dir(folder.join("state")).map_or(0, Iterator::count);
     left == 0 && target.scoreboard().is_some_and(|workers| workers.len() == 4)
@@ -427,14 +426,14 @@ fn a_tune_that_dies_or_hangs_leaves_a_server_that_repairs_itself() {
         let (mut tune, watchdog) = start_in_a_trial(&folder, &target, &["--dead-man", "8s"]);
         std::thread::sleep(std::time::Duration::from_millis(moment));
         signal(&tune, number);
-        // One that hangs is ended by it.
+        // The watchdog kills a tune that hangs.
         assert_eq!(tune.wait().expect("ends").code(), None, "by a signal");
         let gone = || !std::path::Path::new(&format!("/proc/{watchdog}/exe")).exists();
         wait_until("the end of the watchdog", gone);
         wait_until("the server as it was", || is_as_it_was(&folder, &target));
         assert_eq!(folder.run(&["restore"]).stdout, "Nothing to put back.\n");
     }
-    // Both at once: the journal is there.
+    // If both are killed, the journal is left.
     let (mut tune, watchdog) = start_in_a_trial(&folder, &target, &[]);
     // SAFETY: a plain call on a process that the tune has started.
     unsafe { libc::kill(watchdog, libc::SIGKILL) };
@@ -442,7 +441,7 @@ fn a_tune_that_dies_or_hangs_leaves_a_server_that_repairs_itself() {
     tune.wait().expect("ends");
     let restored = folder.run(&["restore"]);
     assert!(restored.code == 0 && is_as_it_was(&folder, &target), "{restored:?}");
-    // Who ends by itself leaves nobody behind.
+    // A tune that ends by itself leaves no watchdog behind.
     let (mut tune, watchdog) = start_in_a_trial(&folder, &target, &[]);
     signal(&tune, libc::SIGINT);
     assert_eq!(tune.wait().expect("ends").code(), Some(130));

@@ -1,4 +1,4 @@
-//! A tune beside people who use the server, and what comes after a tune: better settings that are watched, and put back when it gets worse.
+//! A tune of a server in use, and the watch after a tune, which restores the old settings if the server gets worse.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,8 +13,8 @@ use crate::common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, 
 use crate::common::{CommandOutput, Folder, Target, free_port, get, n, number, processes_with, signal, wait_until};
 use serde_json::Value;
 
-/// nginx with a log that has times, before a pool of two whose page sleeps for as long as a file says; where that says nothing it fails with
-/// settings that are not its own.
+/// nginx with a log that has times, and a pool of two whose page sleeps for the time in a file. If the file says 0, the page
+/// fails while the settings are not the original ones.
 struct Site {
     folder: Folder,
     fpm: Fpm,
@@ -29,7 +29,7 @@ const TIMES: &str = "log_format timed escape=json '{\"time\":\"$time_iso8601\",\
 impl Site {
     fn start() -> Site {
         let folder = Folder::new();
-        // A reload lets requests end.
+        // A reload waits for the end of requests.
         let lines = "pm.status_path = /status\n[global]\nprocess_control_timeout = 10s";
         let fpm = Fpm::start_in(&folder, WORKERS, lines, true);
         let (port, root) = (free_port(), open_folder(&folder, "docs"));
@@ -49,7 +49,7 @@ impl Site {
         site
     }
 
-    /// From now on the page takes so many milliseconds; with 0 it fails beside the settings of a tune.
+    /// Sets the milliseconds that the page takes; with 0 it fails with the settings of a tune.
     fn takes(&self, ms: u32) {
         let new = self.folder.join("new");
         fs::write(&new, ms.to_string()).expect("written");
@@ -78,7 +78,7 @@ impl Site {
     }
 }
 
-/// People who use a site, each a request after the other, until they are told to stop.
+/// Users of a site, each sending one request after the other until they are stopped.
 struct Visitors {
     over: Arc<AtomicBool>,
     visits: Arc<AtomicU64>,
@@ -106,7 +106,7 @@ impl Visitors {
         Visitors { over, visits, failures, all }
     }
 
-    /// Visits, and those that failed.
+    /// The numbers of visits and of failed ones.
     fn leave(mut self) -> (u64, u64) {
         self.over.store(true, Ordering::Relaxed);
         self.all.drain(..).for_each(|one| one.join().expect("ends"));
@@ -120,7 +120,7 @@ impl Drop for Visitors {
     }
 }
 
-/// A tune under way, of which the lines are read.
+/// A running tune, and its output.
 struct Tune {
     child: Child,
     told: Option<JoinHandle<Vec<String>>>,
@@ -154,7 +154,7 @@ impl Tune {
         Tune { child, told: Some(told), watches, document }
     }
 
-    /// Waits until the better settings are watched; a tune takes longer than other things do.
+    /// Waits until the tune watches the better settings, longer than for other things.
     fn wait_for_watch(&mut self) {
         while !self.watches.load(Ordering::Relaxed) {
             if let Ok(Some(code)) = self.child.try_wait() {
@@ -208,7 +208,7 @@ fn beside_visitors_one_small_step_after_the_other_is_judged_by_what_they_see() {
             ["from", "to"].map(|end| step[end].as_str().and_then(|t| t.parse::<f64>().ok()).expect("a number"));
         assert!((to / from).max(from / to) <= 1.5, "{step}");
     }
-    // No load was put on: who asked were the visitors, and checks of health.
+    // There was no load of ours: all requests came from visitors and health checks.
     assert!(document["trials"].as_array().expect("trials").iter().all(|t| t["run"] == ""), "{document:#}");
     let lines = fs::read_to_string(site.folder.join("access.log")).expect("a log").lines().count() as u64;
     assert!(lines < visits + 150, "{lines} requests, {visits} visits");
@@ -281,7 +281,7 @@ fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
     assert!(watch["because"].to_string().contains("nothing got worse"), "{watch:#}");
 }
 
-/// A tune of a target that ends in a long watch, and its watchdog.
+/// Starts a tune of a target with a long watch at its end; also returns its watchdog.
 fn watched(folder: &Folder, target: &Target) -> (Tune, i32) {
     let (name, url) = (target.name(), target.url());
     let args = ["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];

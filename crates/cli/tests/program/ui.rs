@@ -1,5 +1,5 @@
-//! `ui`: a run of another process is seen live in a real browser, stopped, started again and compared; ten thousand runs are listed;
-//! a page from elsewhere, a wrong token, a wrong name, and whoever is slow or endless get nothing.
+//! `ui`: a real browser shows a run of another process live, stops it, repeats it and compares it, and lists ten thousand runs.
+//! Pages of other sites, wrong tokens, wrong host names, and slow or endless clients get nothing.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use lastdrop_store::Store;
 
 const EVIL: &str = "\"><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
 
-/// A run that goes on until it is stopped, beside which the target is looked at.
+/// Starts a run that goes on until it is stopped, with samples of the target.
 fn long_run(folder: &Folder, target: &Target) -> Child {
     let server = format!("pid:{}", target.child.id());
     let mut command = folder.lastdrop(&["run", &target.url(), "-c", "2", "-d", "600s", "--think", "20ms", "--quiet"]);
@@ -35,7 +35,7 @@ fn last(folder: &Folder) -> String {
     store(folder).find("last").expect("a run")
 }
 
-/// A short run that has ended; its id.
+/// Makes a short run; returns its id.
 fn short_run(folder: &Folder, target: &Target) -> String {
     let run = folder.json(&["run", &target.url(), "-n", "20", "-c", "2"], 0);
     run["id"].as_str().expect("an id").to_string()
@@ -74,7 +74,7 @@ fn nobody_gets_anything_without_the_token() {
         let seen = pages.bare("GET", path, &fields, "");
         assert!(seen.is_nothing(), "{path} {fields:?}: {seen:?}");
     }
-    // Who has it gets a cookie, and with that the pages; each answer says what a browser may do with it.
+    // With the token a browser gets a cookie, and with that the pages; each response has headers that restrict the browser.
     let cookie = pages.cookie();
     let page = pages.get(&cookie, &run);
     assert!(page.status == 200 && page.body.contains("Every request was answered"), "{page:?}");
@@ -129,12 +129,12 @@ fn what_changes_something_is_asked_by_our_own_forms_alone() {
         let seen = pages.get(&cookie, &path);
         assert_eq!((seen.status, seen.field("allow")), (405, Some("POST")), "{path}");
     }
-    // News is for our own pages alone.
+    // Only our own pages get events.
     assert!(pages.get(&cookie, &format!("/run/{live}/events")).is_nothing());
     assert_eq!(pages.post(&cookie, &format!("/run/{id}"), &key).status, 405);
     assert_eq!(store(&folder).list(&[], 0, 9).expect("reads").all, 2, "nothing was started");
     assert!(child.try_wait().expect("asked").is_none(), "and nothing stopped");
-    // Two at once would disturb each other.
+    // Two simultaneous runs would disturb each other.
     assert_eq!(pages.post(&cookie, &format!("/run/{id}/again"), &key).status, 409);
     let done = pages.post(&cookie, &format!("/run/{live}/stop"), &key);
     assert_eq!((done.status, done.field("location")), (303, Some(format!("/run/{live}").as_str())), "{done:?}");
@@ -152,7 +152,7 @@ fn no_other_process_is_ever_signalled() {
     child.kill().and_then(|()| child.wait()).expect("killed");
     let mut other =
         Command::new("sleep").arg("60").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a process");
-    // Its number has gone to somebody else, in this boot and namespace.
+    // Its pid now belongs to another process, in the same boot and namespace.
     let sql = format!("UPDATE makers SET pid = {}", other.id());
     let script = format!(
         "import sqlite3; c = sqlite3.connect({:?}); c.execute({sql:?}); c.commit()",
@@ -192,12 +192,12 @@ fn whoever_is_slow_or_endless_is_let_go() {
     ] {
         assert_eq!(PageResponse::of(&pages.send(&bytes)).status, status, "{}", String::from_utf8_lossy(&bytes[..20]));
     }
-    // Connections are bounded: who says nothing, or little, gives way to whoever comes after him, and the owner gets his pages.
+    // Connections are bounded: silent and slow clients give way to new ones, and the owner gets the pages.
     let many: Vec<TcpStream> = (0..100)
         .map(|number| {
             let mut stream = pages.connect();
             if number % 2 == 0 {
-                // It may have given way already.
+                // The server may have closed it already.
                 let _ = stream.write_all(b"GET / HTTP/1.1\r\nX: ");
             }
             stream
@@ -209,7 +209,7 @@ fn whoever_is_slow_or_endless_is_let_go() {
     }
     drop(many);
     let mut rest = Vec::new();
-    // The other end has gone: the whole of a request has five seconds.
+    // The server has closed it: a whole request has five seconds.
     slow.read_to_end(&mut rest).expect("closed");
     assert!(rest.is_empty());
 }
@@ -293,7 +293,7 @@ fn ten_thousand_runs_are_listed_in_parts() {
     }
 }
 
-/// A browser with the pages open in it.
+/// Starts a browser with the pages open.
 #[test]
 fn a_comparison_is_one_row_with_its_blocks_folded() {
     let folder = Folder::new();
@@ -329,10 +329,10 @@ fn a_comparison_is_one_row_with_its_blocks_folded() {
     let document = page.body[at..].split("/run/").nth(1).and_then(|r| r.split('"').next()).expect("an id");
     let shown = pages.get(&cookie, &format!("/run/{document}"));
     assert!(shown.status == 200 && !runs.contains(&document), "the row leads to the comparison: {}", shown.status);
-    // A block is still found, shown, and compared with another run.
+    // A block can still be found, shown, and compared with another run.
     assert_eq!(pages.get(&cookie, &format!("/run/{}", runs[0])).status, 200);
     assert!(pages.get(&cookie, &format!("/?a={}", runs[0])).body.contains("Compare "));
-    // So it is in history, which lists each run where that is asked for.
+    // The same in history, which lists each run on request.
     let history = folder.run(&["history"]).stdout;
     let row = history.lines().find(|line| line.contains(document)).unwrap_or_else(|| panic!("{history}"));
     assert!(row.contains(&format!(" {} ", runs.len())) && row.ends_with("compare"), "{history}");
@@ -366,7 +366,7 @@ fn a_run_is_seen_live_stopped_started_again_and_compared_in_a_browser() {
     let browser = browser(&folder, &pages);
     assert!(text(&browser, "#kept").contains("No runs yet"));
     assert_accessible(&browser, "an empty list");
-    // It appears by itself.
+    // It appears without a reload.
     let mut child = long_run(&folder, &target);
     let first = last(&folder);
     wait_until("the run in the list", || text(&browser, ".chip").contains("under way"));
@@ -390,7 +390,7 @@ fn a_run_is_seen_live_stopped_started_again_and_compared_in_a_browser() {
     wait_until("its whole page", || text(&browser, ".verdict").contains("It was interrupted"));
     assert_accessible(&browser, "a run that has ended");
     assert_eq!(browser.url(), format!("{}/run/{first}", pages.origin()));
-    // Once more, by a process that the pages start.
+    // Repeat it, in a process that the server of the pages starts.
     browser.click("button.primary");
     wait_until("the second run", || answers() > 0);
     let second = last(&folder);
@@ -398,7 +398,7 @@ fn a_run_is_seen_live_stopped_started_again_and_compared_in_a_browser() {
     browser.click("button.stop");
     wait_until("its whole page", || text(&browser, ".verdict").contains("It was interrupted"));
     assert_eq!(*store(&folder).load(&first).expect("a run").plan, *store(&folder).load(&second).expect("a run").plan);
-    // What somebody writes about it.
+    // The user's note about it.
     browser.enter("#tags", "slow disk");
     browser.enter("#note", EVIL);
     browser.click(".remark button");
@@ -424,7 +424,7 @@ fn a_page_from_elsewhere_gets_nothing() {
     let pages = UiServer::start(&folder, &[]);
     let key = pages.key(&pages.cookie(), &format!("/run/{id}"));
     let ui = pages.origin();
-    // The worst case: it knows the key of our forms, and the browser is logged in; another port is the same site to it.
+    // The worst case: it knows the key of our forms, and the browser is logged in; to a browser another port is the same site.
     let page = format!(
         "<!doctype html><title>waiting</title><iframe src='{ui}/'></iframe>
          <iframe name=f></iframe><form method=post target=f action='{ui}/run/{id}/remark'><input name=key value='{key}'><input name=note value=taken></form>
@@ -453,7 +453,7 @@ fn a_page_from_elsewhere_gets_nothing() {
         assert!(seen.contains(nothing), "{seen}");
     }
     assert!(!seen.contains("Runs") && store(&folder).remark(&id).expect("reads").note.is_empty(), "{seen}");
-    // Nor does a link from there lead in: the user has to go there.
+    // A link from there does not work either: the user has to open the page directly.
     browser.run(&format!("location.href = '{ui}/'"));
     wait_until("the refusal", || browser.url() == format!("{ui}/"));
     assert!(!text(&browser, "body").contains("Runs"), "{}", text(&browser, "body"));
@@ -505,7 +505,7 @@ fn it_ends_at_ctrl_c_with_the_runs_that_it_started() {
     let key = pages.key(&cookie, &format!("/run/{first}"));
     let begun = pages.post(&cookie, &format!("/run/{first}/again"), &format!("key={key}"));
     let place = begun.field("location").unwrap_or_else(|| panic!("{begun:?}")).to_string();
-    // Somebody follows it.
+    // A browser follows it.
     let mut stream = BufReader::new(pages.connect());
     let head = format!(
         "GET {place}/events HTTP/1.1\r\nHost: {0}\r\nOrigin: http://{0}\r\nCookie: {cookie}\r\n\r\n",
@@ -523,7 +523,7 @@ fn it_ends_at_ctrl_c_with_the_runs_that_it_started() {
     assert_eq!(run.end, lastdrop_model::run::End::Interrupted, "it has its report");
     let follower = thread::spawn(move || stream.read_to_string(&mut String::new()));
     assert!(follower.join().expect("no panic").is_ok());
-    // What cannot be carried out again says why, also on the command line.
+    // A run that cannot be repeated says why, also on the command line.
     fs::write(folder.join("body"), "x").expect("written");
     let file = format!("@{}", folder.join("body").display());
     folder.json(&["run", &target.url(), "-n", "2", "-c", "1", "--body", &file], 0);

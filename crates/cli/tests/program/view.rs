@@ -1,4 +1,4 @@
-//! The live view on a real terminal, tmux's: what is seen, what keys do, and that the terminal is afterwards what it was.
+//! The live view on a real terminal, tmux's: its content, its keys, and that the terminal is restored afterwards.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use crate::common::{Folder, Target, processes_with, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A terminal of 80×24 with a shell in it.
+/// A terminal of 80×24 with a shell.
 struct Screen<'a> {
     folder: &'a Folder,
     socket: PathBuf,
 }
 
 impl<'a> Screen<'a> {
-    /// Runs the program there, between two readings of the terminal's settings, and says what it exited with.
+    /// Runs the program there, stores the terminal's settings before and after it, and prints its exit code.
     fn start(folder: &'a Folder, program: &str, variables: &[(&str, &str)]) -> Screen<'a> {
         let screen = Screen { folder, socket: folder.join("tmux") };
         let script = folder.join("script");
@@ -42,17 +42,17 @@ impl<'a> Screen<'a> {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What is on the screen.
+    /// The text on the screen.
     fn text(&self) -> String {
         self.ask(&["capture-pane", "-p"])
     }
 
-    /// The same with its styles.
+    /// The text on the screen with its styles.
     fn styled(&self) -> String {
         self.ask(&["capture-pane", "-p", "-e"])
     }
 
-    /// The normal screen with all that has scrolled away.
+    /// The normal screen with its history.
     fn printed(&self) -> String {
         self.ask(&["capture-pane", "-p", "-J", "-S", "-"])
     }
@@ -65,7 +65,7 @@ impl<'a> Screen<'a> {
         wait_until(&format!("{what:?} on the screen"), || self.text().contains(what));
     }
 
-    /// Waits for the end; the terminal has to be as it was.
+    /// Waits for the end, and asserts that the terminal is restored.
     fn end(&self) -> String {
         wait_until("the end of the program", || self.folder.join("after").exists());
         let read = |name: &str| fs::read_to_string(self.folder.join(name)).expect("written");
@@ -81,7 +81,7 @@ impl Drop for Screen<'_> {
     }
 }
 
-/// Numbers of the colours that a text sets.
+/// The numbers of the colours in a text.
 fn colours(text: &str) -> Vec<u32> {
     let codes = text.split("\x1b[").skip(1).filter_map(|rest| rest.split_once('m').map(|(codes, _)| codes));
     let numbers = codes.flat_map(|c| c.split(';')).filter_map(|n| n.parse().ok());
@@ -156,7 +156,7 @@ fn a_second_signal_ends_it_where_it_is_with_a_sane_terminal() {
     screen.shows("200 × ");
     let found = processes_with(&target.url());
     let [pid] = found[..] else { panic!("one process has the URL: {found:?}") };
-    // Both are there when it goes on: it has no time to end in order between them.
+    // Both signals are pending when it continues, so it has no time for an orderly end between them.
     for signal in [Signal::SIGSTOP, Signal::SIGTERM, Signal::SIGINT, Signal::SIGCONT] {
         kill(Pid::from_raw(pid), signal).expect("told");
     }
@@ -164,7 +164,7 @@ fn a_second_signal_ends_it_where_it_is_with_a_sane_terminal() {
     assert!(printed.contains("code 130") || printed.contains("code 143"), "{printed}");
 }
 
-/// Processes that one has begun.
+/// The children of a process.
 fn children(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").filter_map(Result::ok);
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -187,10 +187,10 @@ fn neither_a_killed_child_nor_two_interrupts_leave_the_terminal_behind() {
     let pid = demo().expect("it runs");
     wait_until("its server", || !children(pid).is_empty());
     children(pid).into_iter().for_each(|child| {
-        // It may have been replaced meanwhile.
+        // It may have been replaced in the meantime.
         let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
     });
-    // It may have ended by itself.
+    // It may already have ended by itself.
     for _ in 0..2 {
         let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
     }
@@ -205,7 +205,7 @@ fn ctrl_c_is_the_signal_that_it_is_without_a_view() {
     let screen = Screen::start(&folder, &format!("run {} -c 2 -d 10m", target.url()), &[]);
     screen.shows("200 × ");
     screen.press(&["C-c"]);
-    // The shell has it, too, as a shell without a view: the script ends with the program.
+    // The shell gets the signal, too, as without a view, and the script ends with the program.
     wait_until("the report", || {
         let printed = screen.printed();
         printed.contains("ended early: interrupted") || screen.ask(&["list-sessions"]).is_empty()
