@@ -1,5 +1,5 @@
-//! The host as a server: sysctls of a network namespace and limits of processes, set for real in namespaces that the tests
-//! make (they want root), and put back whatever happens in between. Nothing of the machine's own is changed.
+//! The host as a server: sysctls of a network namespace and limits of processes, really set in namespaces that the tests create
+//! (they need root), and restored whatever happens in between. The machine's own settings stay unchanged.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use lastdrop_model::{Setting, Settings};
 use lastdrop_server::{Host, HostSession, OtherTrafficPolicy, ServerRef};
 use serde_json::Value;
 
-/// Not a test of its own: the session of another process, which does what it is told in lines and may be killed.
+/// Not a test of its own: the session of another process, which obeys lines on stdin and may be killed.
 #[test]
 #[ignore = "the other process of the tests"]
 fn session_of_another_process() {
@@ -42,7 +42,7 @@ fn session_of_another_process() {
     }
 }
 
-/// Such a session, from outside.
+/// A process with such a session.
 struct Session {
     child: Child,
     orders: Option<ChildStdin>,
@@ -59,14 +59,14 @@ fn command(folder: &Folder, server: &str) -> Command {
 }
 
 impl Session {
-    /// One that is open.
+    /// Starts one and waits until its session is open.
     fn open(folder: &Folder, server: &str) -> Session {
         let (session, told) = Session::start(command(folder, server));
         assert_eq!(told, "open");
         session
     }
 
-    /// Starts it, and gives what it says of that.
+    /// Starts one, and returns its first answer.
     fn start(mut command: Command) -> (Session, String) {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = piped.spawn().expect("it starts");
@@ -92,7 +92,7 @@ impl Session {
         self.answer()
     }
 
-    /// One that is killed takes none.
+    /// Sends an order without waiting; a killed process takes none.
     fn order(&mut self, order: &str) {
         let _ = writeln!(self.orders.as_mut().expect("open"), "{order}");
     }
@@ -109,7 +109,7 @@ impl Drop for Session {
     }
 }
 
-/// A namespace with a server in it.
+/// A namespace with a server.
 struct Site {
     namespace: Namespace,
     server: Child,
@@ -123,7 +123,7 @@ impl Site {
 
     fn with(folder: &Folder, args: &[&str]) -> Site {
         let namespace = Namespace::new();
-        // Of the machine's own namespace and free there, so that nobody else is meant by the name.
+        // The port is also free in the machine's own namespace, so that the name is unambiguous.
         let port = free_port();
         let server = Site::listen(folder, &namespace, port, args);
         Site { namespace, server, port }
@@ -155,7 +155,7 @@ impl Site {
         std::iter::once(self.server.id()).chain(children.split_whitespace().filter_map(|p| p.parse().ok())).collect()
     }
 
-    /// The soft limits of open files that they have.
+    /// Their soft limits of open files.
     fn limits(&self) -> Vec<u64> {
         self.processes().into_iter().map(|pid| limit_of(pid).0).collect()
     }
@@ -167,7 +167,7 @@ impl Drop for Site {
     }
 }
 
-/// Ends a server in order, so that its workers end, too.
+/// Ends a server with SIGTERM, so that its workers end, too.
 fn end(server: &mut Child) {
     if server.try_wait().is_ok_and(|status| status.is_none()) {
         signal(server, libc::SIGTERM);
@@ -183,7 +183,7 @@ fn limit_of(pid: u32) -> (u64, u64) {
     (values[0], values[1])
 }
 
-/// A sysctl as it is inside a namespace.
+/// The value of a sysctl inside a namespace.
 fn value(namespace: &Namespace, name: &str) -> String {
     let mut cat = Command::new("cat");
     cat.arg(format!("/proc/sys/{}", name.replace('.', "/")));
@@ -191,13 +191,13 @@ fn value(namespace: &Namespace, name: &str) -> String {
     String::from_utf8_lossy(&done.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The same where the tests run.
+/// The value of a sysctl where the tests run.
 fn own_value(name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).expect("readable");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The limit of a listener's queue, as ss shows it inside.
+/// The limit of a listen queue, from ss inside.
 fn send_queue(namespace: &Namespace, port: u16) -> Option<u64> {
     let mut ss = Command::new("ss");
     ss.args(["-Hltn", &format!("sport = :{port}")]);
@@ -210,14 +210,14 @@ fn journals(folder: &Folder) -> usize {
     entries.filter_map(Result::ok).filter(|e| e.path().extension().is_some_and(|e| e == "journal")).count()
 }
 
-/// Puts back what was left, without trouble.
+/// Restores what was left, and asserts that it succeeds.
 fn restore(folder: &Folder) -> String {
     let done = folder.run(&["restore"]);
     assert_eq!((done.code, journals(folder)), (0, 0), "{done:?}");
     done.stdout
 }
 
-/// Settings that a namespace has of its own, with another value.
+/// Settings that each namespace has for itself, with another value.
 const OF_A_NAMESPACE: &[(&str, &str)] = &[
     ("net.core.somaxconn", "128"),
     ("net.ipv4.tcp_max_syn_backlog", "333"),
@@ -228,7 +228,7 @@ const OF_A_NAMESPACE: &[(&str, &str)] = &[
     ("net.netfilter.nf_conntrack_tcp_timeout_close_wait", "22"),
 ];
 
-/// Those that this kernel has.
+/// The settings that this kernel has.
 fn of_a_namespace() -> Vec<(&'static str, &'static str)> {
     let is_there = |name: &str| Path::new(&format!("/proc/sys/{}", name.replace('.', "/"))).exists();
     OF_A_NAMESPACE.iter().copied().filter(|(name, _)| is_there(name)).collect()
@@ -243,7 +243,7 @@ fn the_settings_of_the_host_are_listed_with_where_they_are_from() {
     let folder = Folder::new();
     let site = Site::new(&folder);
     site.namespace.set("net.core.somaxconn", "300");
-    // From inside it is ours, and no process is meant.
+    // From inside, it is our own namespace, and the name has no process.
     let knobs = json_of(site.namespace.inside(&folder.lastdrop(&["knobs", "host", "--json", "-"])));
     let somaxconn = row(&knobs, "net.core.somaxconn");
     assert_eq!((&somaxconn["value"], &somaxconn["needs"]), (&300.into(), &"sysctl".into()));
@@ -254,9 +254,9 @@ fn the_settings_of_the_host_are_listed_with_where_they_are_from() {
     let fin = row(&knobs, "net.ipv4.tcp_fin_timeout");
     assert!(fin["value"] == 60 && fin["constraint"].to_string().contains("useless for TIME_WAIT"), "{fin}");
     assert!(fin["range"].is_null(), "{fin}");
-    // The kernel shows a new namespace nothing of devices in general.
+    // In a new namespace the kernel does not show the general settings of devices.
     assert!(row(&knobs, "nofile").is_null() && row(&knobs, "net.core.default_qdisc").is_null(), "{knobs:#}");
-    // From outside it is that of whoever listens.
+    // From outside it is the namespace of the listening process.
     let knobs = folder.json(&["knobs", &site.name()], 0);
     assert_eq!(row(&knobs, "net.core.somaxconn")["value"], 300);
     assert_eq!(row(&knobs, "nofile")["value"], limit_of(site.server.id()).0);
@@ -289,7 +289,7 @@ fn each_setting_of_a_namespace_acts_there_and_nowhere_else() {
         assert_eq!(session.tell(&format!("apply {name}={wanted}")), "applied");
         assert_eq!(site.get(name), *wanted);
     }
-    // Each trial takes back what the one before has set.
+    // Each trial undoes the settings of the one before.
     let (last, wanted) = all[all.len() - 1];
     let expected: Vec<String> = all
         .iter()
@@ -318,7 +318,7 @@ fn a_listener_that_begins_meanwhile_has_the_queue_that_was_set() {
         assert_eq!(send_queue(&site.namespace, port), Some(limit));
         end(&mut second);
     }
-    // The listener that was there keeps what it has, as the list says.
+    // The existing listener keeps its limit, as the list says.
     assert_eq!(send_queue(&site.namespace, site.port), Some(600));
 }
 
@@ -332,7 +332,7 @@ fn a_limit_of_open_files_reaches_all_processes_and_goes_again() {
         let args = [format!("--pid={pid}"), format!("--nofile={soft}:")];
         assert!(Command::new("prlimit").args(args).status().expect("prlimit runs").success());
     };
-    // One worker has a limit of its own, which is its own again whenever ours is taken back.
+    // One worker has another limit, which it has again whenever ours is undone.
     let worker = site.processes()[1];
     prlimit(worker, 700);
     let mut session = Session::open(&folder, &site.name());
@@ -356,7 +356,7 @@ fn a_limit_of_open_files_reaches_all_processes_and_goes_again() {
     assert!(high.contains("above the hard limit") && same(321), "{high}");
     assert_eq!(session.tell("apply nofile=322"), "applied");
     assert!(same(322), "{:?}", site.limits());
-    // A worker that is born under it has it, and is found all the same.
+    // A worker that starts meanwhile inherits the limit, and is restored, too.
     let old = site.processes();
     let mut get = Command::new("curl");
     get.args(["-s", "-o", "/dev/null", &format!("http://127.0.0.1:{}/", site.port)]);
@@ -411,7 +411,7 @@ fn whatever_the_step_before_which_it_is_killed_everything_comes_back() {
         for order in ["apply net.core.somaxconn=100;nofile=200", &format!("apply {};nofile=300", all.join(";"))] {
             session.order(order);
         }
-        // The end of its orders is the end of its session.
+        // The end of stdin ends its session.
         session.orders = None;
         let ended = session.child.wait().expect("ends");
         let killed = ended.signal() == Some(libc::SIGKILL);
@@ -444,7 +444,7 @@ fn who_ends_in_order_puts_back_and_who_comes_second_waits() {
     assert!(second.contains(&format!("another lastdrop (process {})", first.child.id())), "{second}");
     assert_eq!(folder.run(&["restore"]).code, 1);
     assert_eq!(site.get("net.core.somaxconn"), "77");
-    // The end of its orders is the end of its session.
+    // The end of stdin ends its session.
     first.orders = None;
     first.child.wait().expect("ends");
     assert_eq!((site.get("net.core.somaxconn"), journals(&folder)), (before, 0));
@@ -468,7 +468,7 @@ fn what_is_wrong_is_said_and_nothing_is_changed() {
         ("transparent_hugepage=never", "--host-wide"),
         ("nofile=63", "from 64 to"),
     ] {
-        // What is right beside it is not changed either.
+        // A valid setting next to it is not changed either.
         let told = session.tell(&format!("apply net.core.somaxconn=99;{setting}"));
         assert!(told.contains(words), "{setting}: {told}");
         assert_eq!(site.get("net.core.somaxconn"), before, "{setting}");
@@ -488,14 +488,14 @@ fn without_rights_nothing_is_changed() {
     fs::create_dir(folder.join("state")).expect("made");
     let opened = Command::new("chown").args(["65534:65534", folder.join("state").to_str().expect("text")]).status();
     assert!(opened.expect("chown runs").success());
-    // Of our own namespace it may look at everything and set nothing.
+    // An ordinary user may read everything of our own namespace, and set nothing.
     let before = site.get("net.core.somaxconn");
     let (mut session, told) = Session::start(site.namespace.inside(&as_nobody(&command(&folder, "host"), &[])));
     assert_eq!(told, "open");
     let told = session.tell("apply net.core.somaxconn=99");
     assert!(told.contains("cannot set net.core.somaxconn: permission denied; run as root"), "{told}");
     assert_eq!(session.tell("restore"), "restored []");
-    // Nobody sees who listens in another's namespace.
+    // That user cannot see listeners in another user's namespace.
     let (_, told) = Session::start(as_nobody(&command(&folder, &site.name()), &[]));
     assert!(told.contains("as root"), "{told}");
     assert_eq!((site.get("net.core.somaxconn"), journals(&folder)), (before, 0));
@@ -553,7 +553,7 @@ fn a_namespace_outlives_its_server_and_is_forgotten_when_it_is_gone() {
     let mut session = Session::open(&folder, &site.name());
     assert_eq!(session.tell("apply net.core.somaxconn=88"), "applied");
     session.kill();
-    // Only another process that is in it leads there now.
+    // Only another process inside leads to it now.
     end(&mut site.server);
     assert!(restore(&folder).contains("put back as it was found"));
     assert_eq!(site.get("net.core.somaxconn"), before);
@@ -563,7 +563,7 @@ fn a_namespace_outlives_its_server_and_is_forgotten_when_it_is_gone() {
     assert_eq!(session.tell("apply net.core.somaxconn=88"), "applied");
     session.kill();
     drop(site);
-    // Workers that are asked to end do so in their time.
+    // Workers that are asked to end take some time.
     let mut told = String::new();
     wait_until("the end of the namespace", || {
         let copy = Folder::new();
@@ -571,7 +571,7 @@ fn a_namespace_outlives_its_server_and_is_forgotten_when_it_is_gone() {
         told = restore(&copy);
         told.contains("is gone")
     });
-    // Others get its inode: that is not it, and what they have stays.
+    // Another namespace gets the same inode number: it is not the same one, and its values stay.
     let others: Vec<Namespace> = (0..8).map(|_| Namespace::new()).collect();
     others.iter().for_each(|namespace| namespace.set("net.core.somaxconn", "88"));
     let told = restore(&folder);
@@ -628,13 +628,13 @@ fn kept_settings_stay_in_force_and_in_the_file_of_every_start() {
     );
     assert_eq!(site.get("net.ipv4.tcp_tw_reuse"), reuse, "what was only tried is taken back");
     assert!(restore(&folder).contains("Nothing to put back"));
-    // sysctl itself reads the file.
+    // sysctl itself accepts the file.
     let mut sysctl = Command::new("sysctl");
     sysctl.args(["-q", "-p"]).arg(&file);
     site.namespace.set("net.core.somaxconn", "1");
     assert!(site.namespace.inside(&sysctl).status().expect("sysctl runs").success());
     assert_eq!(site.get("net.core.somaxconn"), "2222");
-    // The start of the machine sets its own namespace and no other; and where the file cannot be written nothing is kept.
+    // The boot sets only the machine's own namespace; and if the file cannot be written, nothing is persisted.
     let machines = Path::new("/etc/sysctl.d/90-lastdrop.conf");
     let was_there = machines.exists();
     let mut session = Session::open(&folder, &site.name());
@@ -653,7 +653,7 @@ fn kept_settings_stay_in_force_and_in_the_file_of_every_start() {
 #[test]
 fn what_belongs_to_the_machine_is_changed_only_when_that_is_said() {
     let folder = Folder::new();
-    // Files of ours in the place of the kernel's, for all that is in this mount namespace.
+    // Our own files over the kernel's, in this mount namespace.
     let (swappiness, pages) = (folder.join("swappiness"), folder.join("pages"));
     fs::write(&swappiness, "60\n").expect("written");
     fs::write(&pages, "always [madvise] never\n").expect("written");
@@ -676,7 +676,7 @@ fn what_belongs_to_the_machine_is_changed_only_when_that_is_said() {
     assert_eq!(told, "open");
     assert_eq!(session.tell("apply vm.swappiness=7;transparent_hugepage=never"), "applied");
     assert_eq!((read(&swappiness), read(&pages)), ("7".into(), "never".into()));
-    // Whoever else would change the machine has to wait, wherever they are.
+    // Another command that would change the machine has to wait, in any namespace.
     let (_, told) = Session::start(inside(&command(&folder, "host")));
     assert!(told.contains("another lastdrop"), "{told}");
     assert_eq!(session.tell("apply vm.swappiness=8"), "applied");

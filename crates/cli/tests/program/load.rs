@@ -1,5 +1,5 @@
-//! Shapes of load and ways of sending it, against real servers: nginx and Apache with TLS, compression, proxies and
-//! authentication, and small servers of the test that see what came.
+//! Shapes of load and features of requests, with real servers: nginx and Apache with TLS, compression, proxies and
+//! authentication, and small test servers that record requests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ fn main_phase(run: &Value) -> &Value {
 
 // ---- servers of the test --------------------------------------------------------------------------------------------
 
-/// A request as a test server saw it.
+/// A request received by a test server.
 #[derive(Debug, Clone, Default)]
 struct ReceivedRequest {
     peer: String,
@@ -64,7 +64,7 @@ fn read_request(stream: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     Some(seen)
 }
 
-/// nginx with a configuration of the test.
+/// nginx with the test's configuration.
 struct Nginx {
     child: Child,
 }
@@ -100,7 +100,7 @@ impl Drop for Nginx {
     }
 }
 
-/// An authority, a server certificate for 127.0.0.1 and localhost, and a client certificate, all as PEM files.
+/// Creates an authority, a server certificate for 127.0.0.1 and localhost, and a client certificate, all as PEM files.
 fn certificates(folder: &Folder) {
     let at = folder.path().display();
     let script = format!(
@@ -116,7 +116,7 @@ fn certificates(folder: &Folder) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Apache with the modules that a browser's life needs.
+/// Apache with the modules for authentication and other features that browsers use.
 struct Apache {
     child: Child,
     port: u16,
@@ -151,7 +151,7 @@ impl Apache {
         fs::create_dir_all(folder.join("htdocs/private")).expect("made");
         fs::write(folder.join("htdocs/index.html"), "hello from apache ".repeat(500)).expect("written");
         fs::write(folder.join("htdocs/private/index.html"), "secret").expect("written");
-        // htdigest's format, for user me with password pass in the realm test.
+        // The format of htdigest, for user me with password pass in the realm test.
         fs::write(folder.join("digest"), "me:test:8e4f20024fc51ff4b9b49dfb5d7b193b\n").expect("written");
         let config = format!(
             "ServerRoot {at}\nPidFile {at}/apache.pid\nErrorLog {at}/apache.log\nListen 127.0.0.1:{port}\n{load}\
@@ -225,7 +225,7 @@ fn quantile(sorted: &[u64], q: f64) -> f64 {
     sorted[((q * sorted.len() as f64).ceil() as usize).clamp(1, sorted.len()) - 1] as f64
 }
 
-/// Response latencies by the due times that the run wrote down and the server's own log of its answers.
+/// Response latencies computed from the run's logged due times and the server's own log.
 fn truth(run_log: &str, server_log: &str) -> Vec<u64> {
     let answered: BTreeMap<&str, u64> = server_log
         .lines()
@@ -240,7 +240,7 @@ fn truth(run_log: &str, server_log: &str) -> Vec<u64> {
         run_log.lines().skip(1).map(|l| l.split(',').nth(2).expect("due").parse().expect("a time")).collect();
     let mut done: Vec<u64> = answered.values().copied().collect();
     assert_eq!(due.len(), done.len());
-    // Requests leave in the order in which they came due, and the server answers them about in that order.
+    // Requests are sent in the order of their due times, and answered in about that order.
     due.sort_unstable();
     done.sort_unstable();
     let mut all: Vec<u64> = due.iter().zip(&done).map(|(due, done)| done.saturating_sub(*due)).collect();
@@ -270,8 +270,8 @@ fn a_stall_is_as_long_as_it_was() {
         let response = &main_phase(&run)["latency_us"]["response"];
         for (field, q) in [("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99_9", 0.999)] {
             let (said, was) = (response[field].as_f64().expect("a number"), quantile(&all, q));
-            // Never less than it was: that is how generators lie. More only by what a busy machine keeps us waiting
-            // between the server's answer and our reading of it.
+            // Never less than the real latency, which would be coordinated omission. More only by the time between the server's
+            // response and our reading of it on a busy machine.
             assert!(said > 0.97 * was - 20_000.0, "{name}: {field} is {said}, was {was}");
             assert!(said < 1.03 * was + 250_000.0, "{name}: {field} is {said}, was {was}");
         }
@@ -305,7 +305,7 @@ fn users_pause_as_long_as_they_think() {
     let target = Target::start(&folder, &["--workers", "10"]);
     let run = folder.json(&["run", &target.url(), "-c", "5", "-d", "3s", "--think", "100ms"], 0);
     let due = n(&main_phase(&run)["requests"]["due"]);
-    // Five users, ten a second each, less the time of the answers.
+    // Five users with ten requests per second each, less the response time.
     assert!((50..=150).contains(&due), "{due}");
 }
 
@@ -339,7 +339,7 @@ fn tls_is_verified_counted_and_resumed() {
         assert_sums(&run);
         run
     };
-    // Not trusted: nothing is sent over such a connection.
+    // An untrusted certificate: nothing is sent over such a connection.
     let refused = run(&[&url], 1);
     assert_eq!(n(&main_phase(&refused)["requests"]["failed"]["connect"]), 40);
     let errors = refused["generator"]["connect_errors"].to_string();
@@ -361,14 +361,14 @@ fn tls_is_verified_counted_and_resumed() {
     }
     let full = run(&[&url, "--ca", &ca, "--keepalive", "off", "--no-resumption"], 0);
     assert_eq!(n(&main_phase(&full)["connections"]["handshakes_full"]), 40);
-    // A server that wants to know who we are.
+    // A server that requires a client certificate.
     let mutual = format!("https://127.0.0.1:{mutual}/");
     let nobody = run(&[&mutual, "--ca", &ca], 0);
     assert_eq!(n(&main_phase(&nobody)["status"]["400"]), 40);
     let (cert, key) = (format!("{at}/client.pem"), format!("{at}/client.key"));
     let known = run(&[&mutual, "--ca", &ca, "--cert", &cert, "--key", &key], 0);
     assert_eq!(n(&main_phase(&known)["status"]["200"]), 40);
-    // TLS to a port that speaks none, and the other way around.
+    // TLS to a port without TLS, and the reverse.
     let plain = Target::start(&folder, &[]);
     let wrong = run(&[&plain.url().replace("http:", "https:"), "--insecure"], 1);
     assert_eq!(n(&main_phase(&wrong)["requests"]["failed"]["connect"]), 40);
@@ -441,7 +441,7 @@ expect = ["text=bought"]
         };
         let items = of(&format!("/items/17?city={city}"));
         let buys = of("/buy");
-        // How many sessions each of the two has depends on the machine; all but the last are whole.
+        // The number of sessions of each user depends on the machine; all but the last are complete.
         assert!(buys.len() + 1 >= items.len(), "{name}: {seen:?}");
         assert!(items.iter().all(|r| r.headers["x-token"] == format!("t-{name}")));
         assert!(buys.iter().all(|r| r.body == b"{\"csrf\":\"c-9\"}"));
@@ -612,7 +612,7 @@ fn a_real_apache_compresses_redirects_and_challenges() {
     let nobody = run(&[&apache.url("/private/")]);
     assert_eq!(n(&nobody["status"]["401"]), 20);
     let known = run(&[&apache.url("/private/"), "--digest", "me:pass", "--expect", "text=secret"]);
-    // Each of two users is challenged once; afterwards it knows what to say.
+    // Each of two users is challenged once; afterwards it sends its credentials.
     assert_eq!((n(&known["status"]["401"]), n(&known["status"]["200"])), (2, 20), "{known}");
     assert_eq!((n(&known["followed"]["challenges"]), n(&known["expectations"]["missed"])), (2, 0));
     let wrong = run(&[&apache.url("/private/"), "--digest", "me:wrong"]);
@@ -672,7 +672,7 @@ fn pipelined_requests_are_each_accounted_for() {
     let run = folder.json(&["run", &url, "-n", "1000", "-c", "4", "--pipeline", "8"], 0);
     assert_sums(&run);
     let r = &main_phase(&run)["requests"];
-    // nginx closes after 25 requests on a connection: what was pipelined behind the 25th has no answer.
+    // nginx closes a connection after 25 requests: those pipelined after the 25th get no response.
     assert_eq!(n(&r["due"]), 1000);
     assert!(n(&r["answered"]) >= 700 && n(&r["failed"]["closed"]) + n(&r["failed"]["reset"]) > 0, "{r}");
     let open = folder.json(&["run", &url, "-r", "2000", "-d", "1s", "--connections", "4", "--pipeline", "8"], 0);
@@ -778,7 +778,7 @@ fn connections_come_from_and_go_where_they_are_told() {
 fn a_modem_is_as_slow_as_a_modem() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--body", "40000"]);
-    // 40 KB at 160 kbit/s are two seconds.
+    // 40 KB at 160 kbit/s take two seconds.
     let run =
         folder.json(&["run", &target.url(), "-n", "4", "-c", "2", "--bandwidth", "160kbit", "--timeout", "20s"], 0);
     let service = main_phase(&run)["latency_us"]["service"]["p50"].as_u64().expect("a number");
@@ -900,7 +900,7 @@ fn a_second_ctrl_c_leaves_at_once() {
 
 // ---- hostile servers ------------------------------------------------------------------------------------------------
 
-/// A server that does the same to every connection. It gets the stream, and whether bytes of the client have come.
+/// Starts a server that does the same with every connection; returns its address.
 fn hostile(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
@@ -918,7 +918,7 @@ fn wait_for_request(stream: &mut TcpStream) {
     let _ = stream.read(&mut [0u8; 4096]);
 }
 
-/// Closes with a reset instead of an orderly end.
+/// Closes a connection with a reset.
 fn reset(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: pointer and length describe `linger`.
@@ -933,7 +933,7 @@ fn reset(stream: &TcpStream) {
     }
 }
 
-/// What a hostile server does to a connection.
+/// The action of a hostile server on a connection.
 type ConnectionHandler = Box<dyn Fn(TcpStream) + Send + Sync>;
 
 #[test]
@@ -1173,7 +1173,7 @@ fn a_bomb_is_not_unpacked() {
     let address = hostile(move |mut s| {
         wait_for_request(&mut s);
         let length = bomb.len();
-        // It takes no second request on a connection, and says so: else whoever comes first decides what that one is.
+        // It takes one request per connection, and says so; otherwise a race would decide the outcome of a second request.
         let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Encoding: gzip\r\nContent-Length:";
         let _ = s.write_all(format!("{head} {length}\r\n\r\n").as_bytes());
         let _ = s.write_all(&bomb);

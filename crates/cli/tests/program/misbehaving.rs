@@ -1,5 +1,5 @@
-//! Personalities beside the programs that they stand for, on a server that misbehaves on purpose: what is counted, what is
-//! said, what is sent, and when each gives up. What is different by intent is in the manual's table, and here.
+//! Personalities compared with their originals on a server that misbehaves on purpose: counts, messages, requests, and when
+//! each gives up. Intended differences are in the manual's table, and here.
 
 use std::process::Output;
 
@@ -20,14 +20,14 @@ impl PersonalityTest {
         PersonalityTest { beside, server }
     }
 
-    /// Both print the same but for their numbers, and agree about `equal`.
+    /// Asserts that both print the same except for numbers, and agree in the fields `equal`.
     fn compare(&self, lines: &str, equal: &[&str]) {
         for line in lines.lines().map(str::trim).filter(|l| !l.is_empty()) {
             self.beside.compare_with(line, equal, || drop(self.server.fresh()));
         }
     }
 
-    /// What both print of a line, and what each has sent for it.
+    /// The outputs of both for a line, and the requests of each.
     fn both(&self, line: &str) -> ((Output, Vec<ReceivedRequest>), (Output, Vec<ReceivedRequest>)) {
         self.server.fresh();
         let mut heard = Vec::new();
@@ -37,7 +37,7 @@ impl PersonalityTest {
         ((original, theirs), (own, ours))
     }
 
-    /// Ours alone: its code, stdout, stderr.
+    /// Runs only ours; returns exit code, stdout, stderr.
     fn ours(&self, line: &str) -> (Option<i32>, String, String) {
         self.server.fresh();
         let place = self.beside.place("ours");
@@ -119,7 +119,7 @@ fn httperf_counts_what_ends_before_its_calls_do() {
          httperf {H} --wsesslog 1,0",
         &[],
     );
-    // The list may end within a connection: what there is, is sent.
+    // The list may end within a connection: the remaining requests are sent.
     for (line, expected) in [
         ("httperf {H} --wlog n,two --num-conns 2 --num-calls 3", [1.0, 2.0, 2.0]),
         ("httperf {H} --wlog n,five-uris --num-conns 4 --num-calls 3", [2.0, 5.0, 5.0]),
@@ -128,7 +128,7 @@ fn httperf_counts_what_ends_before_its_calls_do() {
         let total = |o: &Output| numbers(&String::from_utf8_lossy(&o.stdout), "Total", 3);
         assert_eq!((total(&original), total(&own)), (expected.to_vec(), expected.to_vec()), "{line}");
     }
-    // An answer that was cut off is none here; the original takes it for one.
+    // We do not count a response that was cut off; the original does.
     let (_, text, _) = both.ours("httperf {H} --uri /short --num-conns 5");
     assert_eq!(numbers(&text, "Total", 3), [5.0, 5.0, 0.0], "{text}");
     assert_eq!(numbers(&text, "Errors", 5), [5.0, 0.0, 0.0, 0.0, 5.0], "{text}");
@@ -193,22 +193,22 @@ fn siege_counts_and_says_what_siege_does() {
     );
     both.compare("siege -R empty -c 1 -r 1 -t1S {U}/ok", &["Availability", "Failed transactions"]);
     for (line, hits, failed) in [
-        // What was cut off is no answer here, and what is no HTTP is no hit.
+        // We do not count a response that was cut off, nor a hit that is not HTTP.
         ("siege -R rc -c 1 -r 3 {U}/short", 0.0, 3.0),
         ("siege -R rc -c 1 -r 3 {U}/shortchunk", 0.0, 3.0),
         ("siege -R rc -c 1 -r 3 {U}/garbage", 0.0, 3.0),
         ("~siege -R rc -c 1 -r 3 {U}/garbage", 3.0, 3.0),
-        // Whoever waits too long has failed.
+        // A timeout is a failure.
         ("siege -R waits -c 2 -r 1 {U}/hang", 0.0, 2.0),
     ] {
         let (_, out, text) = both.ours(line);
         let found = (numbers(&text, "Transactions", 1)[0], numbers(&text, "Failed transactions", 1)[0]);
         assert_eq!(found, (hits, failed), "{line}: {out}{text}");
     }
-    // siege stops at the failures that it was told of, and sends nothing more.
+    // siege stops at the given number of failures, and sends nothing more.
     let ((_, theirs), (_, ours)) = both.both("siege -R five -c 1 -r 200 {U}/reset");
     assert_eq!((theirs.len(), ours.len()), (5, 5));
-    // The mean of all is not above the longest, unless siege's way is wanted.
+    // The mean is not above the longest, except with --like-the-original.
     let mean = |line: &str| {
         let text = both.ours(line).2;
         (numbers(&text, "Response time", 1)[0], numbers(&text, "Longest transaction", 1)[0])
@@ -258,11 +258,11 @@ fn ab_gives_up_where_ab_does() {
             "Benchmarking 127.0.0.1 (be patient)...Total of",
         ],
     );
-    // ab has stopped at the first.
+    // ab stops at the first failure.
     let ((_, theirs), (_, ours)) = both.both("ab -q -n 5000 -c 1 {U}/resetlater");
     assert_eq!((theirs.len(), ours.len()), (3, 3));
     for (line, length, failed) in [
-        // With -r a reset is counted once; chunks have no framing, and what is no HTTP is no answer.
+        // With -r we count a reset once; bodies exclude the framing of chunks; and a response that is not HTTP does not count.
         ("ab -q -r -n 6 {U}/reset", 0.0, 6.0),
         ("ab -q -r -n 6 {U}/resetlater", 100.0, 2.0),
         ("ab -q -n 3 {U}/chunked", 150.0, 0.0),
@@ -273,7 +273,7 @@ fn ab_gives_up_where_ab_does() {
         let found = (numbers(&text, "Document Length", 1)[0], numbers(&text, "Failed requests", 1)[0]);
         assert_eq!((code, found), (Some(0), (length, failed)), "{line}: {text}{errors}");
     }
-    // Some answer while another hangs: that one has failed, and the others are reported.
+    // Some requests are answered while another hangs: that one fails, and the others are reported.
     let (code, text, _) = both.ours("ab -q -n 40 -c 2 -s 1 {U}/hanglater");
     assert!(code == Some(119) && text.contains("Total of"), "{text}");
 }
@@ -321,12 +321,12 @@ fn what_is_sent_is_what_the_originals_send() {
         let mut theirs: Vec<_> = theirs.iter().map(|h| (lossless(&h.head), h.body.clone())).collect();
         let mut ours: Vec<_> = ours.iter().map(|h| (lossless(&h.head), h.body.clone())).collect();
         if line.starts_with("wrk") {
-            // It has tried one connection more, and does not say how often.
+            // The original has tried one more connection, and does not print how often.
             theirs.dedup();
             ours.dedup();
         }
         if line.contains("--no-host-hdr") {
-            // An empty line too many.
+            // The original sends an extra empty line.
             theirs.truncate(1);
         }
         assert_eq!(theirs, ours, "{line}");
@@ -350,7 +350,7 @@ fn http_load_counts_whatever_came() {
         (text(&done.stdout), text(&done.stderr))
     };
     let url = |path: &str| both.server.url(path);
-    // What the original, built from its source, prints of these.
+    // The output of the original, built from its source, for these.
     for (url, more, wrong, said) in [
         (url("resetlater"), "", "2 bad byte counts", "byte count wrong"),
         (url("nothinglater"), "", "2 bad byte counts", "byte count wrong"),
@@ -395,7 +395,7 @@ fn the_remark_is_for_people() {
     }
 }
 
-/// What public scripts look for in reports, line by line.
+/// The patterns that public scripts search in reports, line by line.
 const READERS: &[(&str, &[&str])] = &[
     (
         "httperf {H} --num-conns 12 --num-calls 2 --rate 100 --uri /resetlater",
@@ -441,7 +441,7 @@ const READERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        // Fields between commas: protocol, status, seconds, bytes, path, its number, date.
+        // Comma-separated fields: protocol, status, seconds, bytes, path, its number, date.
         "siege -R csv -c 1 -r 4 {U}/ok",
         &[r"^ +\d+,(HTTP/1\.\d),(\d+), *([\d.]+), *(\d+),(/\S+),(\d+),(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)$"],
     ),
@@ -464,7 +464,7 @@ fn public_scripts_read_ours_as_they_read_the_originals() {
     let both = PersonalityTest::start();
     for (line, readers) in READERS {
         let ((original, _), (own, _)) = both.both(line);
-        // As scripts do, which read both together.
+        // Scripts read both streams together.
         let lines = |o: &Output| {
             let text = [o.stdout.as_slice(), &o.stderr].concat();
             String::from_utf8_lossy(&text).lines().map(str::to_string).collect::<Vec<_>>()

@@ -1,5 +1,5 @@
-//! Personalities beside the programs that they stand for, on the same server: the same lines in the same order with the
-//! same labels, units and number formats, the same counts, exit codes and files. `./x test` installs the originals.
+//! Personalities compared with their originals on the same server: the same lines in the same order, with the same labels, units
+//! and number formats, and the same counts, exit codes and files. `./x test` installs the originals.
 
 use std::fs;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use crate::common::originals::{OriginalAndOwn, fields, shape};
 use crate::common::{Folder, Target, alone, free_port, get, signal, wait_until};
 use regex::Regex;
 
-/// An nginx of our own, and two folders to work in.
+/// An nginx, and two working folders.
 struct Server {
     beside: OriginalAndOwn,
     port: u16,
@@ -217,7 +217,7 @@ fn siege_is_siege() {
     let (original, own) = server.both("siege -R rc -c 1 -r 4 {U}/missing");
     let availability = |o: &Output| fields(&String::from_utf8_lossy(&o.stderr))["Availability"][0].clone();
     assert_eq!((availability(&original).as_str(), availability(&own).as_str()), ("100.00", "0.00"), "a 404 is no page");
-    // What siege's own helper makes of a report, it makes of ours.
+    // siege's own helper reads our report like siege's.
     let (original, own) = server.both("siege -R rc -c 3 -r 2 {U}/");
     let table = |output: &Output, name: &str| {
         let place = server.folder.join(name);
@@ -281,7 +281,7 @@ fn httperf_is_httperf() {
             "Session length histogram",
         ],
     );
-    // Without a Host the original ends its head with an empty line too many.
+    // Without a Host the original ends its head with an extra empty line.
     server.compare("httperf {H} --num-conns 3 --no-host-hdr", &["Reply status"]);
     for line in ["httperf {H} --num-conns 7 --num-calls 3", "httperf {H} --num-conns 20 --rate 100"] {
         let (original, own) = server.both(line);
@@ -327,7 +327,7 @@ fn wrk_is_wrk() {
     let script = server.both("wrk -d1s -s post.lua {U}/").1;
     let words = String::from_utf8_lossy(&script.stderr).into_owned();
     assert!(script.status.code() == Some(1) && words.contains("-s post.lua") && words.contains("plan"), "{words}");
-    // wrk2's constant rate, which Debian does not have.
+    // wrk2's constant rate; Debian has no package of it.
     let place = server.place("ours");
     let rate = Command::new(env!("CARGO_BIN_EXE_lastdrop"))
         .args(server.words("wrk -t1 -c4 -d2s -R 100 --latency {U}/"))
@@ -335,7 +335,7 @@ fn wrk_is_wrk() {
         .output()
         .expect("runs");
     let text = String::from_utf8_lossy(&rate.stdout).into_owned();
-    // As many as are due, or fewer where the machine is busy; without the rate it would be some thousands.
+    // As many as are due, or fewer on a busy machine; without the rate it would be some thousands.
     let requests = text.split(" requests in 2.0").next().and_then(|t| t.split_whitespace().last()?.parse::<u32>().ok());
     assert!(requests.is_some_and(|n| (1..=200).contains(&n)) && text.contains("99.999%"), "{text}");
 }
@@ -344,7 +344,7 @@ fn wrk_is_wrk() {
 fn rates_are_those_of_the_originals() {
     let _alone = alone();
     let server = Server::start();
-    // Four workers of 25 ms each: 160 requests a second at most, whoever asks.
+    // Four workers of 25 ms: at most 160 requests per second for any client.
     let target = Target::start(&server.folder, &["--workers", "4", "--service", "25ms", "--keepalive", "false"]);
     let at = format!("http://127.0.0.1:{}/", target.port);
     let lines = [
@@ -360,7 +360,7 @@ fn rates_are_those_of_the_originals() {
             let found = fields(&text).get(label).and_then(|all| all.get(at)?.parse::<f64>().ok());
             found.unwrap_or_else(|| panic!("{label} in {text}"))
         };
-        // One of the two may have met a busier moment than the other.
+        // The machine may have been busier for one of the two.
         let mut ratios = Vec::new();
         while ratios.len() < 4 && !ratios.last().is_some_and(|r| (0.6..1.7).contains(r)) {
             let (original, own) = server.both(&line);
@@ -375,7 +375,7 @@ fn rates_are_those_of_the_originals() {
 fn scripts_that_parse_reports_work_on_ours() {
     let server = Server::start();
     let place = server.place("ours");
-    // As they stand in build jobs everywhere, the program found by a link of its name.
+    // Typical command lines of build jobs, with the program found by a link of its name.
     let bin = server.folder.join("bin");
     fs::create_dir(&bin).expect("created");
     for name in ["ab", "siege", "httperf", "wrk", "http_load", "lwp-bench"] {
@@ -460,7 +460,7 @@ fn what_http_load_and_lwp_bench_print_has_their_form() {
         code == Some(0) && errors.is_empty() && Regex::new(&form).expect("valid").is_match(&text),
         "{text}{errors}"
     );
-    // A page of two lengths.
+    // A page whose length varies.
     fs::write(place.join("changing"), format!("{url}/vary\n")).expect("written");
     let (_, text, errors) = run(&["http_load", "-p", "1", "-f", "60", "changing"]);
     let wrong = text.lines().find_map(|l| l.strip_suffix(" bad byte counts")?.parse::<usize>().ok()).unwrap_or(0);
@@ -527,11 +527,11 @@ fn ctrl_c_still_reports_and_numbers_are_right_unless_the_originals_are_wanted() 
         let remarks = String::from_utf8_lossy(&done.stderr).matches("--no-remark").count();
         assert_eq!(remarks, 1, "one line on what is hidden: {args:?}");
     }
-    // An answer in 20 ms and one in 60: their median is 40, and ab's is the larger one.
+    // One response in 20 ms and one in 60: their median is 40, but ab's is the larger one.
     let mixed = Target::start(&server.folder, &["--workers", "1", "--service", "30ms"]);
     let median = |like: bool| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lastdrop"));
-        // Two users of one worker: the second waits for the first, 30 ms and 60 ms.
+        // Two users and one worker: the second waits for the first, so 30 ms and 60 ms.
         command
             .args(["ab", "-n", "2", "-c", "2", "--no-remark", &mixed.url()])
             .args(like.then_some("--like-the-original"));

@@ -1,5 +1,5 @@
-//! `record`: what a client or a real browser does in a real application becomes a plan that fifty users can follow; secrets stay where they
-//! belong; nobody at either end can stop it or make it say too much.
+//! `record`: the actions of a client or a real browser in a real application become a plan that fifty users can follow. Secrets
+//! stay where they belong, and neither client nor server can block it or make it leak anything.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,10 +17,10 @@ use crate::common::shop::{PASSWORD, Shop, USER};
 use crate::common::tls_server::TlsServer;
 use crate::common::{CommandOutput, Folder, answer, assert_sums, head, n, serve, signal};
 
-/// A recording that goes on.
+/// A recording in progress.
 struct Recording {
     child: Child,
-    /// What it says first: where it listens.
+    /// Its first line: where it listens.
     first: String,
     out: BufReader<std::process::ChildStdout>,
     errors: Option<thread::JoinHandle<String>>,
@@ -63,11 +63,11 @@ impl Recording {
         CommandOutput { args: vec![], code: status.code().unwrap_or(-1), stdout, stderr }
     }
 
-    /// Sends bytes, and gives what comes back until the connection is closed.
+    /// Sends bytes, and returns what comes back until the connection is closed.
     fn send(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
-        // It may have refused before all of it was sent.
+        // The server may refuse before all bytes are sent.
         let _ = stream.write_all(bytes);
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
@@ -82,11 +82,11 @@ impl Drop for Recording {
     }
 }
 
-/// curl, with a jar for its cookies; gives the body.
+/// Runs curl with a cookie jar; returns the body.
 fn curl(folder: &Folder, args: &[&str]) -> String {
     let jar = folder.join("jar");
     let output = Command::new("curl")
-        // Whatever proxy this machine has is not meant.
+        // Ignore the proxy settings of this machine.
         .args([
             "-sS",
             "--noproxy",
@@ -117,7 +117,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).permissions().mode() & 0o777
 }
 
-/// Fifty users do what was recorded: nothing fails, and each has made and changed a thing of their own.
+/// Replays the plan with fifty users: nothing fails, and each user has created and changed a thing of their own.
 fn replays(folder: &Folder, shop: &Shop, done: &CommandOutput) {
     assert_eq!(done.code, 0, "{done:?}");
     let path = folder.join("plan.toml");
@@ -138,7 +138,7 @@ fn replays(folder: &Folder, shop: &Shop, done: &CommandOutput) {
     assert_eq!(n(&phase["expectations"]["missed"]), 0, "{phase:#}\n{plan}");
     let failed: u64 = phase["requests"]["failed"].as_object().expect("kinds").values().map(n).sum();
     assert_eq!((failed, n(&phase["requests"]["timed_out"])), (0, 0), "{phase:#}");
-    // Each step is a page; what it embeds is fetched once by each session.
+    // Each step is a page; each session fetches its resources once.
     let pages = &phase["pages"];
     assert_eq!((n(&pages["loaded"]), n(&pages["failed"])), (100 * steps, 0), "{phase:#}");
     let after = shop.count();
@@ -185,7 +185,7 @@ fn what_a_client_does_in_an_application_fifty_users_can_do() {
     replays(&folder, &shop, &done);
 }
 
-/// A request as a small application needs it.
+/// The parts of a request that a small application needs.
 #[derive(Debug, Clone, Default)]
 struct ReceivedRequest {
     method: String,
@@ -221,8 +221,8 @@ impl ReceivedRequest {
     }
 }
 
-/// An application that takes a form only from its own page, which it knows by the Referer; without it the user is asked again, with
-/// status 200. Its home page differs for those who have a cookie in nothing but a link.
+/// An application that accepts a form only from its own page, by the Referer; otherwise it shows the form again, with status
+/// 200. Its home page differs for users with a cookie only in a link.
 fn careful_application() -> (String, Arc<Mutex<Vec<ReceivedRequest>>>, Arc<AtomicBool>) {
     let careless = Arc::new(AtomicBool::new(true));
     let takes = Arc::clone(&careless);
@@ -268,9 +268,9 @@ fn a_form_that_is_taken_from_its_own_page_alone_is_taken_again_and_a_run_that_wr
     assert_eq!(steps.len(), 3, "{text}");
     assert!(steps[1].contains(&format!("\"Referer\" = \"http://{address}/form?token={{{{token}}}}\"")), "{text}");
     assert!(!text.contains("s3cretValue99") && !text.contains("elsewhere.example"), "{text}");
-    // Its status, where its redirect led, its title.
+    // Its status, the target of its redirect, its title.
     assert!(steps[1].contains(r#"expect = ["status=200", "url=/saved?id", "text=<title>Notes</title>"]"#), "{text}");
-    // What only this user sees: the page was asked for once more, without cookies.
+    // Text that only this user sees: the page was requested once more, without cookies.
     assert!(steps[2].contains("\"text=Log out\"") && !steps[0].contains("everybody"), "{text}");
     let strangers = |path: &str| {
         let seen = seen.lock().expect("unpoisoned");
@@ -285,7 +285,7 @@ fn a_form_that_is_taken_from_its_own_page_alone_is_taken_again_and_a_run_that_wr
     assert_eq!(missed(&run), 0, "{run:#}");
     assert!(saved(&seen.lock().expect("unpoisoned")) > before + 5, "what was recorded is done again");
     assert!(folder.run(&["show", "last"]).stdout.starts_with("Good: "));
-    // The application does not take it any more, and says so with status 200 and the same title.
+    // The application now refuses it, with status 200 and the same title.
     takes.store(false, Ordering::Relaxed);
     let run = folder.json(&["run", &plan, "-c", "2", "-n", "40"], 0);
     assert!(missed(&run) >= 10, "{run:#}");
@@ -295,7 +295,7 @@ fn a_form_that_is_taken_from_its_own_page_alone_is_taken_again_and_a_run_that_wr
 
 /// The id of the newest thing.
 fn shop_id(shop: &Shop) -> u64 {
-    // Three are there from the beginning.
+    // Three exist from the beginning.
     3 + shop.count().0
 }
 
@@ -351,7 +351,7 @@ fn a_browser_that_has_it_as_its_proxy_speaks_tls_to_an_authority_of_the_recordin
     assert!(page.contains("a1b2c3d4e5"), "{page}");
     let fields = format!("ticket=a1b2c3d4e5&passphrase={}", "open+sesame");
     assert!(by_proxy(&["-d", &fields, &server.url("/send")]).contains("thanks"));
-    // Whoever does not trust the authority gets nowhere, and neither does any other host.
+    // A client that does not trust the authority cannot connect, and no client reaches another host.
     let refused = |args: &[&str]| {
         let output = Command::new("curl")
             .args(["-sS", "--noproxy", "", "--max-time", "60", "--proxy", &proxy])
@@ -370,7 +370,7 @@ fn a_browser_that_has_it_as_its_proxy_speaks_tls_to_an_authority_of_the_recordin
     let socket =
         b"GET http://localhost/ HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
     assert!(recording.send(socket).starts_with("HTTP/1.1 501"));
-    // What is neither TLS nor HTTP is no business of a recording.
+    // Neither TLS nor HTTP: not for a recording.
     let ssh = format!("CONNECT localhost:{} HTTP/1.1\r\nHost: localhost\r\n\r\n", server.port);
     let mut stream = TcpStream::connect(("127.0.0.1", recording.port())).expect("it listens");
     stream.write_all(ssh.as_bytes()).expect("sent");
@@ -420,7 +420,7 @@ fn a_browser_gets_through_by_the_fingerprint_alone() {
     );
 }
 
-/// SHA-256 of the public key of a certificate, as Chromium wants it.
+/// SHA-256 of a certificate's public key, in Chromium's form.
 fn fingerprint(certificate: &Path) -> String {
     let command = format!(
         "openssl x509 -in '{}' -pubkey -noout | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | openssl base64",
@@ -430,7 +430,7 @@ fn fingerprint(certificate: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_string()
 }
 
-/// The certificate of the recording that goes on. Its key is in no file.
+/// The certificate of the recording in progress. Its key is in no file.
 fn authority(folder: &Folder) -> Option<PathBuf> {
     let entries = fs::read_dir(folder.path()).expect("readable");
     let mut paths = entries.filter_map(|e| Some(e.ok()?.path()));
@@ -449,10 +449,10 @@ fn what_a_killed_recording_leaves_is_no_listener_and_goes_with_the_next() {
     assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
     recording.end(libc::SIGKILL);
     assert!(certificate.exists() && TcpStream::connect(("127.0.0.1", port)).is_err());
-    // Also one that needs no authority.
+    // Also a recording that needs no authority.
     let next = Recording::start(&folder, &["--to", "http://127.0.0.1:1/", "-o", &plan]);
     assert!(!certificate.exists());
-    // Nothing was recorded: there is no plan, and what could be one day is left alone.
+    // Nothing was recorded, so there is no plan, and existing files stay.
     let done = next.end(libc::SIGINT);
     assert!(done.code == 1 && done.stderr.contains("nothing was recorded"), "{done:?}");
     assert!(authority(&folder).is_none() && !Path::new(&plan).exists());
@@ -490,7 +490,7 @@ fn a_recording_is_seen_by_nobody_else_and_asked_for_in_one_way() {
         let done = folder.run(&[&["record", "-o", &plan][..], &args].concat());
         assert!(done.code == 2 && done.stderr.contains(said), "{args:?}: {done:?}");
     }
-    // A plan that nobody has named is not written over.
+    // An existing default plan is not overwritten.
     fs::write(folder.join("plan.toml"), "mine").expect("written");
     let mut command = folder.lastdrop(&["record", "--to", "http://127.0.0.1:1/"]);
     let output = command.current_dir(folder.path()).output().expect("runs");
@@ -501,7 +501,7 @@ fn a_recording_is_seen_by_nobody_else_and_asked_for_in_one_way() {
 fn what_cannot_be_passed_on_is_said_and_nothing_hangs() {
     let folder = Folder::new();
     let (address, _) = serve(read_head, |head: &String| match head.split(' ').nth(1).unwrap_or_default() {
-        // More than is read at once, so that a part of it is passed on before it is seen to be torn.
+        // More than one read, so that a part is passed on before the end turns out to be missing.
         "/torn" => {
             let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9c40\r\n";
             [head.as_bytes(), &[b'h'; 40_000], b"\r\nzz\r\n"].concat()
@@ -525,7 +525,7 @@ fn what_cannot_be_passed_on_is_said_and_nothing_hangs() {
         recording.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
     };
     let fine = ask("/fine");
-    // The server is asked by its own name, and what would take the browser away is gone.
+    // The server gets its own name as Host, and header fields that would lead the browser away are removed.
     assert!(fine.contains(&format!("Host: {address}")) && !fine.contains("Strict-Transport"), "{fine}");
     assert!(ask("/cookie").contains("Set-Cookie: lastdrop__Host-a=1; Path=/\r\n"));
     assert!(ask("/moved").contains("Location: http://elsewhere.test/"));
@@ -533,7 +533,7 @@ fn what_cannot_be_passed_on_is_said_and_nothing_hangs() {
     assert!(ask("/garbage").starts_with("HTTP/1.1 502") && ask("/long").starts_with("HTTP/1.1 502"));
     let torn = ask("/torn");
     assert!(torn.contains("hhhh") && !torn.ends_with("0\r\n\r\n"), "a torn answer stays torn: {torn:.200}");
-    // Two requests in one piece are two answers, in their order.
+    // Two requests in one write get two responses, in order.
     let two = format!(
         "GET /one HTTP/1.1\r\nHost: {host}\r\n\r\nGET /two HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
     );
@@ -551,10 +551,10 @@ fn what_cannot_be_passed_on_is_said_and_nothing_hangs() {
         let refused = recording.send(bytes.as_bytes());
         assert!(refused.starts_with(&format!("HTTP/1.1 {status}")), "{bytes:.80}: {refused}");
     }
-    // A body without an end is refused when it is too long, in a piece of memory that has a bound.
+    // An endless body is refused when it is too long, within a bounded amount of memory.
     let endless = endless_body(&recording, &host);
     assert!(endless.starts_with("HTTP/1.1 413"), "{endless}");
-    // Those who begin a request and do not end it give way to whoever comes after them.
+    // Clients with an unfinished request give way to later ones.
     let begun = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(("127.0.0.1", recording.port())).expect("it listens");
         stream.write_all(bytes).map(|()| stream)
@@ -562,7 +562,7 @@ fn what_cannot_be_passed_on_is_said_and_nothing_hangs() {
     let slow: Vec<_> = (0..300).map(|_| begun(b"GET / HT")).collect();
     assert!(ask("/fine").contains("seen"));
     drop(slow);
-    // Nobody waits for an answer that never ends.
+    // A response that never ends does not block others.
     let mut endless = begun(format!("GET /endless HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).expect("sent");
     assert!(endless.read(&mut [0; 100]).is_ok_and(|n| n > 0));
     let done = recording.end(libc::SIGINT);
@@ -578,7 +578,7 @@ fn what_cannot_be_passed_on_is_said_and_nothing_hangs() {
     }
 }
 
-/// A head of a request; what follows it is left.
+/// Reads the head of a request, and nothing after it.
 fn read_head(reader: &mut BufReader<TcpStream>) -> Option<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -595,7 +595,7 @@ fn endless_body(recording: &Recording, host: &str) -> String {
     let head = format!("POST / HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("sent");
     let chunk = [&b"10000\r\n"[..], &vec![b'x'; 0x10000], b"\r\n"].concat();
-    // 128 MB; it is refused before.
+    // 128 MB; it is refused earlier.
     for _ in 0..2048 {
         if stream.write_all(&chunk).is_err() {
             break;

@@ -1,5 +1,5 @@
-//! What nobody else may get: credentials that go to the wrong server, secrets in files and process lists, control
-//! sequences on terminals; and results that get lost because they cannot be written.
+//! Safety: credentials for the wrong server, secrets in files and process lists, control sequences on terminals, and results that
+//! are lost because they cannot be written.
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 // ---- servers --------------------------------------------------------------------------------------------------------
 
-/// A real nginx that writes down which credentials came with each request.
+/// A real nginx that logs the credentials of each request.
 struct Nginx {
     child: Child,
     log: PathBuf,
@@ -40,7 +40,7 @@ impl Nginx {
         Nginx { child, log: folder.join("seen.log") }
     }
 
-    /// What came with the requests since it was last asked, by path; waits for `requests` of them.
+    /// The credentials of the requests since the last call, by path; waits for `requests` of them.
     fn seen(&self, requests: usize) -> HashMap<String, Vec<String>> {
         let read = || fs::read_to_string(&self.log).unwrap_or_default();
         wait_until("all requests in the log", || read().lines().count() >= requests);
@@ -61,7 +61,7 @@ impl Drop for Nginx {
     }
 }
 
-/// A server that sends the same bytes for each request and remembers the heads that came.
+/// A server that sends the same bytes for each request and records the received heads.
 fn fixed(answer: Vec<u8>) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port();
@@ -93,12 +93,12 @@ fn fixed(answer: Vec<u8>) -> (u16, Arc<Mutex<Vec<String>>>) {
     (port, heads)
 }
 
-/// An answer with a body.
+/// A response with a body.
 fn answer(headers: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// A program that is ended with the test, however that ends.
+/// A program that ends with the test, also if that fails.
 struct RunningProcess(Child);
 
 impl RunningProcess {
@@ -197,7 +197,7 @@ fn credentials_go_only_to_the_scheme_host_and_port_that_they_were_written_for() 
             "{url}"
         );
     }
-    // Whoever sends us back gets nothing, and home is home.
+    // A redirect to another server gets nothing; one back to the first server gets its credentials.
     with(&everything, &here("/there-and-back"));
     let seen = nginx.seen(6);
     assert_eq!((seen["/back"][0].as_str(), seen["/home"][0].as_str()), (none, all), "{seen:?}");
@@ -206,7 +206,7 @@ fn credentials_go_only_to_the_scheme_host_and_port_that_they_were_written_for() 
         let seen = nginx.seen(4);
         assert!(seen["/port"][0].starts_with("auth=B") && seen["/at-other"] == [none, none], "{login:?}: {seen:?}");
     }
-    // What a page embeds from elsewhere.
+    // Resources that a page embeds from another server.
     let mut page = vec!["run", "--page", "-n", "1", "-c", "1"];
     page.extend(everything);
     let url = here("/page");
@@ -214,7 +214,7 @@ fn credentials_go_only_to_the_scheme_host_and_port_that_they_were_written_for() 
     folder.json(&page, 0);
     let seen = nginx.seen(3);
     assert_eq!((seen["/own.png"][0].as_str(), seen["/other.png"][0].as_str()), (all, none), "{seen:?}");
-    // Another host of the plan has credentials of its own, for what it is asked itself.
+    // Another host of the plan has its own credentials, for its own requests.
     let plan = format!(
         "pick = 'order'\n[http]\nredirects = 3\n[[request]]\nurl = '{}'\nheaders = {{ Authorization = 'one' }}\n\
          [[request]]\nurl = 'http://127.0.0.2:{other}/own'\nheaders = {{ Authorization = 'two' }}\n",
@@ -240,7 +240,7 @@ fn a_password_does_not_answer_the_challenge_of_another_server() {
     assert_eq!(asked.len(), 4, "{asked:?}");
     assert!(asked.iter().all(|head| !head.contains("Authorization")), "{asked:?}");
     drop(asked);
-    // Its own server does get the response.
+    // Its own server gets the response.
     let (own, asked) = fixed(challenge.into());
     folder.json(&["run", &format!("http://127.0.0.1:{own}/"), "-n", "1", "-c", "1", "--digest", "me:pw"], 0);
     assert!(asked.lock().expect("nobody panicked").iter().any(|head| head.contains("Authorization: Digest")));
@@ -248,7 +248,7 @@ fn a_password_does_not_answer_the_challenge_of_another_server() {
 
 // ---- secrets --------------------------------------------------------------------------------------------------------
 
-/// Every way to give a secret to `run`; each contains the word.
+/// All ways to give a secret to `run`; each contains the word.
 const SECRET: &str = "hunter2";
 
 #[test]
@@ -281,7 +281,7 @@ fn secrets_reach_neither_store_nor_documents_nor_reports() {
             "{run:#}"
         );
     }
-    // The old reports of others tell what was asked for, without it.
+    // The personalities' reports show the requests without it.
     fs::write(folder.join("urls"), format!("{url}\n")).expect("written");
     let (at, urls) = (port.to_string(), text(&folder.join("urls")));
     let (path, add) = (format!("/a?token={SECRET}"), format!("Cookie: a={SECRET}\\n"));
@@ -298,13 +298,13 @@ fn secrets_reach_neither_store_nor_documents_nor_reports() {
         assert!(done.code == 0 && !done.stdout.contains(SECRET) && !done.stderr.contains(SECRET), "{done:?}");
     }
     fs::remove_file(urls).expect("removed");
-    // What later commands make of it.
+    // The output of later commands.
     for args in [&["history"][..], &["show", "last"], &["show", "last", "--json"]] {
         let done = folder.run(args);
         assert!(done.code == 0 && !done.stdout.contains(SECRET), "{done:?}");
     }
     for name in ["plan.toml", "sweep.toml"] {
-        // Files of the user's are theirs; what is made of them is ours.
+        // The user's own files may contain it; files that we make of them may not.
         let plan = if name == "plan.toml" {
             format!("users = 1\nrequests = 2\n[[request]]\nurl = '{url}'\nheaders = {{ Cookie = 'a={SECRET}' }}\n")
         } else {
@@ -372,7 +372,7 @@ fn process_lists_show_no_secrets() {
 fn stores_and_journals_are_for_their_owner_alone_and_old_ones_are_mended() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, "workers = 2");
-    // As version 0.1 left them.
+    // With the modes of version 0.1.
     let (state, store) = (folder.join("state"), folder.join("data/lastdrop"));
     for dir in [&state, &store] {
         fs::create_dir_all(dir).expect("made");
@@ -396,7 +396,7 @@ fn stores_and_journals_are_for_their_owner_alone_and_old_ones_are_mended() {
         let all = fs::read_dir(&state).expect("readable").filter_map(|e| Some(e.ok()?.path()));
         all.filter(|p| p.to_string_lossy().ends_with(end)).collect::<Vec<_>>()
     };
-    // Everything is written once the server is to be changed. (Asking it before that would make us a visitor of it.)
+    // Everything is written when the server is about to be changed. (A request before that would make us a visitor.)
     let changed = || of(".journal").iter().any(|j| fs::read_to_string(j).is_ok_and(|t| t.contains("\"changed\"")));
     wait_until("a change", || changed() && !of(".trial.conf").is_empty());
     wait_until("the log of writes", || store.join("runs.sqlite-wal").exists());
@@ -410,7 +410,7 @@ fn stores_and_journals_are_for_their_owner_alone_and_old_ones_are_mended() {
     for file in fs::read_dir(&store).expect("readable").filter_map(|e| Some(e.ok()?.path())) {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
     }
-    // Killed, opened up as an older version would have left it, restored.
+    // Kill it, set the modes of an older version, and restore.
     sweep.end(libc::SIGKILL);
     fs::set_permissions(&journal[0], Permissions::from_mode(0o644)).expect("its mode");
     fs::set_permissions(&state, Permissions::from_mode(0o755)).expect("its mode");
@@ -419,7 +419,7 @@ fn stores_and_journals_are_for_their_owner_alone_and_old_ones_are_mended() {
     assert_eq!((mode(&state), mode(&journal[0])), (0o700, 0o600));
     assert_eq!(folder.run(&["restore"]).code, 0);
     wait_until("two workers", || target.scoreboard().is_some_and(|b| b.len() == 2));
-    // A journal of which a kill left a part is gone, too.
+    // A partial journal of a kill is deleted, too.
     let found = files_with(folder.path(), "LASTDROP_STATE");
     assert!(found.is_empty(), "the environment was in the journal alone: {found:?}");
 }
@@ -427,7 +427,7 @@ fn stores_and_journals_are_for_their_owner_alone_and_old_ones_are_mended() {
 #[test]
 fn a_server_of_another_user_reads_its_override_and_nothing_else() {
     let folder = Folder::new();
-    // No folder for an override: the server is started on a file in lastdrop's own, by the user who had started it.
+    // Without a folder for an override the server starts with a file in lastdrop's folder, as the user who had started it.
     let apache = Apache::start_with(&folder, |text| {
         text.lines().filter(|l| !l.contains("IncludeOptional")).collect::<Vec<_>>().join("\n") + "\n"
     });
@@ -460,14 +460,14 @@ fn a_server_of_another_user_reads_its_override_and_nothing_else() {
 
 // ---- terminals ------------------------------------------------------------------------------------------------------
 
-/// Bytes that steer a terminal: sets its title, in C0 and in C1, and turns the reading direction.
+/// Control sequences: set the title, in C0 and in C1, and reverse the reading direction.
 const EVIL: &str = "\x1b]0;owned\x07\u{9b}31m\u{202e}";
 
 fn steers(text: &str) -> bool {
     text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{202a}'..='\u{202e}'))
 }
 
-/// A program that is busy until it is ended, and whose own name and whose function's were chosen by somebody else.
+/// A program that is busy until it is ended. An attacker has chosen its name and that of its function.
 fn burn(folder: &Folder) -> RunningProcess {
     let program = folder.join(&format!("burn{EVIL}"));
     let source = folder.join("burn.c");
@@ -482,7 +482,7 @@ fn burn(folder: &Folder) -> RunningProcess {
     tool("gcc", &["-O0", "-fno-inline", "-c", &source, "-o", &object]);
     tool("objcopy", &["--redefine-sym", &format!("burn=burn{EVIL}"), &object]);
     tool("gcc", &[&object, "-o", &built]);
-    // perf looks a function up in a file that it can name.
+    // perf looks up a function in a file whose name it can handle.
     fs::copy(&built, &program).expect("copied");
     RunningProcess::start(&mut Command::new(&program))
 }
@@ -498,13 +498,13 @@ fn names_of_processes_and_files_do_not_steer_the_terminal() {
     let once = folder.run(&["watch", &name, "--once", "--interval", "100ms"]);
     let json = folder.run(&["watch", &name, "--once", "--interval", "100ms", "--json", "-"]);
     let record = folder.run(&["watch", &name, "--interval", "100ms", "-d", "500ms", "--record", &recording]);
-    // A machine that is busy with other things may give it no time.
+    // On a busy machine it may get no CPU time.
     let long = |attempt: u64| format!("{}s", 1 + attempt);
     let profiles = (0..10).map(|i| folder.run(&["profile", &plainly_named, "-d", &long(i), "--flame", &svg]));
     let profile = { profiles }.find(|done| done.stdout.contains("burn")).expect("a sample in ten attempts");
     assert!(once.stdout.contains("burn\\x1b]0;owned\\x07\\u{9b}31m\\u{202e}"), "{once:?}");
     assert!(profile.stdout.contains("burn\\x1b]0"), "{profile:?}");
-    // A recording of somebody else's, changed by hand.
+    // A recording of another user, changed by hand.
     let evil = fs::read_to_string(&recording).expect("recorded");
     let evil = evil.replace("\"log\":[]", "\"log\":[\"\\u001b[2J\u{9b}2J\\nforged\"]");
     assert!(evil.contains("forged"), "{evil}");
@@ -515,7 +515,7 @@ fn names_of_processes_and_files_do_not_steer_the_terminal() {
     for done in [&once, &json, &record, &profile, &replay, &last] {
         assert!(done.code == 0 && !steers(&done.stdout) && !steers(&done.stderr), "{done:?}");
     }
-    // The document has the name as it is.
+    // The document has the unescaped name.
     let document: Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert!(document["software"].as_str().is_some_and(|s| s.contains(EVIL)), "{document:#}");
     let graph = fs::read_to_string(&svg).expect("a flame graph");
@@ -527,7 +527,7 @@ fn names_of_processes_and_files_do_not_steer_the_terminal() {
 #[test]
 fn what_a_server_says_of_itself_does_not_steer_the_terminal() {
     let folder = Folder::new();
-    // In a header there can be no others: such an answer is not HTTP.
+    // A header cannot contain others: such a response is not HTTP.
     let (port, _) = fixed(answer("Server: evil\u{9b}31m\u{202e}\r\nX: \u{9b}2J\r\n", EVIL));
     let url = format!("http://127.0.0.1:{port}/");
     let shown = |args: &[&str]| {
@@ -545,12 +545,12 @@ fn what_a_server_says_of_itself_does_not_steer_the_terminal() {
     );
     assert!(shown(&["siege", "-g", &url]).contains("X: \\u{9b}2J"));
     assert!(shown(&["siege", "-p", &url]).contains("\\x1b]0;owned"));
-    // Colours of siege's own stay what they are; nobody else's come through.
+    // siege's own colours stay; control sequences of others are escaped.
     let path = format!("{url}a%1b");
     let mut siege = folder.lastdrop(&["siege", "-v", "-r", "1", "-c", "1", &path]);
     let done = CommandOutput::of(siege.env("SIEGERC", "/dev/null").output().expect("runs"), &["siege"]);
     assert!(done.stdout.contains("\x1b[0;34mHTTP/1.1 200"), "{done:?}");
-    // Bytes that are no text at all.
+    // Bytes that are not text.
     let (port, _) = fixed(b"HTTP/1.1 200 OK\r\nServer: latin\x9b1\r\nContent-Length: 0\r\n\r\n".to_vec());
     let latin = shown(&["ab", "-n", "1", &format!("http://127.0.0.1:{port}/")]);
     assert!(latin.contains("Server Software:        latin\\x9b1"), "{latin}");
@@ -615,18 +615,18 @@ fn a_report_that_nobody_gets_is_a_failure() {
         // Usage of ab has a code of its own.
         let code = if args[1..].contains(&"-h") { 22 } else { 1 };
         assert!(done.code == code && (code != 1 || done.stderr.contains("No space left")), "{done:?}");
-        // A reader who has gone has seen enough.
+        // A closed pipe is not a failure.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = folder.lastdrop(args).stdout(writer).env("SIEGERC", "/dev/null").output().expect("runs");
         let done = CommandOutput::of(output, args);
         assert!([0, 22].contains(&done.code) && !done.stderr.contains("write"), "{done:?}");
     }
-    // With the document on stdout the text is on stderr.
+    // If the document goes to stdout, the text goes to stderr.
     let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("there");
     let status = folder.lastdrop(&["run", &url, "-n", "20", "--json", "-"]).stdout(Stdio::null()).stderr(full).status();
     assert_eq!(status.expect("runs").code(), Some(1));
-    // Neither does a reader of the text who has gone make a success of a file that is not written.
+    // A closed pipe of the text does not hide a file that could not be written.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut command = folder.lastdrop(&["run", &url, "-n", "20", "--json", "/dev/full"]);
@@ -696,14 +696,14 @@ fn an_older_report_stays_until_the_new_one_is_whole() {
     }
     fs::remove_file(&partial).expect("what the killed run leaves");
     assert_eq!(fs::read_dir(&reports).expect("readable").count(), 3, "and nothing else");
-    // One that cannot begin leaves them alone, too.
+    // A run that cannot begin leaves them alone, too.
     let dead = format!("http://127.0.0.1:{}/", free_port());
     let done = folder.run(&["run", &dead, "-n", "1", "--ca", "/nonexistent", "--log", &log]);
     assert!(
         done.code != 0 && fs::read_to_string(&log).is_ok_and(|t| t == "the old one" || t.starts_with("phase,")),
         "{done:?}"
     );
-    // One that ends puts the new ones in their place, where the link points to, with the mode that was there.
+    // A run that ends replaces them, also the target of a link, and keeps their mode.
     let inode = fs::metadata(&files[0]).expect("there").ino();
     let done = folder.run(&args("300ms"));
     assert_eq!(done.code, 0, "{done:?}");
@@ -716,7 +716,7 @@ fn an_older_report_stays_until_the_new_one_is_whole() {
     let lines = fs::read_to_string(&files[2]).expect("there");
     assert_eq!(lines.lines().count() as u64, 1 + run["phases"][0]["requests"]["due"].as_u64().expect("a count"));
     assert_eq!(fs::read_dir(&reports).expect("readable").count(), 3);
-    // Pipes take what comes.
+    // Pipes are written directly.
     let mut child = folder.lastdrop(&["run", &url, "-n", "5", "--quiet", "--json", "/dev/stdout"]);
     let output = child.output().expect("runs");
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).expect("JSON")["schema"], "lastdrop.run/1");

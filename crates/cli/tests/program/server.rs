@@ -1,5 +1,5 @@
-//! The server's side: probes beside a run, watch, real memory and what fits, traces and the guard, against real servers,
-//! planted numbers and the kernel's own counts. Control groups and tracing want root, as `./x test` has it.
+//! The server's side: samples during a run, watch, real memory and size, traces and the guard, checked against real servers,
+//! planted numbers and the kernel's own counts. Control groups and tracing need root, as in `./x test`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn looks(run: &Value) -> &Vec<Value> {
     run["server"]["looks"].as_array().unwrap_or_else(|| panic!("looks: {}", run["server"]))
 }
 
-/// Times at which something was counted, seconds of the run.
+/// Times at which something was counted, in seconds of the run.
 fn when(run: &Value, count: impl Fn(&Value) -> f64) -> Vec<f64> {
     looks(run).iter().filter(|l| count(l) > 0.0).map(|l| number(&l["t_s"])).collect()
 }
@@ -22,18 +22,18 @@ fn when(run: &Value, count: impl Fn(&Value) -> f64) -> Vec<f64> {
 #[test]
 fn an_overflowing_listen_queue_shows_in_its_second() {
     let folder = Folder::new();
-    // From 3 s to 5 s after the first request nothing is answered: 200 connections want a place in a queue of 4.
+    // From 3 s to 5 s after the first request nothing is answered: 200 connections compete for a queue of 4.
     let stall = ["--workers", "1", "--backlog", "4", "--stall-at", "3s", "--stall-for", "2s"];
     let target = Target::start(&folder, &stall);
     let args = ["run", &target.url(), "-r", "100", "-d", "6s", "--keepalive", "off", "--timeout", "4s"];
     let run = folder.json(&args, 0);
-    // The second in which it happened, by the answers that are missing; a busy machine has its own clock.
+    // The seconds without responses show when it happened; a busy machine is late.
     let seconds = run["phases"][0]["seconds"].as_array().expect("seconds");
     let whole = seconds.iter().filter(|s| number(&s["t"]) < 6.0);
     let stalled = whole.min_by(|a, b| number(&a["answered"]).total_cmp(&number(&b["answered"])));
     let stalled = number(&stalled.expect("seconds")["t"]);
-    // A look in that second or in one beside it, both are stalled; or the first one after, where the machine had no time for
-    // one before.
+    // A sample in that second or in the neighbouring stalled one; or the first one after, if the machine had no time for one
+    // before.
     let late = stalled + 2.5;
     let next = looks(&run).iter().map(|l| number(&l["t_s"])).find(|t| *t > late).unwrap_or(late);
     let seen_between = |from: f64| looks(&run).iter().any(|l| (from + 0.5..=late).contains(&number(&l["t_s"])));
@@ -44,9 +44,9 @@ fn an_overflowing_listen_queue_shows_in_its_second() {
     assert!(full.first().is_some_and(near), "full at {full:?}, answers missing at {stalled}: {:#}", run["server"]);
     assert_eq!(run["server"]["looks"][0]["listen"][0]["limit"], 4);
     assert_eq!(number(&run["server"]["master"]), f64::from(target.child.id()));
-    // Found by its socket only: nobody asked its status page.
+    // Found by its socket only: its status page was not requested.
     assert_eq!(target.counts()["status_requests"], 1, "our own question only");
-    // Kept with the run, and shown.
+    // Stored with the run, and shown.
     let shown = folder.run(&["show", "last"]);
     assert!(shown.stdout.contains("ListenOverflows") && shown.stdout.contains("real memory"), "{shown:?}");
     let again = folder.json(&["show", "last"], 0);
@@ -66,7 +66,7 @@ fn a_server_that_is_named_tells_its_scoreboard() {
     assert_eq!(run["server"]["workers"].as_array().expect("workers").len(), 3);
 }
 
-/// A look at a target with the given memory: means of private and shared bytes.
+/// A sample of a target with the given memory: means of private and shared bytes.
 fn memory_of(folder: &Folder, memory: &str, shared: &str) -> (f64, f64) {
     let target = Target::start(folder, &["--workers", "6", "--memory", memory, "--shared-memory", shared]);
     wait_until("six workers", || target.scoreboard().is_some_and(|b| b.matches('_').count() >= 5));
@@ -83,7 +83,7 @@ fn memory_of(folder: &Folder, memory: &str, shared: &str) -> (f64, f64) {
 #[test]
 fn planted_private_and_shared_memory_are_seen() {
     let folder = Folder::new();
-    // Differences, so that what the program has anyway does not count.
+    // Differences, so that the program's own memory does not count.
     let (private_a, shared_a) = memory_of(&folder, "4M", "8M");
     let (private_b, shared_b) = memory_of(&folder, "20M", "8M");
     let (private_c, shared_c) = memory_of(&folder, "4M", "40M");
@@ -94,7 +94,7 @@ fn planted_private_and_shared_memory_are_seen() {
     assert!((shared_b - shared_a).abs() < mb && (private_c - private_a).abs() < mb);
 }
 
-/// A control group of our own, of version 1 or 2, whatever the machine has.
+/// A control group of the test, of version 1 or 2, whichever the machine has.
 struct Cgroup {
     folder: PathBuf,
     v1: bool,
@@ -133,14 +133,14 @@ impl Cgroup {
         text.lines().find_map(|l| l.strip_prefix("oom_kill ")?.trim().parse().ok()).expect("a count")
     }
 
-    /// Microseconds for which its processes were kept from running, so far.
+    /// Total throttled time of its processes, in microseconds.
     fn throttled_us(&self) -> f64 {
         let text = fs::read_to_string(self.folder.join("cpu.stat")).expect("readable");
         let value = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<f64>().ok());
         value("throttled_usec ").or_else(|| Some(value("throttled_time ")? / 1e3)).expect("a time")
     }
 
-    /// Starts the program in the group. Its own process, so that all it makes is charged to the group.
+    /// Starts the program in the group, as a process of its own, so that the group is charged for all of its memory.
     fn spawn(&self, folder: &Folder, args: &[&str]) -> Child {
         let program = folder.lastdrop(args);
         let mut command = Command::new("sh");
@@ -191,7 +191,7 @@ fn workers_that_fit_are_those_that_a_memory_group_sustains() {
     wait_until("the target", || get(port, "/").is_some());
     let fit = ["size", &name, "--fit", "--url", &url, "--memory", "300M"];
     let size = folder.json(&fit, 0);
-    // The server that was put back is another process, in the same group; ours was ended.
+    // The restored server is another process, in the same group; ours was ended.
     let _ = server.wait();
     for pid in processes_with(&config.to_string_lossy()) {
         // SAFETY: a plain call on a process of ours.
@@ -206,7 +206,7 @@ fn workers_that_fit_are_those_that_a_memory_group_sustains() {
     assert!((6.0..6.6).contains(&each), "6 MB and what the kernel needs: {each}");
     assert_eq!(size["fit"]["growth"]["grows"], false, "{}", size["fit"]["growth"]);
 
-    // What really goes: the largest pool that starts within the limit without a worker being killed.
+    // The real maximum: the largest pool that starts within the limit without an OOM kill.
     let sustains = |workers: u64| {
         fs::write(&config, settings(workers)).expect("written");
         let group = Cgroup::new("memory");
@@ -289,7 +289,7 @@ fn a_leak_and_a_preloaded_module_of_mod_perl_are_seen() {
 #[test]
 fn limits_of_control_groups_show_in_a_run() {
     let folder = Folder::new();
-    // A twentieth of a core for a server that needs all of one, which is less than any machine has left for it.
+    // A twentieth of a core for a server that needs a whole one: less than any machine has available.
     let group = Cgroup::new("cpu");
     group.set(&[("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "5000")], &[("cpu.max", "5000 100000")]);
     let port = free_port();
@@ -304,14 +304,14 @@ fn limits_of_control_groups_show_in_a_run() {
         groups.iter().map(|g| g[field].as_f64().unwrap_or(0.0)).sum::<f64>()
     };
     let throttled: f64 = looks(&run).iter().map(|l| sum(l, "throttled_us")).sum();
-    // How much it is depends on what the processors have left for it.
+    // How much it is depends on the free CPU time.
     assert!(throttled > 0.0 && throttled <= by_itself, "throttled {throttled} µs of {by_itself}");
     let limit = looks(&run).iter().flat_map(|l| l["cgroups"].as_array().expect("groups").clone());
     assert!(limit.into_iter().any(|g| g["cpu_limit_cores"].as_f64() == Some(0.05)));
     end(server);
     drop(group);
 
-    // Workers that leak into a limit: the group runs into it, and one is killed.
+    // Workers that leak until the group reaches its limit, and one is killed.
     let group = Cgroup::new("memory");
     group.memory_limit(40 << 20);
     let server = group.spawn(&folder, &["target", "--listen", &listen, "--workers", "2", "--leak", "256k"]);
@@ -321,19 +321,19 @@ fn limits_of_control_groups_show_in_a_run() {
     let killed = when(&run, |l| sum(l, "oom_kills"));
     let at_limit = when(&run, |l| sum(l, "memory_max"));
     assert!(!killed.is_empty() && !at_limit.is_empty(), "{killed:?} {at_limit:?}");
-    // 40 MB at 256 kB a request and 60 requests a second: not before two seconds.
+    // 40 MB at 256 kB per request and 60 requests per second: not before two seconds.
     assert!(killed[0] >= 2.0 && at_limit[0] <= killed[0], "{killed:?} {at_limit:?}");
     end(server);
     drop(group);
 
-    // No room for the workers that are wanted.
+    // A limit of processes below the number of workers.
     let group = Cgroup::new("pids");
     if group.folder.join("pids.max").exists() {
         let limit = |n: &str| fs::write(group.folder.join("pids.max"), n).expect("written");
         limit("4");
         let server = group.spawn(&folder, &["target", "--listen", &listen, "--workers", "3"]);
         wait_until("the target", || get(port, "/").is_some());
-        // From now on a master and two of its three workers may be there; a third is wanted again and again.
+        // From now on a master and two of its three workers are allowed; it tries to start the third again and again.
         let procs = || fs::read_to_string(group.folder.join("cgroup.procs")).expect("readable");
         wait_until("all workers", || procs().lines().count() == 4);
         limit("3");
@@ -381,7 +381,7 @@ impl IsolatedTarget {
         IsolatedTarget { target, pid }
     }
 
-    /// The program, to be run inside.
+    /// The program, run inside.
     fn inside(&self, folder: &Folder, args: &[&str]) -> Command {
         let program = folder.lastdrop(args);
         let mut command = Command::new("nsenter");
@@ -430,7 +430,7 @@ fn of_servers_with_one_address_in_several_namespaces_our_own_is_meant() {
         let watch = json_of(server.inside(&folder, &look));
         assert_eq!(watch["master"].to_string(), server.pid, "{watch:#}");
     }
-    // Of those of others neither is nearer.
+    // Neither of the others is a closer match.
     let outside = folder.run(&look);
     assert!(outside.code != 0 && outside.stderr.contains("could be any of "), "{outside:?}");
 }
@@ -439,11 +439,11 @@ fn of_servers_with_one_address_in_several_namespaces_our_own_is_meant() {
 fn a_shortage_of_local_ports_shows_in_its_second() {
     let folder = Folder::new();
     let server = IsolatedTarget::start(&["--workers", "2"]);
-    // 100 ports, none of them used again within the minute; 40 connections a second use them up in the third second.
+    // 100 ports, none of them reused within a minute; 40 connections per second use them up in the third second.
     server.tell("sh", &["-c", "echo 40000 40099 > /proc/sys/net/ipv4/ip_local_port_range"]);
     server.tell("sh", &["-c", "echo 0 > /proc/sys/net/ipv4/tcp_tw_reuse"]);
-    // Who closes first keeps the port: the server is told that the connection may stay, so that it is always the client,
-    // however late that is.
+    // The side that closes first keeps the port in TIME_WAIT. With keep-alive on the server's side that is always the client,
+    // however late it closes.
     let load = ["run", "http://127.0.0.1:8080/", "-r", "40", "-d", "9s", "--keepalive", "off", "--json", "-"];
     let args = [&load[..], &["-H", "Connection: keep-alive"]].concat();
     let run = json_of(server.inside(&folder, &args));
@@ -456,10 +456,10 @@ fn a_shortage_of_local_ports_shows_in_its_second() {
         assert_eq!(l["local_ports"], 100);
         f64::from(u8::from(number(&l["sockets"]["time_wait"]) >= 90.0))
     });
-    // At 40 a second they last for two seconds and more; a busy machine only makes it later.
+    // At 40 per second they last for at least two seconds, and longer on a busy machine.
     assert!(failed >= 1, "second {failed}");
-    // The look at the end of the second in which the first failed, or, where half of the ports is of the wrong kind, a
-    // little before; one that comes late is still the next.
+    // The sample at the end of the second of the first failure, or a little earlier if half of the ports are of the wrong kind. A
+    // late sample is still the next one.
     let near = |t: &f64| *t >= 2.0 && (t - failed as f64 - 1.0).abs() <= 2.1;
     assert!(full.first().is_some_and(near), "full at {full:?}, first failure in second {failed}");
     // Where to they were is asked in the measure of what that takes.
@@ -476,7 +476,7 @@ fn a_shortage_of_local_ports_shows_in_its_second() {
 fn a_full_connection_table_shows_in_its_second() {
     let folder = Folder::new();
     let server = IsolatedTarget::start(&["--workers", "2"]);
-    // A rule that wants to know connections, so that the kernel keeps a table of them; it only counts.
+    // A rule that needs connection tracking, so that the kernel keeps its table; it only counts.
     let rules = "add table inet t; add chain inet t c { type filter hook output priority 0; }; add rule inet t c ct state new counter";
     server.tell("nft", &[rules]);
     let max = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").expect("connection tracking");
@@ -485,7 +485,7 @@ fn a_full_connection_table_shows_in_its_second() {
     let load =
         server.inside(&folder, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("nsenter runs");
     thread::sleep(Duration::from_secs(4));
-    // Datagrams from and to many ports, each a connection of the table.
+    // Datagrams from and to many ports, each an entry of the table.
     let pid = server.pid.clone();
     let flood = thread::spawn(move || {
         use std::os::fd::AsRawFd;
@@ -502,7 +502,7 @@ fn a_full_connection_table_shows_in_its_second() {
         sent
     });
     let sent = flood.join().expect("ends");
-    // The second in which it ended has its look.
+    // There is a sample of the second in which it ended.
     thread::sleep(Duration::from_millis(1500));
     signal(&load, libc::SIGINT);
     let output = load.wait_with_output().expect("ends");
@@ -515,7 +515,7 @@ fn a_full_connection_table_shows_in_its_second() {
     assert!(at.first().is_some_and(|t| *t > 3.0), "{sent} sent: {at:?}");
     let full =
         when(&run, |l| f64::from(u8::from(l["conntrack"].as_f64() >= l["conntrack_limit"].as_f64().map(|m| 0.99 * m))));
-    // The table is seen full when it drops, not earlier.
+    // The table is reported full when it drops packets, not earlier.
     assert!(full.first().is_some_and(|t| *t >= at[0] - 1.1), "{full:?} {at:?}");
     assert_eq!(looks(&run)[0]["conntrack_limit"], max);
     let shown = folder.run(&["show", "last"]);
@@ -526,7 +526,7 @@ fn a_full_connection_table_shows_in_its_second() {
 fn a_worker_without_descriptors_shows_in_its_second() {
     let folder = Folder::new();
     let (port, config, dir) = (free_port(), folder.join("nginx.conf"), folder.path().display().to_string());
-    // One connection each from second 3 on: 40 of them are more than a worker with 30 descriptors can have.
+    // From second 3 on each user has one connection: 40 are too many for a worker with 30 descriptors.
     let text = format!(
         "worker_processes 1;\nworker_rlimit_nofile 30;\npid {dir}/nginx.pid;\nerror_log {dir}/error.log;\nevents {{ worker_connections 30; }}\n\
          http {{\n access_log off;\n server {{\n  listen 127.0.0.1:{port};\n  location / {{ return 200 ok; }}\n }}\n}}\n"
@@ -628,7 +628,7 @@ fn a_recording_is_shown_again_and_a_cut_one_says_where() {
 #[test]
 fn a_trace_finds_htaccess_and_virtual_paths_and_their_absence() {
     let folder = Folder::new();
-    // Documents four folders deep, seen from the first that may be overridden.
+    // Documents four folders below the first one that may be overridden.
     let apache = Apache::start_with(&folder, |t| {
         let overrides = "<Directory \"/\">\nAllowOverride All\n</Directory>\n";
         t.replace("AllowOverride None", "AllowOverride All")
@@ -646,7 +646,7 @@ fn a_trace_finds_htaccess_and_virtual_paths_and_their_absence() {
     let htaccess = |r: &Value| r["path"].as_str().expect("text").ends_with("/.htaccess");
     let before = trace("/index.html", &[]);
     assert_eq!(before["requests"], 10);
-    // Each folder of the path once for each request: the root, /tmp, the test's, its apache, htdocs.
+    // Each folder of the path once per request: the root, /tmp, the test's folder, its apache, htdocs.
     let depth = apache.folder.components().count() + 1;
     let found = rows(&before, &|r| htaccess(r) && r["error"] == "ENOENT");
     assert_eq!(found.len(), depth, "{found:#?}");
@@ -689,7 +689,7 @@ fn a_trace_changes_a_setting_itself_and_puts_it_back() {
     let traced = with("<Directory />; AllowOverride None; </Directory>");
     assert_eq!(traced.code, 0, "{traced:?}");
     let table = traced.stdout.split("before:").nth(1).expect("a table");
-    // The folders above the documents, which the test's own configuration leaves alone.
+    // The folders above the documents, for which the test's configuration has no rule.
     let gone: Vec<&str> = table.lines().filter(|l| l.contains("/.htaccess")).collect();
     assert!(!gone.is_empty() && gone.iter().all(|l| l.contains("1.00") && l.contains("0.00")), "{table}");
     assert_eq!(apache.tree(), tree, "put back");
@@ -712,7 +712,7 @@ fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
     let largest = |run: &Value| looks(run).iter().filter_map(|l| l["real_memory_bytes"].as_f64()).fold(0.0, f64::max);
     let limit = 200.0 * 1_048_576.0;
 
-    // Only looking changes nothing.
+    // Watching changes nothing.
     let dry = folder.run(&["guard", &name, "--max-age", "100ms", "--every", "300ms", "-d", "2s"]);
     assert!(dry.code == 0 && dry.stdout.contains("would replace") && dry.stdout.contains("--act"), "{dry:?}");
     let log = folder.join("guard.log").display().to_string();
@@ -732,7 +732,7 @@ fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
     assert!(largest(&run) > limit, "{} MB", largest(&run) / 1_048_576.0);
 }
 
-/// The same command on a machine without perf: root finds it in the system's folders, whatever PATH says.
+/// The same command without perf: root finds perf in the system's folders, whatever PATH says, so they are hidden.
 fn without_perf(command: &Command) -> Command {
     let hide = "for perf in /usr/local/sbin/perf /usr/local/bin/perf /usr/sbin/perf /usr/bin/perf; do \
                 [ ! -e $perf ] || mount --bind /dev/null $perf || exit 1; done; exec \"$@\"";
@@ -757,15 +757,14 @@ fn a_profile_finds_the_function_that_burns_the_time() {
     assert!(!home.join(".debug").exists(), "perf keeps no copies of what was profiled");
     assert!(number(&profile["requests"]) > 0.0 && number(&profile["us_per_request"]) > 0.0, "{profile:#}");
     assert!(profile["how"].as_str().expect("text").starts_with("perf"), "./x test installs perf: {profile:#}");
-    // Ten thousand logarithms: the time is Perl's and the mathematical library's. How much the kernel takes beside them is
-    // the machine's affair.
+    // Ten thousand logarithms: Perl and the mathematical library take the time. The kernel's share depends on the machine.
     let burns = |l: &Value| ["libperl", "libm."].iter().any(|n| l["name"].as_str().expect("text").contains(n));
     let libraries = profile["libraries"].as_array().expect("libraries");
     let share: f64 = libraries.iter().filter(|l| burns(l)).map(|l| number(&l["share"])).sum();
     let others = libraries.iter().filter(|l| !burns(l)).map(|l| number(&l["share"])).fold(0.0, f64::max);
     assert!(share > others, "{:#}", profile["libraries"]);
     assert!(fs::read_to_string(&flame).expect("written").contains("Perl_"));
-    // Where there is no perf it says so, and what it could see.
+    // Without perf the report says so, and what it could see.
     let without = without_perf(&folder.lastdrop(&[&args[..], &["--json", "-"]].concat())).output();
     let without: Value = serde_json::from_slice(&without.expect("runs").stdout).expect("JSON");
     assert_eq!(without["how"], "/proc");
@@ -800,7 +799,7 @@ fn a_stuck_worker_is_ended_and_another_takes_its_place() {
 #[test]
 fn a_profile_goes_on_when_workers_leave() {
     let folder = Folder::new();
-    // Each worker serves five requests: there is always one that has just ended.
+    // Each worker serves five requests, so there is always one that has just ended.
     let target = Target::with_config(&folder, "workers = 8\nmax_requests_per_worker = 5\nservice = '2ms'");
     let args = ["profile", &target.name(), "--url", &target.url(), "-c", "8", "-d", "3s"];
     for _ in 0..3 {
@@ -810,13 +809,13 @@ fn a_profile_goes_on_when_workers_leave() {
     }
 }
 
-/// User and system time of a process and its children, those that have ended included, seconds, by /proc.
+/// User and system time of a process and its children, ended ones included, in seconds, from /proc.
 fn processor_time(pid: u32) -> f64 {
     let ticks = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let fields: Vec<u64> =
             stat.rsplit(')').next().unwrap_or("").split_whitespace().map(|w| w.parse().unwrap_or(0)).collect();
-        // After the name the state is the first; utime is the 14th field of all, cstime the 17th.
+        // The state is the first field after the name; utime is the 14th of all fields, cstime the 17th.
         fields.get(11..15).map_or(0, |times| times.iter().sum::<u64>())
     };
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -828,7 +827,7 @@ fn processor_time(pid: u32) -> f64 {
 fn a_request_costs_the_same_processor_time_to_run_size_doctor_and_the_kernel() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, "workers = 3\nservice = 'cpu 10ms'");
-    // Another program computes meanwhile: none of it is the server's.
+    // Another program computes meanwhile: none of its time is the server's.
     let mut other = Command::new("perl").args(["-e", "alarm 120; 1 while 1"]).spawn().expect("perl");
     let before = processor_time(target.child.id());
     let run = folder.json(&["run", &target.url(), "-c", "2", "-d", "4s"], 0);

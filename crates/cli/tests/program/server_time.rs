@@ -1,4 +1,4 @@
-//! Server time beside client time: what is planted in front of a server, in it, behind it and on the way to it is found.
+//! Server time and client time: planted times in front of a server, in it, behind it and on the link are found.
 
 use std::collections::HashSet;
 use std::fs;
@@ -22,10 +22,10 @@ fn main_phase(run: &Value) -> &Value {
     run["phases"].as_array().expect("phases").iter().find(|p| p["measured"] == true).expect("a measured one")
 }
 
-/// What is wrong with a measurement of planted times, microseconds: each part has to be there by itself, within 5 % or 1 ms.
+/// The faults of a measurement of planted times, in microseconds. Each part has to be right, within 5 % or 1 ms.
 ///
-/// A busy machine adds time of its own. How much shows in what requests took beyond all that was planted: no part may have more than that
-/// added to it. A part is shorter only where the load came to read an answer late: then others had waited for as long already.
+/// A busy machine adds time of its own: the requests' total beyond all planted times. No part may exceed its planted time by
+/// more than that. A part may be shorter only if the load read a response late: then others had already waited as long.
 fn wrong(latency: &Value, planted: &[(&str, f64)]) -> Option<String> {
     let seen = |part: &str, what: &str| latency[part][what].as_f64();
     let of_service = |part: &str| ["connect", "link", "queue", "server"].contains(&part);
@@ -40,7 +40,7 @@ fn wrong(latency: &Value, planted: &[(&str, f64)]) -> Option<String> {
     (!off.is_empty()).then(|| format!("{} (the machine added {added}): {latency}", off.join("; ")))
 }
 
-/// What was planted is found, each part by itself.
+/// Asserts that each planted part is found.
 fn found(run: Value, planted: &[(&str, f64)]) -> Value {
     let wrong = wrong(&main_phase(&run)["latency_us"], planted);
     assert_eq!(wrong, None);
@@ -57,7 +57,7 @@ fn class<'a>(run: &'a Value, name: &str) -> &'a Value {
 fn a_queue_before_a_server_and_its_own_time_are_found() {
     let _alone = alone();
     let folder = Folder::new();
-    // One worker of 20 ms and three users: each waits for two others.
+    // One worker of 20 ms and three users: each user waits for two others.
     let target = Target::start(&folder, &["--workers", "1", "--service", "20ms", "--server-time"]);
     let args = ["run", &target.url(), "-c", "3", "-n", "150", "--keepalive", "off", "--server-time", "auto"];
     let planted = [("queue", 40_000.0), ("server", 20_000.0), ("link", 0.0), ("service", 60_000.0)];
@@ -72,15 +72,15 @@ fn a_queue_before_a_server_and_its_own_time_are_found() {
     assert!(seconds.iter().any(|s| s["parts_us"]["queue"]["p50"].as_f64().is_some()), "{seconds:?}");
     let text = folder.run(&["show", "last"]).stdout;
     assert!(text.contains("of it upstream") && text.contains("all requests"), "{text}");
-    // The queue is in the table of means, and in that over time: it is there from the first second on.
+    // The queue is in the table of means, and in the table over time from the first second on.
     let over_time = text.split("second  ").nth(1).expect("a table over time");
     assert!(over_time.lines().nth(1).is_some_and(|l| l.trim_start().starts_with('0')), "{text}");
     let shown: Value = serde_json::from_str(&folder.run(&["show", "last", "--json"]).stdout).expect("JSON");
     assert_eq!(shown["phases"], run["phases"], "what is kept is what was measured");
-    // With nobody in front there is no queue.
+    // With a single user there is no queue.
     let args = ["run", &target.url(), "-c", "1", "-n", "50", "--keepalive", "off", "--server-time", "auto"];
     found(folder.json(&args, 0), &[("queue", 0.0), ("server", 20_000.0)]);
-    // Nobody asked: nothing of it is there.
+    // Without --server-time the report has nothing of it.
     let plain = folder.json(&["run", &target.url(), "-n", "20"], 0);
     assert!(
         ["link", "queue", "server", "transfer"].iter().all(|part| main_phase(&plain)["latency_us"][*part].is_null())
@@ -108,16 +108,16 @@ fn the_delay_of_the_link_is_found_and_is_in_nothing_else() {
             &["-c", "1", "-n", "30", "--keepalive", "off"],
             &[("link", 10_000.0), ("server", 20_000.0), ("connect", 10_000.0), ("queue", 0.0)],
         ),
-        // A new connection each: the first way there and back makes it, the second is the request's.
+        // A new connection each time: one round trip to connect, a second for the request.
         (
             &["-c", "5", "-n", "100", "--keepalive", "off"],
-            // Of each cycle of 100 ms a user's own request takes 20 ms, two ways there and back 20 ms.
+            // In each cycle of 100 ms, a user's own request takes 20 ms, and two round trips take 20 ms.
             &[("link", 10_000.0), ("server", 20_000.0), ("connect", 10_000.0), ("queue", 60_000.0)],
         ),
     ] {
         let all = [&["run", &url][..], args, &["--server-time", "auto", "--json", "-"]].concat();
         let run = found(json_of(space.inside(&folder.lastdrop(&all))), planted);
-        // The parts are all of it: nothing of the link is in the queue, nothing of the queue in the link.
+        // The parts add up: the queue contains nothing of the link, and the link nothing of the queue.
         let p = main_phase(&run);
         let mean = |part: &str| number(&p["latency_us"][part]["mean"]);
         let connecting = if args.contains(&"off") { mean("connect") } else { 0.0 };
@@ -174,7 +174,7 @@ fn a_real_apache_says_when_it_began_and_how_long_it_took() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&script, mode).expect("its mode");
     let url = apache.url("/perl/wait.pl");
-    // Two users and one worker of 30 ms: each waits for the other.
+    // Two users and one worker of 30 ms: each user waits for the other.
     let args = ["run", &url, "-c", "2", "-n", "60", "--keepalive", "off", "--server-time", "header:X-Request-Received"];
     let run = found(folder.json(&args, 0), &[("server", 30_000.0), ("queue", 30_000.0)]);
     assert_eq!(n(&main_phase(&run)["status"]["200"]), 60);
@@ -232,7 +232,7 @@ fn a_server_whose_clock_is_another_is_measured_all_the_same() {
 const NGINX_FIELDS: &str = "$remote_addr [$time_local] \"$request\" $status $body_bytes_sent $request_time \
                             $upstream_response_time \"$http_x_request_id\"";
 
-/// Where lines of a log and their format are, for `--server-time`.
+/// The value of `--server-time` for a log with a format.
 fn from_log(log: &Path, format: &str) -> String {
     format!("log:{},{format}", log.display())
 }
@@ -255,7 +255,7 @@ fn the_log_of_a_real_nginx_says_where_the_time_went() {
     );
     let _nginx = nginx(&folder, &http, port);
     let (plan, url) = (folder.join("two.toml"), format!("http://127.0.0.1:{port}/"));
-    // A log is named as seen from the plan's own folder.
+    // The name of a log is relative to the plan's folder.
     let text = format!(
         "server_time = 'log:access.log,{NGINX_FIELDS}'\npick = \"order\"\n[[request]]\nname = \"quick\"\nurl = \"{url}\"\n\
          [[request]]\nname = \"slow\"\nurl = \"{url}slow\"\n"
@@ -278,7 +278,7 @@ fn the_log_of_a_real_nginx_says_where_the_time_went() {
     assert_eq!((&shown["phases"], &shown["joined_log"]), (&run["phases"], joined), "what is kept is the same");
     let text = folder.run(&["show", "last"]).stdout;
     assert!(text.contains("120 of 120 answers have their line") && text.contains("of it upstream"), "{text}");
-    // Where nobody asks, requests are what they were.
+    // Without --server-time requests are unchanged.
     let before = lines_of(&log);
     folder.json(&["run", &url, "-n", "5"], 0);
     wait_until("the last lines", || lines_of(&log) >= before + 5);
@@ -326,7 +326,7 @@ fn the_log_of_a_real_haproxy_says_how_long_requests_waited_there() {
     let mut command = Command::new("sh");
     command.args(["-c", "exec /usr/sbin/haproxy -db -f \"$0\" > \"$1\""]).arg(&config).arg(&log);
     let _haproxy = Daemon::start(command, "haproxy", |_| get(port, "/").is_some());
-    // Three users and one place: each waits for two others.
+    // Three users and one slot: each user waits for two others.
     let url = format!("http://127.0.0.1:{port}/");
     let args = ["run", &url, "-c", "3", "-n", "150", "--server-time", &from_log(&log, "haproxy")];
     let planted = [("queue", 40_000.0), ("server", 20_000.0), ("upstream", 20_000.0), ("service", 60_000.0)];
@@ -423,16 +423,16 @@ fn a_log_that_cannot_be_joined_is_an_error_with_what_to_write() {
         }
     }
     assert_eq!(lines_of(&log), before, "nothing was sent");
-    // A field that the server leaves empty: found out while the run is on, long before its end.
+    // A field that the server leaves empty is noticed during the run, long before its end.
     let with = "$remote_addr [$time_local] \"$request\" $status $request_time $http_x_request_id";
     let done = folder.run(&["run", &url, "-r", "50", "-d", "10m", "--server-time", &from_log(&log, with)]);
     assert!(done.code == 1 && done.stderr.contains("has the X-Request-Id of its request"), "{done:?}");
-    // A log that nobody writes to.
+    // A log without new lines.
     let empty = from_log(&folder.join("empty.log"), with);
     fs::write(folder.join("empty.log"), "").expect("a file");
     let done = folder.run(&["run", &url, "-n", "20", "--server-time", &empty]);
     assert!(done.code == 0 && done.stdout.contains("0 of 20 answers have their line"), "{done:?}");
-    // And requests that have ids of their own.
+    // Requests with ids of their own.
     let done = folder.run(&["run", &url, "-n", "1", "-H", "x-request-id: mine", "--server-time", &empty]);
     assert!(done.code == 2 && done.stderr.contains("X-Request-Id of its own"), "{done:?}");
 }
