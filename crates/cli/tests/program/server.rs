@@ -712,7 +712,7 @@ fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
     let largest = |run: &Value| looks(run).iter().filter_map(|l| l["real_memory_bytes"].as_f64()).fold(0.0, f64::max);
     let limit = 200.0 * 1_048_576.0;
 
-    // Watching changes nothing.
+    // Without --act the guard changes nothing.
     let dry = folder.run(&["guard", &name, "--max-age", "100ms", "--every", "300ms", "-d", "2s"]);
     assert!(dry.code == 0 && dry.stdout.contains("would replace") && dry.stdout.contains("--act"), "{dry:?}");
     let log = folder.join("guard.log").display().to_string();
