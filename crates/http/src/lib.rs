@@ -15,7 +15,7 @@ pub mod response;
 pub mod server_time;
 
 pub use request::{RequestBuilder, RequestHead, RequestParser, build_request};
-pub use response::{Discard, Feed, HeadMemory, ResponseParser, Sink};
+pub use response::{Feed, HeadMemory, NullSink, ResponseParser, Sink};
 pub use server_time::ServerTime;
 
 /// The peer broke the rules of HTTP; the text says which.

@@ -1,7 +1,7 @@
 //! Requests: built once by the client, parsed by the server.
 
 use crate::chunked::ChunkDecoder;
-use crate::response::{Discard, Sink};
+use crate::response::{NullSink, Sink};
 use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
 
 /// The parts of a request head.
@@ -157,7 +157,7 @@ impl RequestParser {
     /// # Errors
     /// The bytes are not HTTP/1.
     pub fn next_request(&mut self) -> Result<Option<RequestHead>, ProtocolError> {
-        self.next_into(&mut Discard)
+        self.next_into(&mut NullSink)
     }
 
     /// Like `next_request`, but passes fields to `sink` once the head is complete, and pieces of the body as they

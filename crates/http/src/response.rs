@@ -28,9 +28,9 @@ pub trait Sink {
 
 /// A sink that drops everything.
 #[derive(Debug, Clone, Copy)]
-pub struct Discard;
+pub struct NullSink;
 
-impl Sink for Discard {}
+impl Sink for NullSink {}
 
 /// Passes bodies to a closure.
 impl<F: FnMut(&[u8])> Sink for F {
@@ -224,7 +224,7 @@ impl ResponseParser {
     #[inline]
     pub fn feed_remembering(&mut self, data: &[u8], memory: &mut HeadMemory) -> Result<Feed, ProtocolError> {
         if !matches!(self.state, State::Head) || !self.head.is_empty() {
-            return self.feed(data, &mut Discard);
+            return self.feed(data, &mut NullSink);
         }
         if !memory.bytes.is_empty() && memory.head_request == self.head_request && data.starts_with(&memory.bytes) {
             self.started = true;
@@ -239,10 +239,10 @@ impl ResponseParser {
                 return Ok(Feed { consumed: memory.bytes.len() + memory.length as usize, complete: true });
             }
             self.state = State::Length(memory.length);
-            let feed = self.feed(&data[memory.bytes.len()..], &mut Discard)?;
+            let feed = self.feed(&data[memory.bytes.len()..], &mut NullSink)?;
             return Ok(Feed { consumed: memory.bytes.len() + feed.consumed, complete: feed.complete });
         }
-        let feed = self.feed(data, &mut Discard)?;
+        let feed = self.feed(data, &mut NullSink)?;
         let length = self.body_bytes;
         // Remember only whole answers of known length in one piece: those of small pages, for which parsing is a large
         // part of the cost.
@@ -462,7 +462,7 @@ mod tests {
                     plain.start(false);
                     remembering.start(false);
                     for part in wire.chunks(step) {
-                        let a = plain.feed(part, &mut Discard).expect("valid");
+                        let a = plain.feed(part, &mut NullSink).expect("valid");
                         let b = remembering.feed_remembering(part, &mut memory).expect("valid");
                         assert_eq!(a, b, "{round} {}", String::from_utf8_lossy(wire));
                     }

@@ -31,16 +31,16 @@ struct PhaseState {
 
 /// Merges seconds: one is complete when every part is past it.
 #[derive(Debug)]
-pub struct Merge {
+pub struct EventMerger {
     phases: Vec<PhaseState>,
 }
 
-impl Merge {
+impl EventMerger {
     #[must_use]
-    pub fn new(phases: usize, parts: usize) -> Merge {
+    pub fn new(phases: usize, parts: usize) -> EventMerger {
         let fresh =
             PhaseState { reached: vec![0; parts], merged: BTreeMap::new(), duration_us: 0, peak: 0, over: parts == 0 };
-        Merge { phases: vec![fresh; phases] }
+        EventMerger { phases: vec![fresh; phases] }
     }
 
     /// Adds a second of one part; a part's seconds of a phase come in order.
@@ -116,7 +116,7 @@ mod tests {
     }
 
     /// The results so far: answers per second, or the end of a phase.
-    fn told(merge: &mut Merge) -> Vec<String> {
+    fn told(merge: &mut EventMerger) -> Vec<String> {
         std::iter::from_fn(|| merge.pop())
             .map(|m| match m {
                 MergedEvent::Second(s) => format!("{}.{}: {}", s.phase, s.second, s.counts.answered),
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_second_is_told_when_every_part_is_past_it() {
-        let mut merge = Merge::new(2, 2);
+        let mut merge = EventMerger::new(2, 2);
         merge.second(0, &slice(0, 0, &[10]));
         merge.second(0, &slice(0, 1, &[10]));
         assert!(told(&mut merge).is_empty());
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_of_all_samples_together() {
-        let mut merge = Merge::new(1, 2);
+        let mut merge = EventMerger::new(1, 2);
         merge.second(0, &slice(0, 0, &[100; 99]));
         merge.second(1, &slice(0, 0, &[100_000]));
         let Some(MergedEvent::Second(sum)) = merge.pop() else { panic!("a second") };

@@ -18,12 +18,12 @@ use crate::clock::RunClock;
 use crate::endpoint::{Address, Directory};
 use crate::error::LoadError;
 use crate::event_loop::EventLoop;
-use crate::merge::{Merge, MergedEvent};
+use crate::merge::{EventMerger, MergedEvent};
 use crate::prepare::PreparedPlan;
 use crate::real::RealWorld;
 use crate::share::Share;
 use crate::sys;
-use crate::wiring::{FirstAnswer, Job, Message, Wiring};
+use crate::wiring::{FirstAnswer, Job, Message, ShardLink};
 
 /// How often names are resolved again, unless the plan says otherwise.
 const DNS_REFRESH: Duration = Duration::from_secs(30);
@@ -120,7 +120,7 @@ pub fn run(
                         let _ = begins.send(clock.moment(start));
                     }
                     let end = caught(|| {
-                        let wiring = Wiring { thread, stop, halt, out: &out, recycled: &recycled };
+                        let wiring = ShardLink { thread, stop, halt, out: &out, recycled: &recycled };
                         if !wait_until(start, clock, &wiring) {
                             return Ok(Message::ThreadEnd { outcome: Box::default(), cpu_us: 0, wall_us: 0 });
                         }
@@ -206,7 +206,7 @@ impl StartBarrier {
 
 /// Waits until the run begins; returns false if it is stopped before. A thread that is late begins at once, and what
 /// has come due meanwhile counts as late.
-fn wait_until(start: Micros, clock: RunClock, wiring: &Wiring<'_>) -> bool {
+fn wait_until(start: Micros, clock: RunClock, wiring: &ShardLink<'_>) -> bool {
     loop {
         let left = start.saturating_sub(clock.now_us());
         if left == 0 {
@@ -248,7 +248,7 @@ impl Collector<'_> {
         let threads = self.returns.len();
         let mut finished = LoadResult::default();
         let mut failure = None;
-        let mut merge = Merge::new(self.plan.phases.len(), threads);
+        let mut merge = EventMerger::new(self.plan.phases.len(), threads);
         let mut ended = 0;
         let refresh = self.plan.network.dns_refresh.unwrap_or(DNS_REFRESH).max(Duration::from_millis(100));
         let named = self.prepared.endpoints.iter().any(|e| e.name.is_some());
@@ -367,7 +367,7 @@ mod tests {
     fn a_run_that_is_stopped_before_it_begins_sends_nothing() {
         let (stop, halt, clock) = (AtomicBool::new(false), AtomicBool::new(true), RunClock::start());
         let ((out, _messages), (_give_back, recycled)) = (mpsc::channel(), mpsc::channel());
-        let wiring = Wiring { thread: 0, stop: &stop, halt: &halt, out: &out, recycled: &recycled };
+        let wiring = ShardLink { thread: 0, stop: &stop, halt: &halt, out: &out, recycled: &recycled };
         assert!(!wait_until(Micros::MAX, clock, &wiring));
         halt.store(false, Ordering::Relaxed);
         assert!(wait_until(5_000, clock, &wiring) && clock.now_us() >= 5_000);

@@ -53,7 +53,7 @@ pub struct Outcome {
 
 /// Where a thread's results go, and the flags that stop it.
 #[derive(Debug)]
-pub struct Wiring<'a> {
+pub struct ShardLink<'a> {
     pub thread: usize,
     /// Set when the user stops the run.
     pub stop: &'a AtomicBool,
@@ -65,7 +65,7 @@ pub struct Wiring<'a> {
     pub recycled: &'a Receiver<Box<Slice>>,
 }
 
-impl Wiring<'_> {
+impl ShardLink<'_> {
     pub fn told_to_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.halt.load(Ordering::Relaxed)
     }

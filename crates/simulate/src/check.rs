@@ -8,7 +8,7 @@ use lastdrop_model::request::{Expectation, Pick};
 use lastdrop_model::{Arrival, Exchange, Failure, Histogram, KeepAlive, Kind, Micros, RequestOutcome};
 
 use crate::connection::SimulatedConnection;
-use crate::peer::{Ending, PeerAnswer};
+use crate::peer::{AnswerEnd, PeerAnswer};
 use crate::plan::Scenario;
 use crate::run::RunRecord;
 
@@ -206,7 +206,7 @@ impl Check<'_> {
 
     /// Whether the whole answer arrived before the timeout of a request counted as timed out.
     fn was_there(&self, e: &Exchange, answer: Option<&PeerAnswer>, line: &SimulatedConnection) -> bool {
-        let Some(Ending::At(bytes) | Ending::Close(Some(bytes))) = answer.map(|a| a.ending) else { return false };
+        let Some(AnswerEnd::At(bytes) | AnswerEnd::Close(Some(bytes))) = answer.map(|a| a.ending) else { return false };
         if e.fate != RequestOutcome::TimedOut || self.scene.faults.reads_slowly || self.scene.plan.http.pipeline > 1 {
             return false;
         }
@@ -220,7 +220,9 @@ impl Check<'_> {
         if e.status != answer.status {
             return Some("another status");
         }
-        if e.head_bytes != answer.head_bytes || e.body_bytes != answer.body_bytes && answer.ending != Ending::Anywhere {
+        if e.head_bytes != answer.head_bytes
+            || e.body_bytes != answer.body_bytes && answer.ending != AnswerEnd::Anywhere
+        {
             return Some("another length");
         }
         let read = |bytes: u64| {
@@ -231,11 +233,11 @@ impl Check<'_> {
             return Some("another first byte");
         }
         let done = match answer.ending {
-            Ending::At(bytes) => read(bytes),
-            Ending::Close(Some(bytes)) => read(bytes),
-            Ending::Close(None) => line.end_told.map(|at| self.origin + at),
-            Ending::Never => return Some("half an answer"),
-            Ending::Anywhere => e.done,
+            AnswerEnd::At(bytes) => read(bytes),
+            AnswerEnd::Close(Some(bytes)) => read(bytes),
+            AnswerEnd::Close(None) => line.end_told.map(|at| self.origin + at),
+            AnswerEnd::Never => return Some("half an answer"),
+            AnswerEnd::Anywhere => e.done,
         };
         (e.done != done).then_some("another end")
     }

@@ -33,7 +33,7 @@ pub enum Reaction {
 
 /// How an answer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum AnswerEnd {
     /// When this many bytes have been sent on the connection.
     At(u64),
     /// When the connection ends; if TLS announces the end, this many bytes come before.
@@ -52,7 +52,7 @@ pub struct PeerAnswer {
     pub body_bytes: u64,
     /// Its first byte becomes readable with this many bytes of the connection.
     pub begins: u64,
-    pub ending: Ending,
+    pub ending: AnswerEnd,
     /// It announced that the connection will be closed.
     pub closing: bool,
 }
@@ -343,13 +343,14 @@ impl Peer {
         let (mut raw, readable) = self.layer.wrap(&made.bytes);
         let begins = self.interim.take().unwrap_or(self.sent + readable as u64);
         let mut answer = PeerAnswer { begins, ..made.answer };
-        if let Ending::At(_) = answer.ending {
-            answer.ending = Ending::At(self.sent + raw.len() as u64);
+        if let AnswerEnd::At(_) = answer.ending {
+            answer.ending = AnswerEnd::At(self.sent + raw.len() as u64);
         }
         if self.rng.in_thousand(h.half) && raw.len() > 1 {
             let n = self.rng.between(1, raw.len() as u64 - 1) as usize;
             raw.truncate(n);
-            answer.ending = if let Ending::Close(_) = answer.ending { Ending::Anywhere } else { Ending::Never };
+            answer.ending =
+                if let AnswerEnd::Close(_) = answer.ending { AnswerEnd::Anywhere } else { AnswerEnd::Never };
             self.answers.push(answer);
             for piece in self.cut(raw) {
                 self.send(piece, &mut reactions);
@@ -369,7 +370,7 @@ impl Peer {
                 reactions.push(Reaction::Pause(self.rng.below(h.latency_us / 10 + 2)));
             }
         }
-        let until_close = answer.ending == Ending::Close(None);
+        let until_close = answer.ending == AnswerEnd::Close(None);
         self.answers.push(answer);
         if until_close || closing {
             let before = self.sent;
@@ -378,7 +379,7 @@ impl Peer {
                 && self.sent > before
                 && let Some(answer) = self.answers.last_mut()
             {
-                answer.ending = Ending::Close(Some(self.sent));
+                answer.ending = AnswerEnd::Close(Some(self.sent));
             }
             return reactions;
         }
@@ -388,7 +389,7 @@ impl Peer {
             let again = self.make(request, false);
             let (raw, readable) = self.layer.wrap(&again.bytes);
             let ending = match again.answer.ending {
-                Ending::At(_) => Ending::At(self.sent + raw.len() as u64),
+                AnswerEnd::At(_) => AnswerEnd::At(self.sent + raw.len() as u64),
                 other => other,
             };
             self.answers.push(PeerAnswer { begins: self.sent + readable as u64, ending, ..again.answer });
@@ -444,7 +445,7 @@ impl Peer {
         };
         let bodiless = request.method == "HEAD" || matches!(status, 204 | 304);
         let form = if bodiless { 0 } else { self.rng.below(10) };
-        let mut ending = Ending::At(0);
+        let mut ending = AnswerEnd::At(0);
         let mut coded = Vec::new();
         match form {
             0..6 => {
@@ -458,7 +459,7 @@ impl Peer {
             }
             _ if closing => {
                 coded.extend_from_slice(&body);
-                ending = Ending::Close(None);
+                ending = AnswerEnd::Close(None);
             }
             _ => {
                 fields += &format!("Content-Length: {}\r\n", body.len());

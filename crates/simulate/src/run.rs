@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use lastdrop_load::share::Share;
-use lastdrop_load::{Collector, Directory, EventLoop, Job, Message, PreparedPlan, Wiring, threads};
+use lastdrop_load::{Collector, Directory, EventLoop, Job, Message, PreparedPlan, ShardLink, threads};
 use lastdrop_model::{Event, Exchange, Micros, Slice};
 
 use crate::check;
@@ -82,10 +82,10 @@ fn carry_out(
     let (stop, halt, directory) = (AtomicBool::new(false), AtomicBool::new(false), Directory::default());
     let (out, messages) = mpsc::channel();
     let (returns, recycled): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::channel()).unzip();
-    let wiring: Vec<Wiring<'_>> = recycled
+    let wiring: Vec<ShardLink<'_>> = recycled
         .iter()
         .enumerate()
-        .map(|(thread, recycled)| Wiring { thread, stop: &stop, halt: &halt, out: &out, recycled })
+        .map(|(thread, recycled)| ShardLink { thread, stop: &stop, halt: &halt, out: &out, recycled })
         .collect();
     let tls = prepared.tls_configs(plan, threads).map_err(|e| e.to_string())?;
     let kernels: Vec<_> = (0..threads)

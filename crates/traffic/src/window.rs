@@ -9,7 +9,7 @@ use lastdrop_model::documents::{TopDocument, TopGroup};
 use lastdrop_model::printable::lossless;
 
 use crate::LogEntry;
-use crate::analysis::bounded::{Merge, Slot, TopCounters};
+use crate::analysis::bounded::{Mergeable, Slot, TopCounters};
 use crate::analysis::class_name;
 use crate::analysis::coarse::CoarseHistogram;
 
@@ -41,7 +41,7 @@ struct GroupCounts {
     server_us: CoarseHistogram<1>,
 }
 
-impl Merge for GroupCounts {
+impl Mergeable for GroupCounts {
     fn merge(&mut self, other: GroupCounts) {
         self.requests += other.requests;
         self.errors += other.errors;

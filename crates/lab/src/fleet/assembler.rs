@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lastdrop_load::schedule::DueCounter;
 use lastdrop_load::share::Share;
-use lastdrop_load::{Merge, MergedEvent};
+use lastdrop_load::{EventMerger, MergedEvent};
 use lastdrop_model::record::{AgentEnd, Record};
 use lastdrop_model::run::{AgentReport, End, Requests};
 use lastdrop_model::{Counts, Generator, Micros, Plan, Reason, Slice, Verdict, printable};
@@ -78,7 +78,7 @@ impl Schedule {
 #[derive(Debug)]
 pub struct RunAssembler {
     parts: Vec<AgentPart>,
-    merge: Merge,
+    merge: EventMerger,
     /// Seconds of each phase that have been passed on.
     handed_on: Vec<u32>,
     /// Phases that end when their tape does.
@@ -134,7 +134,7 @@ impl RunAssembler {
         });
         Some(RunAssembler {
             parts: parts.collect(),
-            merge: Merge::new(plan.phases.len(), members.len()),
+            merge: EventMerger::new(plan.phases.len(), members.len()),
             handed_on: vec![0; plan.phases.len()],
             ends_by_itself: plan.phases.iter().map(|p| plan.replay.is_some() && p.duration.is_none()).collect(),
             held: None,

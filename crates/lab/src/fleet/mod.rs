@@ -5,7 +5,7 @@
 //! Fleet (a Carrier of the lab) ── PartOrder: plan, share ───────▶ Part: prepared, checked, within the agent's limits
 //!                                                                 Lab::run of its share, from the common instant on
 //! store ◀─ RunAssembler ◀── Record: second, end of a phase, end ─ RecordReporter (an observer)
-//!            └ Merge: seconds of all agents ─▶ events as of one machine
+//!            └ EventMerger: seconds of all agents ─▶ events as of one machine
 //! ```
 //!
 //! A [`Link`] transports orders and records; `lastdrop` has one over NATS.

@@ -46,7 +46,7 @@ use crate::stream::Streams;
 use crate::tape::{Tape, TapeReader};
 use crate::transport::Transport;
 use crate::users::{Backlog, Presence, Users};
-use crate::wiring::{Job, Outcome, Wiring};
+use crate::wiring::{Job, Outcome, ShardLink};
 use crate::world::{EVENTS_A_LOOK, World};
 
 /// How often the loop checks for a request to stop when nothing else wakes it.
@@ -82,7 +82,7 @@ struct Timers {
 /// One thread's share of a run, in the world `W`. Only `protocol` knows which stream is on which connection.
 pub struct EventLoop<'a, W: World> {
     job: Job<'a>,
-    wiring: &'a Wiring<'a>,
+    wiring: &'a ShardLink<'a>,
     transport: Transport<W>,
     streams: Streams,
     /// The head of the last answer; most later ones equal it.
@@ -103,7 +103,7 @@ impl<W: World> fmt::Debug for EventLoop<'_, W> {
 }
 
 impl<'a, W: World> EventLoop<'a, W> {
-    pub fn new(job: Job<'a>, wiring: &'a Wiring<'a>, world: W) -> EventLoop<'a, W> {
+    pub fn new(job: Job<'a>, wiring: &'a ShardLink<'a>, world: W) -> EventLoop<'a, W> {
         let users = Users::new(&job);
         let most = users.presence.len() * users.per_user as usize;
         EventLoop {

@@ -1,6 +1,6 @@
 //! Takes bytes of HTTP: an answer of the server, or of a proxy.
 
-use lastdrop_http::{Discard, Sink};
+use lastdrop_http::{NullSink, Sink};
 use lastdrop_model::{CaptureLevel, Failure, Micros};
 
 use super::EventLoop;
@@ -62,7 +62,7 @@ impl<W: World> EventLoop<'_, W> {
                     None => answer.feed_remembering(rest, &mut self.last_head),
                 }
             } else {
-                let mut nobody = Discard;
+                let mut nobody = NullSink;
                 let next: &mut dyn Sink = match &mut s.capture {
                     Some(capture) => capture.as_mut(),
                     None => &mut nobody,
@@ -125,7 +125,7 @@ impl<W: World> EventLoop<'_, W> {
         if !answer.started() {
             answer.start(true);
         }
-        let fed = answer.feed(data, &mut Discard);
+        let fed = answer.feed(data, &mut NullSink);
         let status = answer.status();
         match fed {
             Ok(feed) if feed.complete && (200..300).contains(&status) && feed.consumed == data.len() => {

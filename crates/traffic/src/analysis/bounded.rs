@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 
 /// A value that is kept with a count.
-pub(crate) trait Merge: Default {
+pub(crate) trait Mergeable: Default {
     fn merge(&mut self, other: Self);
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct TopCounters<V> {
     pub changes: u64,
 }
 
-impl<V: Merge> TopCounters<V> {
+impl<V: Mergeable> TopCounters<V> {
     /// Keeps at least the `most` most frequent names, and at most twice as many.
     pub(crate) fn new(most: usize) -> TopCounters<V> {
         let (hasher, places) = (RandomState::default(), HashMap::default());
@@ -122,7 +122,7 @@ impl<V: Merge> TopCounters<V> {
 mod tests {
     use super::*;
 
-    impl Merge for u64 {
+    impl Mergeable for u64 {
         fn merge(&mut self, other: u64) {
             *self += other;
         }

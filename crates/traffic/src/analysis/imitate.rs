@@ -7,7 +7,7 @@
 use lastdrop_model::documents::ArrivalsLaw;
 use lastdrop_model::printable::line;
 
-use super::bounded::{Merge, TopCounters};
+use super::bounded::{Mergeable, TopCounters};
 use super::rates::Rates;
 use crate::LogEntry;
 
@@ -79,7 +79,12 @@ impl Sample {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 1
     }
 
-    pub(crate) fn plan<V: Merge>(&self, origin: &str, rates: &Rates, classes: &TopCounters<V>) -> Option<Imitation> {
+    pub(crate) fn plan<V: Mergeable>(
+        &self,
+        origin: &str,
+        rates: &Rates,
+        classes: &TopCounters<V>,
+    ) -> Option<Imitation> {
         if self.kept.is_empty() {
             return None;
         }

@@ -16,7 +16,7 @@ use lastdrop_model::documents::{LOG_SCHEMA, LogClass, LogClient, LogDocument, Lo
 use lastdrop_model::printable::lossless;
 use lastdrop_model::{Histogram, class};
 
-use self::bounded::{Merge, Slot, TopCounters};
+use self::bounded::{Mergeable, Slot, TopCounters};
 use self::coarse::CoarseHistogram;
 use self::imitate::Sample;
 pub use self::imitate::{Imitation, URLS};
@@ -79,11 +79,11 @@ struct ClientTotals {
     server_us: u64,
 }
 
-impl Merge for () {
+impl Mergeable for () {
     fn merge(&mut self, (): ()) {}
 }
 
-impl Merge for ClassTotals {
+impl Mergeable for ClassTotals {
     fn merge(&mut self, other: ClassTotals) {
         self.bytes += other.bytes;
         self.status.iter_mut().zip(other.status).for_each(|(own, n)| *own += n);
@@ -92,7 +92,7 @@ impl Merge for ClassTotals {
     }
 }
 
-impl Merge for ClientTotals {
+impl Mergeable for ClientTotals {
     fn merge(&mut self, other: ClientTotals) {
         self.bytes += other.bytes;
         self.errors += other.errors;
