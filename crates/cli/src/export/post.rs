@@ -22,7 +22,7 @@ const MOST_AT_ONCE: usize = 1 << 20;
 /// The URL of a collector, whose path may be left out.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with the text.
 pub fn collector(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|e: lastdrop_model::plan::UrlError| e.to_string())?;
     if url.tls {
