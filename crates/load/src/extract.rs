@@ -1,6 +1,6 @@
 //! Values that are extracted from answers for later requests.
 
-use lastdrop_model::request::{Extract, ExtractSource};
+use lastdrop_model::request::{ExtractSource, ExtractSpec};
 use regex::bytes::Regex;
 
 /// Where a value is taken from.
@@ -23,7 +23,7 @@ pub struct Extraction {
 impl Extraction {
     /// # Errors
     /// The rule is not valid.
-    pub fn new(extract: &Extract, value: usize) -> Result<Extraction, String> {
+    pub fn new(extract: &ExtractSpec, value: usize) -> Result<Extraction, String> {
         let regex = |pattern: &str| {
             let built = regex::bytes::RegexBuilder::new(pattern).size_limit(1 << 20).build();
             built.map(Box::new).map_err(|e| format!("the regex of '{}': {e}", extract.name))
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn extraction(from: ExtractSource) -> Extraction {
-        Extraction::new(&Extract { name: "x".into(), from }, 0).expect("valid")
+        Extraction::new(&ExtractSpec { name: "x".into(), from }, 0).expect("valid")
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
             ExtractSource::Regex("(a{1000}){1000}".into()),
             ExtractSource::Json("items".into()),
         ] {
-            assert!(Extraction::new(&Extract { name: "x".into(), from }, 0).is_err());
+            assert!(Extraction::new(&ExtractSpec { name: "x".into(), from }, 0).is_err());
         }
     }
 }

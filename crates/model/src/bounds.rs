@@ -65,7 +65,7 @@ impl Bound {
     ///
     /// # Errors
     /// When it is not a number, or out of bounds.
-    pub fn read<T: Bounded>(&'static self, text: &str) -> Result<T, BoundError> {
+    pub fn read<T: BoundedNumber>(&'static self, text: &str) -> Result<T, BoundError> {
         T::read(text.trim(), self).ok_or_else(|| self.error(text.trim()))
     }
 
@@ -124,44 +124,44 @@ impl Bound {
 }
 
 /// A type that can hold a bounded number.
-pub trait Bounded: Copy {
+pub trait BoundedNumber: Copy {
     /// Returns `None` if the text is not such a number, or is out of bounds.
     fn read(text: &str, bound: &Bound) -> Option<Self>;
 }
 
-impl Bounded for f64 {
+impl BoundedNumber for f64 {
     fn read(text: &str, bound: &Bound) -> Option<f64> {
         let digits = if bound.unit == Unit::Percent { text.trim_end_matches('%').trim_end() } else { text };
         digits.parse().ok().filter(|n| bound.holds(*n))
     }
 }
 
-impl Bounded for u64 {
+impl BoundedNumber for u64 {
     fn read(text: &str, bound: &Bound) -> Option<u64> {
         let n = if bound.unit == Unit::Size { parse_bytes(text).ok()? } else { text.parse().ok()? };
         bound.holds(n as f64).then_some(n)
     }
 }
 
-impl Bounded for u32 {
+impl BoundedNumber for u32 {
     fn read(text: &str, bound: &Bound) -> Option<u32> {
         u64::read(text, bound)?.try_into().ok()
     }
 }
 
-impl Bounded for i64 {
+impl BoundedNumber for i64 {
     fn read(text: &str, bound: &Bound) -> Option<i64> {
         u64::read(text, bound)?.try_into().ok()
     }
 }
 
-impl Bounded for usize {
+impl BoundedNumber for usize {
     fn read(text: &str, bound: &Bound) -> Option<usize> {
         u64::read(text, bound)?.try_into().ok()
     }
 }
 
-impl Bounded for Duration {
+impl BoundedNumber for Duration {
     fn read(text: &str, bound: &Bound) -> Option<Duration> {
         parse_duration(text).ok().filter(|d| bound.holds(d.as_secs_f64()))
     }
@@ -169,7 +169,7 @@ impl Bounded for Duration {
 
 /// A row of the table as a type, by which a key of a file is read.
 pub trait BoundRow {
-    type Value: Bounded;
+    type Value: BoundedNumber;
     const BOUND: &'static Bound;
 }
 
@@ -200,7 +200,7 @@ impl<'de, R: BoundRow> Deserialize<'de> for BoundedValue<R> {
 ///
 /// # Errors
 /// When it is not a number, or out of bounds.
-pub fn read_within<'de, T: Bounded, D: serde::Deserializer<'de>>(
+pub fn read_within<'de, T: BoundedNumber, D: serde::Deserializer<'de>>(
     bound: &'static Bound,
     deserializer: D,
 ) -> Result<T, D::Error> {

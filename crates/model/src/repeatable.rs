@@ -67,7 +67,7 @@ fn reads_files(plan: &Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Data, FormPart, RowScope};
+    use crate::request::{DataSource, FormPart, RowScope};
 
     fn plan() -> Plan {
         Plan::new("http://127.0.0.1/a?b=c".parse().expect("valid"), 7)
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(with(|p| p.tls.ca = Some("ca.pem".into())), NotRepeatable::Files);
         assert_eq!(with(|p| p.network.unix_socket = Some("s".into())), NotRepeatable::Files);
         assert_eq!(
-            with(|p| p.data = Some(Data { file: "d".into(), per: RowScope::User, random: false })),
+            with(|p| p.data = Some(DataSource { file: "d".into(), per: RowScope::User, random: false })),
             NotRepeatable::Files
         );
         let log = |p: &mut Plan| p.server_time = Some(ServerTimeFrom::Log { file: "l".into(), format: None });

@@ -40,7 +40,7 @@ pub struct RequestSpec {
     #[serde(default)]
     pub expect: Vec<Expectation>,
     #[serde(default)]
-    pub extract: Vec<Extract>,
+    pub extract: Vec<ExtractSpec>,
     /// Think time after its answer, instead of the plan's.
     #[serde(default)]
     pub think: Option<ThinkTime>,
@@ -248,7 +248,7 @@ impl From<Expectation> for String {
 
 /// A value taken from an answer and put into later requests as `{{name}}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Extract {
+pub struct ExtractSpec {
     pub name: String,
     pub from: ExtractSource,
 }
@@ -354,7 +354,7 @@ pub enum Pick {
 
 /// Source of data rows for templates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Data {
+pub struct DataSource {
     /// CSV file with a header line.
     pub file: PathBuf,
     pub per: RowScope,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lastdrop_model::plan::{Arrival, GiveUpRule, KeepAlive, Load, Phase, Plan, Proxy};
-use lastdrop_model::request::{Auth, Body, Expectation, Extract, ExtractSource, Page, Pick, RequestSpec, ThinkTime};
+use lastdrop_model::request::{
+    Auth, Body, Expectation, ExtractSource, ExtractSpec, Page, Pick, RequestSpec, ThinkTime,
+};
 use lastdrop_model::{CaptureLevel, Failure, Micros, Url};
 
 use crate::faults::{FaultModel, FaultRates, PlanNeeds};
@@ -174,7 +176,7 @@ fn session(plan: &mut Plan, rng: &mut Rng, tls: bool) {
         last.headers.push(("X-Back".into(), "{{token}}".into()));
     }
     let first = &mut plan.requests[0];
-    first.extract.push(Extract { name: "token".into(), from: ExtractSource::Header("x-token".into()) });
+    first.extract.push(ExtractSpec { name: "token".into(), from: ExtractSource::Header("x-token".into()) });
     first.once = rng.in_thousand(400);
     plan.abandon.session_with_connection = rng.in_thousand(200);
     plan.abandon.session_with_status = rng.in_thousand(200).then_some(500);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lastdrop_model::plan::{HttpOptions, Plan, ServerTimeFrom};
-use lastdrop_model::request::{Auth, Body, Data, Expectation, FormPart, Page, PartContent, RowScope, ThinkTime};
+use lastdrop_model::request::{Auth, Body, DataSource, Expectation, FormPart, Page, PartContent, RowScope, ThinkTime};
 
 use super::http::HttpArgs;
 use super::values::pair;
@@ -96,7 +96,8 @@ impl RequestArgs {
             request.auth = self.auth();
             request.expect.clone_from(&self.expect);
         }
-        plan.data = self.data.as_ref().map(|file| Data { file: file.clone(), per: RowScope::Request, random: false });
+        plan.data =
+            self.data.as_ref().map(|file| DataSource { file: file.clone(), per: RowScope::Request, random: false });
         plan.page = self.page.then_some(Page { connections_per_host: 6, cache: self.page_cache });
         plan.http = HttpOptions::default();
         self.http.0.set(&mut plan.http, |option| !option.beside_a_file);

@@ -1,19 +1,19 @@
 //! Parsers for values that several options share.
 
 use lastdrop_model::Objective;
-use lastdrop_model::bounds::{Bound, BoundError, Bounded};
+use lastdrop_model::bounds::{Bound, BoundError, BoundedNumber};
 use lastdrop_report::Format;
 use lastdrop_report::formats::FORMATS;
 
 /// Reads an option by its row in the table of bounds.
-pub fn within<T: Bounded>(
+pub fn within<T: BoundedNumber>(
     bound: &'static Bound,
 ) -> impl Fn(&str) -> Result<T, BoundError> + Clone + Send + Sync + 'static {
     move |text| bound.read(text)
 }
 
 /// Like [`within`], for a value that is passed on as the user wrote it.
-pub fn written<T: Bounded>(
+pub fn written<T: BoundedNumber>(
     bound: &'static Bound,
 ) -> impl Fn(&str) -> Result<String, BoundError> + Clone + Send + Sync + 'static {
     move |text| bound.read::<T>(text).map(|_| text.to_string())

@@ -27,7 +27,7 @@ pub use crate::http_options::HttpOptions;
 pub use crate::url::{Url, UrlError};
 
 use crate::objective::Objective;
-use crate::request::{Data, Page, Pick, RequestSpec, ThinkTime};
+use crate::request::{DataSource, Page, Pick, RequestSpec, ThinkTime};
 use crate::units::serde_seconds;
 
 /// A complete description of a run, with the passwords that it needs. It cannot be serialised directly; what is stored
@@ -44,7 +44,7 @@ pub struct Plan {
     #[serde(default)]
     pub pick: Pick,
     #[serde(default)]
-    pub data: Option<Data>,
+    pub data: Option<DataSource>,
     /// Think time of each user between an answer and the next request.
     #[serde(default)]
     pub think: Option<ThinkTime>,

@@ -22,7 +22,7 @@ use positions::LineIndex;
 use requests::read_request;
 
 use crate::plan::{Network, Plan, Proxy};
-use crate::request::{Data, Page, Pick, RequestSpec};
+use crate::request::{DataSource, Page, Pick, RequestSpec};
 use crate::toml_error;
 
 /// A plan that was read from a file, and which parts the file left out.
@@ -93,7 +93,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<LoadedPlan, PlanFileError> {
     plan.objectives = file.objective.as_ref().map(|o| o.0.0.clone()).unwrap_or_default();
     plan.server_time = file.server_time.as_ref().map(|s| s.0.clone().seen_from(folder));
     plan.think = file.think.as_ref().map(|t| t.0);
-    plan.data = file.data.as_ref().map(|d| Data { file: folder.join(&d.file), per: d.per, random: d.random });
+    plan.data = file.data.as_ref().map(|d| DataSource { file: folder.join(&d.file), per: d.per, random: d.random });
     plan.page = file.page.as_ref().map(|p| {
         let p = p.0.get_ref();
         Page { connections_per_host: p.connections.map_or(6, |c| c.0), cache: p.cache }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::format::RequestFile;
-use crate::request::{Auth, Body, Extract, ExtractSource, FormPart, PartContent, RequestSpec, check_header};
+use crate::request::{Auth, Body, ExtractSource, ExtractSpec, FormPart, PartContent, RequestSpec, check_header};
 use crate::url::Url;
 
 /// A mistake: what is wrong, and what to try.
@@ -73,7 +73,7 @@ pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) ->
                 ));
             }
         };
-        extract.push(Extract { name: name.clone(), from });
+        extract.push(ExtractSpec { name: name.clone(), from });
     }
     let method = r.method.clone().unwrap_or_else(|| if body == Body::None { "GET" } else { "POST" }.into());
     if method.is_empty() || !method.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::by_class::ClassTotals;
-use super::phase::{ClassReport, Connections, FollowUpCounts, Pages, PhaseReport, Second};
+use super::phase::{ClassReport, Connections, FollowUpCounts, PageCounts, PhaseReport, Second};
 use super::summary::results;
 use crate::class::Classes;
 use crate::counts::Counts;
@@ -195,7 +195,7 @@ fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes
             unusable: c.unusable,
             left_out: c.left_out,
         },
-        pages: Pages { loaded: c.pages, failed: c.pages_failed },
+        pages: PageCounts { loaded: c.pages, failed: c.pages_failed },
         server_cpu: None,
         classes: phase.classes.report(classes, &results, duration_s, replay),
         results,

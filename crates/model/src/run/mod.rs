@@ -21,7 +21,7 @@ pub use generator::{Generator, OtherProgram, Shortage, with_question};
 pub use joined_log::JoinedLog;
 pub use mark::Mark;
 pub use phase::{
-    Bytes, ClassReport, Connections, Expectations, FollowUpCounts, Mismatch, Pages, PhaseReport, Rate, Requests,
+    Bytes, ClassReport, Connections, Expectations, FollowUpCounts, Mismatch, PageCounts, PhaseReport, Rate, Requests,
     Results, Second, ServerCpu,
 };
 

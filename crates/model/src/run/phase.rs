@@ -62,7 +62,7 @@ pub struct FollowUpCounts {
 
 /// Pages of page mode; their times are the latency kind `page`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pages {
+pub struct PageCounts {
     pub loaded: u64,
     /// Pages of which a part got no good answer.
     pub failed: u64,
@@ -181,7 +181,7 @@ pub struct PhaseReport {
     #[serde(default)]
     pub followed: FollowUpCounts,
     #[serde(default)]
-    pub pages: Pages,
+    pub pages: PageCounts,
     /// Only for the measured phase, if the server is on this machine and its processes are visible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu: Option<ServerCpu>,
