@@ -1,7 +1,7 @@
 //! Values out of answers and into requests: rules and templates that a user writes, bodies that a server sends.
 #![no_main]
 
-use lastdrop_load::extract::ExtractSpec;
+use lastdrop_load::extract::Extraction;
 use lastdrop_load::template::{Encoding, Template, encode_into};
 use lastdrop_model::request::{ExtractSpec, ExtractSource};
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|input: (u8, &str, &str, Vec<u8>)| {
         _ => ExtractSource::Json(rule.into()),
     };
     let _ = Template::parse(template, &["value"].into_iter().collect(), Encoding::Field);
-    let Ok(extraction) = ExtractSpec::new(&ExtractSpec { name: "value".into(), from }, 0) else { return };
+    let Ok(extraction) = Extraction::new(&ExtractSpec { name: "value".into(), from }, 0) else { return };
     let headers = vec![("X-Value".to_string(), body.clone())];
     if let Some(value) = extraction.take(&headers, &body, &body) {
         for encode in [Encoding::Target, Encoding::Field, Encoding::Form] {
