@@ -50,6 +50,7 @@ const FORBIDDEN: [&str; 6] = [
 
 /// The name of a type that a line defines.
 fn defined_type(line: &str) -> Option<&str> {
+    let is_associated = line.starts_with(' ') && line.trim_start().starts_with("type ");
     let line = line.trim_start();
     let line = match line.strip_prefix("pub") {
         Some(rest) if rest.starts_with('(') => rest.split_once(')')?.1.trim_start(),
@@ -58,7 +59,7 @@ fn defined_type(line: &str) -> Option<&str> {
     };
     let (keyword, rest) = line.strip_prefix("unsafe ").unwrap_or(line).split_once(' ')?;
     let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
-    (KEYWORDS.contains(&keyword) && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
+    (KEYWORDS.contains(&keyword) && !is_associated && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
 }
 
 /// Adds `CRATE: NAME` for each type with a forbidden name in a folder and the folders in it.
