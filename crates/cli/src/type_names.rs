@@ -59,7 +59,8 @@ fn defined_type(line: &str) -> Option<&str> {
     };
     let (keyword, rest) = line.strip_prefix("unsafe ").unwrap_or(line).split_once(' ')?;
     let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
-    (KEYWORDS.contains(&keyword) && !is_associated && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
+    (KEYWORDS.contains(&keyword) && !is_associated && name.starts_with(|c: char| c.is_ascii_uppercase()))
+        .then_some(name)
 }
 
 /// Adds `CRATE: NAME` for each type with a forbidden name in a folder and the folders in it.

@@ -136,14 +136,14 @@ fn settings_of_threaded_servers_act() {
     };
     let path = plan.display().to_string();
 
-    // Waiting requests need no CPU: as many run at once as there are interpreters.
+    // Waiting requests need no CPU: as many run at once as there are interpreters. One can answer 5 requests/s, however busy the machine is.
     write("/perl/wait.pl", 6, "3s", "PerlInterpMax = [1, 4]\nPerlInterpMaxSpare = 4\nThreadLimit = 70\n");
     let done = folder.json(&["sweep", &path, "--quiet"], 0);
     let rps = |max: u64| {
         let row = done["rows"].as_array().expect("rows").iter().find(|r| r["settings"]["PerlInterpMax"] == max);
         number(&row.expect("a row")["rps"])
     };
-    assert!(rps(4) > 2.0 * rps(1) && rps(1) < 6.0, "{done:#}");
+    assert!(rps(4) > 5.5 && rps(1) < 5.5, "{done:#}");
 
     write("/", 1, "5s", "AsyncRequestWorkerFactor = [1, 4]\n");
     let args = ["sweep", path.as_str(), "--live", "--quiet"];

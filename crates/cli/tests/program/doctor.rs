@@ -320,15 +320,22 @@ fn stopped_before_anything_could_be_judged_it_reports_that() {
 fn a_server_that_answers_nothing_or_errors_is_not_said_to_have_no_limit() {
     let folder = Folder::new();
     let port = free_port();
-    let _errors = nginx(&folder, &format!("server {{ listen 127.0.0.1:{port}; location / {{ return 500; }} }}"), port);
+    let site = format!("server {{ listen 127.0.0.1:{port}; location / {{ return 500; }} }}");
+    let nginx = nginx(&folder, &site, port);
     let (server, url) = (format!("nginx:{}", folder.join("nginx.conf").display()), format!("http://127.0.0.1:{port}/"));
     let done = folder.run(&["doctor", &server, "--url", &url, "-d", "1s", "-c", "2", "--gentle", "--no-store"]);
     assert!(done.code == 4 && done.stdout.contains("100 % of the answers are errors (5xx)"), "{done:?}");
-    let target = Target::with_config(&folder, "workers = 2\n");
-    signal(&target.child, libc::SIGSTOP);
-    let load = ["--url", &target.url(), "-d", "1s", "-c", "2", "--timeout", "500ms", "--gentle", "--no-store"];
-    let done = folder.run(&[&["doctor", &target.name()][..], &load].concat());
-    signal(&target.child, libc::SIGCONT);
+    let signal_workers = |number| {
+        let children = format!("/proc/{0}/task/{0}/children", nginx.child.id());
+        for worker in fs::read_to_string(children).expect("workers").split_whitespace() {
+            // SAFETY: a plain call on a process of ours.
+            unsafe { libc::kill(worker.parse().expect("a pid"), number) };
+        }
+    };
+    signal_workers(libc::SIGSTOP);
+    let load = ["--url", &url, "-d", "1s", "-c", "2", "--timeout", "500ms", "--gentle", "--no-store"];
+    let done = folder.run(&[&["doctor", &server][..], &load].concat());
+    signal_workers(libc::SIGCONT);
     assert!(done.code == 4 && !done.stdout.contains("NO LIMIT"), "{done:?}");
     assert!(done.stdout.contains("NOTHING IS CONCLUDED") && done.stdout.contains("were not answered"), "{done:?}");
 }
