@@ -33,7 +33,7 @@ pub struct Invocation {
     args: Vec<String>,
 }
 
-/// The personality named by the program's own name (argv[0]) or by its first argument, and the other arguments.
+/// The personality named by the program's own name (`argv[0]`) or by its first argument, and the other arguments.
 pub fn chosen(args: &[OsString]) -> Option<Invocation> {
     let args: Vec<String> = args.iter().map(|a| raw::text(a.as_bytes())).collect();
     let called = Path::new(args.first()?).file_name()?.to_string_lossy().into_owned();
