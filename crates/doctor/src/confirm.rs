@@ -136,6 +136,7 @@ fn measure(
                 role: "confirm",
                 recycling_warm_up: RECYCLING_WARM_UP.min(BLOCK),
                 settling: SETTLING,
+                until_grown: true,
                 budget: None,
                 most_unanswered: 1.0,
                 early_stop: None,

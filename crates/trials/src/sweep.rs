@@ -193,6 +193,7 @@ fn measure(
                 role: "sweep",
                 recycling_warm_up: plan.warm_up,
                 settling: Duration::ZERO,
+                until_grown: false,
                 budget: None,
                 most_unanswered: 1.0,
                 early_stop: None,

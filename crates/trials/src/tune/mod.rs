@@ -601,6 +601,7 @@ impl Tuning<'_, '_> {
             role,
             recycling_warm_up: self.order.recycling_warm_up,
             settling: self.order.settling,
+            until_grown: true,
             budget,
             most_unanswered: self.most_unanswered(),
             early_stop: self.early_stop.filter(|_| role == "search"),
