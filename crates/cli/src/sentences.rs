@@ -113,16 +113,18 @@ fn faults(place: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// Adds all Markdown files of a folder and of the folders in it.
-fn pages(folder: &Path, all: &mut Vec<PathBuf>) {
+/// All files with this extension in a folder and in the folders in it.
+pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut all = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            pages(&path, all);
-        } else if path.extension().is_some_and(|e| e == "md") {
+            all.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
             all.push(path);
         }
     }
+    all
 }
 
 /// Adds the texts of a command's help, by command and option.
@@ -143,10 +145,10 @@ fn help(command: &clap::Command, name: &str, all: &mut BTreeMap<String, String>)
 #[test]
 fn what_people_read_is_in_short_sentences() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let mut files = vec![root.join("README.md"), root.join("CHANGELOG.md"), root.join("CONTRIBUTING.md")];
-    pages(&root.join("docs"), &mut files);
+    let mut pages = vec![root.join("README.md"), root.join("CHANGELOG.md"), root.join("CONTRIBUTING.md")];
+    pages.extend(files(&root.join("docs"), "md"));
     let mut found: BTreeSet<String> = BTreeSet::new();
-    for file in files {
+    for file in pages {
         let place = file.strip_prefix(root).expect("below it").display().to_string();
         // The check of the help covers the options, once for all commands that share one.
         let text = fs::read_to_string(&file).expect("readable");

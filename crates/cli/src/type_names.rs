@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use crate::sentences::files;
+
 const ALLOWED: &str = include_str!("type_names.txt");
 const KEYWORDS: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
 
@@ -63,30 +65,18 @@ fn defined_type(line: &str) -> Option<&str> {
         .then_some(name)
 }
 
-/// Adds `CRATE: NAME` for each type with a forbidden name in a folder and the folders in it.
-fn forbidden_types(crate_name: &str, folder: &Path, found: &mut BTreeSet<String>) {
-    let forbidden: BTreeSet<&str> = FORBIDDEN.iter().flat_map(|group| group.split_whitespace()).collect();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            forbidden_types(crate_name, &path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            let text = fs::read_to_string(&path).expect("readable");
-            let names = text.lines().filter_map(defined_type).filter(|name| forbidden.contains(name));
-            found.extend(names.map(|name| format!("{crate_name}: {name}")));
-        }
-    }
-}
-
 #[test]
 fn names_of_types_are_nouns_of_the_field() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let forbidden: BTreeSet<&str> = FORBIDDEN.iter().flat_map(|group| group.split_whitespace()).collect();
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(crates).expect("the crates") {
         let path = entry.expect("an entry").path();
-        if path.join("src").is_dir() {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            forbidden_types(&name, &path.join("src"), &mut found);
+        let crate_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for source in files(&path.join("src"), "rs") {
+            let text = fs::read_to_string(source).expect("readable");
+            let names = text.lines().filter_map(defined_type).filter(|name| forbidden.contains(name));
+            found.extend(names.map(|name| format!("{crate_name}: {name}")));
         }
     }
     let allowed: BTreeSet<String> = ALLOWED.lines().filter(|l| !l.starts_with('#')).map(str::to_string).collect();

@@ -18,7 +18,7 @@ use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::namespace::{ConnectionCounts, ConnectionTables};
 use lastdrop_probe::process;
-use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
+use lastdrop_probe::sampler::{Detail, Sampler};
 use lastdrop_probe::thread_states::{ServerProcesses, ThreadStateSampler, ThreadStates};
 
 use crate::costs::Costs;
@@ -149,14 +149,7 @@ impl StepSamplers {
         let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
         let watch = |(place, member): (usize, &crate::members::Member)| {
             let found = &member.found;
-            let subject = SampledServer {
-                master: found.master,
-                helpers: found.helpers,
-                listeners: found.listeners.clone(),
-                status: found.status.clone(),
-                url: url.clone().filter(|_| place == 0),
-                walks: walks.clone(),
-            };
+            let subject = found.to_sample(url.clone().filter(|_| place == 0), walks.clone());
             let (asks, asked) = channel::<SamplerRequest>();
             let samples = (place == 0).then(|| samples.clone());
             let connects: Vec<String> =

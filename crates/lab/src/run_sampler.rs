@@ -15,7 +15,7 @@ use lastdrop_model::{Plan, Sample, ServerTimeline, Timeline};
 use lastdrop_probe::listeners::{Endpoint, is_local};
 use lastdrop_probe::namespace::ConnectionTables;
 use lastdrop_probe::process::{self, Helpers};
-use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
+use lastdrop_probe::sampler::{Detail, Sampler};
 use lastdrop_server::{FoundServer, find_listening_at};
 
 use crate::others::LoadTarget;
@@ -131,15 +131,7 @@ fn sample_local(
         shares_cpus: shares_cpus(found.master, &workers),
     };
     tell.send(SamplerMessage::Found { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
-    let (listeners, status) = (found.listeners.clone(), found.status.clone());
-    let subject = SampledServer {
-        master: found.master,
-        helpers: found.helpers,
-        listeners,
-        status,
-        url,
-        walks: ConnectionTables::default(),
-    };
+    let subject = found.to_sample(url, ConnectionTables::default());
     let mut sampler = Sampler::new(&subject, Detail::Timeline);
     let seconds = |us: u64| us as f64 / 1e6;
     // The first sample only sets the base for differences.

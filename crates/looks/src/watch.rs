@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use lastdrop_model::Settings;
 use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
 use lastdrop_probe::namespace::ConnectionTables;
-use lastdrop_probe::sampler::{Detail, SampledServer, Sampler};
+use lastdrop_probe::sampler::{Detail, Sampler};
 use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
 use serde::{Deserialize, Serialize};
 
@@ -62,16 +62,7 @@ pub struct Watcher {
 }
 
 fn sampler(found: &FoundServer) -> Sampler {
-    let (listeners, status) = (found.listeners.clone(), found.status.clone());
-    let subject = SampledServer {
-        master: found.master,
-        helpers: found.helpers,
-        listeners,
-        status,
-        url: None,
-        walks: ConnectionTables::default(),
-    };
-    Sampler::new(&subject, Detail::Whole)
+    Sampler::new(&found.to_sample(None, ConnectionTables::default()), Detail::Whole)
 }
 
 impl Watcher {

@@ -486,6 +486,12 @@ impl ExaminationStep {
         if named.is_empty() { of(self.cores.clone()) } else { of(named) }
     }
 
+    /// Returns the share of answers that are server errors. `rejects`: a configured limit answers with 503, which is no error.
+    #[must_use]
+    pub fn share_of_errors(&self, rejects: bool) -> f64 {
+        self.share_of_status(|s| s.starts_with('5') && !(rejects && s == "503"))
+    }
+
     /// Returns the share of answers whose status is wanted.
     #[must_use]
     pub fn share_of_status(&self, wanted: impl Fn(&str) -> bool) -> f64 {

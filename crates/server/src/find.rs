@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use lastdrop_probe::identity::Identity;
 use lastdrop_probe::listeners::{self, Endpoint};
+use lastdrop_probe::namespace::ConnectionTables;
 use lastdrop_probe::process::{self, Helpers, ProcessInfo};
+use lastdrop_probe::sampler::SampledServer;
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
@@ -40,6 +42,20 @@ impl FoundServer {
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {
         self.listeners.iter().map(SocketAddr::port).collect()
+    }
+
+    /// The server as the probe samples it. `url`: the address that a load connects to; `walks` may be shared with samplers of other
+    /// servers.
+    #[must_use]
+    pub fn to_sample(&self, url: Option<Endpoint>, walks: ConnectionTables) -> SampledServer {
+        SampledServer {
+            master: self.master,
+            helpers: self.helpers,
+            listeners: self.listeners.clone(),
+            status: self.status.clone(),
+            url,
+            walks,
+        }
     }
 
     /// Process ids of its workers.

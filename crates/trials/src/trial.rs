@@ -60,18 +60,16 @@ pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialSpec<'_>) -> Res
     let over = watching.as_ref().map(|w| Rc::clone(&w.over));
     let others = lab.observers.len();
     lab.observers.extend(watching.map(|w| Box::new(w) as Box<dyn Observer>));
-    let count = |stack: &Stack| stack.pool().map_or(0, Server::count_workers);
-    let mut workers = count(stack);
-    let mut ran = lab.run_undisturbed(&plan, &order.label);
-    for _ in 0..if order.until_grown { MOST_WHILE_GROWING } else { 0 } {
+    let mut more = if order.until_grown { MOST_WHILE_GROWING } else { 0 };
+    let ran = loop {
+        let workers = count_pool(stack);
+        let ran = lab.run_undisturbed(&plan, &order.label);
         let is_over = over.as_ref().is_some_and(|over| over.get() > 0);
-        let (before, now) = (workers, count(stack));
-        if is_over || lab.stopped() || ran.is_err() || 10 * now <= 11 * before {
-            break;
+        if more == 0 || is_over || lab.stopped() || ran.is_err() || 10 * count_pool(stack) <= 11 * workers {
+            break ran;
         }
-        workers = now;
-        ran = lab.run_undisturbed(&plan, &order.label);
-    }
+        more -= 1;
+    };
     lab.observers.truncate(others);
     let (run, repeated) = ran?;
     lab.check_stop()?;
@@ -133,7 +131,7 @@ pub(crate) fn start(
     let mut now = stack.original().settings.clone();
     now.extend(order.settings.clone());
     complete_pool(|| stack.count_workers());
-    let workers = stack.pool().map_or(0, Server::count_workers);
+    let workers = count_pool(stack);
     let recycle = stack.value(Role::Recycle, &now);
     let warmed = warmth(recycle.as_ref(), workers, expected_requests(order.plan), order.recycling_warm_up);
     trial.warmed = warmed.to_string();
@@ -147,6 +145,11 @@ pub(crate) fn start(
         }
         WarmUpMethod::Load(d) => d,
     }))
+}
+
+/// Returns the number of workers of the pool; 0 without a pool.
+fn count_pool(stack: &Stack) -> usize {
+    stack.pool().map_or(0, Server::count_workers)
 }
 
 /// Returns the real memory of the pool in bytes.

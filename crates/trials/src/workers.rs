@@ -19,11 +19,6 @@ use lastdrop_server::Adapter;
 /// Requests of a single user, and their longest duration, to measure a request that nothing delays.
 const ALONE_REQUESTS: u64 = 40;
 const ALONE_TIME: Duration = Duration::from_secs(3);
-/// A request that waits for a processor also occupies its worker. If other programs use this share of the processors
-/// meanwhile, the single user is measured again, up to `MOST_ALONE` times, and the shortest mean counts. On a busy machine
-/// the same page seemed to need 7 to 35 workers.
-const BUSY_MACHINE: f64 = 0.1;
-const MOST_ALONE: u32 = 3;
 /// Users per processor, and the duration of their load, to measure the cost of a request when processors are busy.
 const USERS_A_CORE: f64 = 2.0;
 const LOAD_TIME: Duration = Duration::from_secs(3);
@@ -99,40 +94,26 @@ pub fn embedded(master: i32) -> Vec<String> {
 /// # Errors
 /// When no load can be generated, or the user stops it.
 pub fn request_cost(lab: &mut Lab<'_>, plan: &Plan, cores: f64) -> Result<Option<RequestCost>, LabError> {
-    let mut put_on = |users: u32, requests: Option<u64>, time: Duration, label: &str| {
+    let load = |users: u32, requests: Option<u64>, time: Duration| {
         let mut plan = plan.clone();
         plan.phases.retain(|p| p.measured);
         for phase in &mut plan.phases {
             phase.load = Load::closed(users);
             (phase.requests, phase.duration) = (requests, Some(time));
         }
-        let run = lab.run(&plan, label)?;
-        lab.check_stop()?;
-        Ok::<_, LabError>(run)
+        plan
     };
-    let held = |run: &Run| run.measured().and_then(|p| p.latency(Kind::Service, "mean")).unwrap_or(0.0) / 1e6;
-    let mut alone = put_on(1, Some(ALONE_REQUESTS), ALONE_TIME, "size alone")?;
-    for _ in 1..MOST_ALONE {
-        if !on_busy_machine(&alone) {
-            break;
-        }
-        let again = put_on(1, Some(ALONE_REQUESTS), ALONE_TIME, "size alone")?;
-        if held(&again) > 0.0 && held(&again) < held(&alone) {
-            alone = again;
-        }
-    }
-    let held_s = held(&alone);
+    // A request that waits for a processor also occupies its worker. Beside other programs the same page seemed to need 7
+    // to 35 workers.
+    let (alone, _) = lab.run_undisturbed(&load(1, Some(ALONE_REQUESTS), ALONE_TIME), "size alone")?;
+    lab.check_stop()?;
+    let held_s = alone.measured().and_then(|p| p.latency(Kind::Service, "mean")).unwrap_or(0.0) / 1e6;
     let users = (cores * USERS_A_CORE).ceil().clamp(1.0, 64.0) as u32;
-    let busy = put_on(users, None, LOAD_TIME, "size load")?;
+    let busy = lab.run(&load(users, None, LOAD_TIME), "size load")?;
+    lab.check_stop()?;
     let cpu = |run: &Run| run.measured().and_then(|p| p.server_cpu).map(|cpu| cpu.us_per_request / 1e6);
     let cpu_s = cpu(&busy).filter(|s| *s > 0.0).or_else(|| cpu(&alone)).filter(|s| *s > 0.0);
     Ok(cpu_s.filter(|_| held_s > 0.0).map(|cpu_s| RequestCost { cpu_s, held_s }))
-}
-
-fn on_busy_machine(run: &Run) -> bool {
-    let g = &run.generator;
-    let stolen = g.steal.unwrap_or(0.0);
-    g.others_cores.unwrap_or(0.0) / (g.processors.max(1) as f64) + stolen >= BUSY_MACHINE
 }
 
 /// Returns the processors that a server may use.

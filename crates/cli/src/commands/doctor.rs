@@ -193,8 +193,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         note!("note: some runs {trouble}");
     }
     confirmed?;
-    let nothing_known = document.undecided().is_some();
-    let done = if nothing_known { Exit::Invalid } else { Exit::Done };
+    let done = if document.undecided().is_some() { Exit::Invalid } else { Exit::Done };
     Ok(stop.signal().map_or(done, Exit::Signal))
 }
 

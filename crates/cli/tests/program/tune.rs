@@ -94,29 +94,29 @@ fn what_a_full_core_points_to_is_searched_without_being_named() {
     );
     let nginx = nginx_of(&folder, 1, &http, port);
     let (name, url) = (format!("nginx:{root}/nginx.conf"), format!("http://127.0.0.1:{port}/text.txt"));
+    // The share of a processor that a thread uses is known after a second.
     let base = ["tune", &name, "--url", &url, "-H", "Accept-Encoding: gzip", "-d", "2s", "--warm-up", "100ms"];
     let planned = folder.json(&[&base[..], &["--dry-run"]].concat(), 0);
     assert_eq!((&planned["verdict"], &planned["trials"]), (&"planned".into(), &serde_json::json!([])), "{planned:#}");
     let most = |of: &str| planned["planned"][of].as_u64().expect("a number");
     assert!(most("trials") == 25 && (50..200).contains(&most("seconds")), "{planned:#}");
 
-    let document = folder.json(&[&base[..], &["--trials", "8", "--blocks", "4"]].concat(), 0);
+    let document = folder.json(&[&base[..], &["--trials", "10", "--blocks", "12"]].concat(), 0);
     for d in [&planned, &document] {
+        let level = searched(d, "gzip_comp_level");
+        assert!(level["values"].as_array().is_some_and(|v| v.len() > 2), "{d:#}");
+        assert!(level["because"].to_string().contains("processor"), "{level}");
+        assert_ne!(searched(d, "worker_processes")["values"], serde_json::json!([]), "{d:#}");
         // A load over loopback must not decide about the content that clients get.
         assert!(searched(d, "gzip")["because"].to_string().contains("--only gzip"), "{d:#}");
-        // Alone its worker fills a core. Beside other programs it does not get one, and the processors are full.
-        let points = |c: &Value| c["finding"] == "cpu-saturated" || c["finding"] == "single-worker-cpu";
-        assert!(d["clues"].as_array().is_some_and(|all| all.iter().any(points)), "{d:#}");
-        let none = serde_json::json!([]);
-        let is_searched = |name: &str| searched(d, name)["values"] != none;
-        assert!(is_searched("worker_processes") || is_searched("gzip_comp_level"), "{d:#}");
+        assert!(d["clues"].as_array().is_some_and(|all| all.iter().any(|c| c["finding"] == "cpu-saturated")), "{d:#}");
     }
     assert_eq!(document["verdict"], "improved", "{document:#}");
     let winner = &document["winner"];
-    assert!(winner["settings"]["gzip_comp_level"].as_i64().is_none_or(|n| n <= 4), "{winner:#}");
-    assert!(winner["ratio"].as_f64().is_some_and(|ratio| ratio > 1.2), "{winner:#}");
+    assert!(winner["settings"]["gzip_comp_level"].as_i64().is_some_and(|n| n <= 4), "{winner:#}");
+    assert!(winner["ratio"].as_f64().is_some_and(|ratio| ratio > 1.5), "{winner:#}");
     let all = document["trials"].as_array().expect("trials");
-    assert!(all.iter().filter(|t| t["role"] != "race").count() <= 8, "finals and advice are among them: {document:#}");
+    assert!(all.iter().filter(|t| t["role"] != "race").count() <= 10, "finals and advice are among them: {document:#}");
     drop(nginx);
 }
 

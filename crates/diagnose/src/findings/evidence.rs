@@ -172,8 +172,7 @@ impl<'a> LoadEvidence<'a> {
     /// True if more than 1 % of the answers are server errors. Rejections by a configured limit do not count if the log
     /// reports them.
     pub fn errors(&self) -> bool {
-        let limits = self.logs_rejections();
-        self.main.share_of_status(|s| s.starts_with('5') && !(limits && s == "503")) > 0.01
+        self.main.share_of_errors(self.logs_rejections()) > 0.01
     }
 
     /// True if a log says that a configured limit rejects clients.

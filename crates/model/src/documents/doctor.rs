@@ -61,7 +61,7 @@ impl DoctorDocument {
         }
         // A configured limit that turns clients away is no fault.
         let rejects = self.findings.iter().any(|f| f.id == "rate-limited");
-        let errors = main.share_of_status(|s| s.starts_with('5') && !(rejects && s == "503"));
+        let errors = main.share_of_errors(rejects);
         (errors > MOST_FAILED).then(|| {
             format!("{:.0} % of the answers are errors (5xx), and nothing that was looked at shows why", errors * 100.0)
         })
