@@ -1,7 +1,7 @@
 //! A JUnit file of the objectives and their verdicts, for build servers; written when a run has ended.
 
 use anyhow::Result;
-use lastdrop_lab::Observer;
+use lastdrop_experiment::lab::Observer;
 use lastdrop_model::Event;
 use lastdrop_report::junit;
 

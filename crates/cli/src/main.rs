@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use args::Command;
 use exit::{Exit, UsageError};
-use lastdrop_lab::LabError;
+use lastdrop_experiment::lab::LabError;
 use lastdrop_load::LoadError;
 use signal_hook::consts::SIGHUP;
 

@@ -1,6 +1,6 @@
 //! Progress for a person: a live line on a terminal, plain lines elsewhere, always on stderr.
 
-use lastdrop_lab::Observer;
+use lastdrop_experiment::lab::Observer;
 use lastdrop_model::units::show_us;
 use lastdrop_model::{Counts, Event, Kind, Printable, Slice};
 use lastdrop_report::event_line;

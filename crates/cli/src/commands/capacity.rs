@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_lab::Lab;
-use lastdrop_lab::lab::random_u32;
+use lastdrop_experiment::lab::Lab;
+use lastdrop_experiment::lab::runs::random_u32;
+use lastdrop_experiment::trials::capacity::{CapacityOptions, capacity as find_capacity};
 use lastdrop_model::bounds::{CONNECTIONS, DURATION, PRECISION, RATE, SEED, STAIRCASE, THREADS, TIMEOUT};
 use lastdrop_model::objective::Metric;
 use lastdrop_model::request::header_line;
 use lastdrop_model::{Arrival, KeepAlive};
 use lastdrop_report::capacity_text;
 use lastdrop_report::export::Runs;
-use lastdrop_trials::capacity::{CapacityOptions, capacity as find_capacity};
 
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};

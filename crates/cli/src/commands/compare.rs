@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use lastdrop_analyze::compare::{Metrics, assumed_floor, metrics_of, numbers, stored as compare_stored};
-use lastdrop_lab::Lab;
+use lastdrop_experiment::lab::Lab;
+use lastdrop_experiment::trials::compare::{CompareOptions, compare as compare_live};
 use lastdrop_model::bounds::BLOCKS;
 use lastdrop_model::documents::{
     COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, MetricVerdict,
@@ -17,7 +18,6 @@ use lastdrop_report::compare_text;
 use lastdrop_report::export::Runs;
 use lastdrop_store::Store;
 use lastdrop_traffic::reports::{self, Report};
-use lastdrop_trials::compare::{CompareOptions, compare as compare_live};
 
 use crate::commands::{Report as Output, default_store, observers_of, open_store};
 use crate::exit::{Exit, UsageError};

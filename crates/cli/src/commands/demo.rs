@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lastdrop_lab::Lab;
-use lastdrop_lab::lab::random_u32;
+use lastdrop_experiment::lab::Lab;
+use lastdrop_experiment::lab::runs::random_u32;
+use lastdrop_experiment::trials::demo as plan;
+use lastdrop_experiment::trials::tune::tune;
 use lastdrop_model::documents::TuneVerdict;
 use lastdrop_probe::tool;
 use lastdrop_report::tune_text;
 use lastdrop_server::{OtherTrafficPolicy, ServerRef, Stack, discover};
-use lastdrop_trials::demo as plan;
-use lastdrop_trials::tune::tune;
 
 use crate::commands::{Report, observers};
 use crate::exit::Exit;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_looks::knobs::knobs_anywhere;
+use lastdrop_experiment::observe::knobs::knobs_anywhere;
 use lastdrop_report::knobs_text;
 use lastdrop_server::{Kind, ServerError, ServerRef, check_called_apart, kind_schema, kinds};
 

@@ -34,9 +34,9 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use lastdrop_doctor::{DoctorOptions, LocalSite, Site, sample_channel};
-use lastdrop_lab::observers::Keeper;
-use lastdrop_lab::{Lab, Observer};
+use lastdrop_experiment::doctor::{DoctorOptions, LocalSite, Site, sample_channel};
+use lastdrop_experiment::lab::observers::Keeper;
+use lastdrop_experiment::lab::{Lab, Observer};
 use lastdrop_model::Url;
 use lastdrop_model::documents::DocumentList;
 use lastdrop_report::export::Runs;

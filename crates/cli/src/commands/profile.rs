@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_lab::LabError;
-use lastdrop_looks::profile::profile as run_profile;
+use lastdrop_experiment::lab::LabError;
+use lastdrop_experiment::observe::profile::profile as run_profile;
 use lastdrop_model::bounds::{DURATION, RATE, USERS};
 use lastdrop_model::documents::PROFILE_SCHEMA;
 use lastdrop_model::request::header_line;

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_lab::{Lab, LabError};
+use lastdrop_experiment::lab::{Lab, LabError};
 use lastdrop_load::share::Shard;
 use lastdrop_load::{Arrivals, PreparedPlan, Profile, Tape};
 use lastdrop_model::bounds::{CONNECTIONS, DRAIN, DURATION, RATE, REQUESTS, SEED, SPEED, TIMEOUT, USERS};
@@ -192,7 +192,8 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
             args.logs.iter().map(|l| l.display().to_string()).collect::<Vec<_>>().join(", ")
         );
     }
-    let mut plan = Plan::new(to.clone(), u64::from(args.seed.unwrap_or_else(lastdrop_lab::lab::random_u32)));
+    let mut plan =
+        Plan::new(to.clone(), u64::from(args.seed.unwrap_or_else(lastdrop_experiment::lab::runs::random_u32)));
     let class = |name: &str, method: &str, weight: u64| RequestSpec {
         name: name.into(),
         method: method.into(),

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_lab::{Lab, LabError};
+use lastdrop_experiment::lab::{Lab, LabError};
+use lastdrop_experiment::trials::fit::{FitOptions, fit};
+use lastdrop_experiment::trials::size::size_under_load;
 use lastdrop_model::bounds::{MEMORY, PER_WORKER, POOL};
 use lastdrop_model::documents::{SIZE_SCHEMA, SizeDocument};
 use lastdrop_model::request::header_line;
@@ -12,8 +14,6 @@ use lastdrop_model::{KeepAlive, Role};
 use lastdrop_report::export::Runs;
 use lastdrop_report::size_text;
 use lastdrop_server::{Change, Directives, ServerRef, Session, check_called_apart, discover, kinds};
-use lastdrop_trials::fit::{FitOptions, fit};
-use lastdrop_trials::size::size_under_load;
 
 use crate::commands::{Report, observers};
 use crate::exit::{Exit, UsageError};
@@ -82,7 +82,7 @@ pub fn size(args: SizeArgs) -> Result<Exit> {
                 Ok(document) => document,
                 Err(exit) => return Ok(exit),
             },
-            _ => lastdrop_trials::size::size(server, args.memory)?,
+            _ => lastdrop_experiment::trials::size::size(server, args.memory)?,
         };
         documents.push(named(document, server, args.servers.len() > 1));
     }

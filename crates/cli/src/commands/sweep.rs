@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_lab::Lab;
+use lastdrop_experiment::lab::Lab;
+use lastdrop_experiment::trials::sweep::sweep as run_sweep;
+use lastdrop_experiment::trials::sweep_plan::SweepPlan;
 use lastdrop_model::bounds::ROUNDS;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{sweep_csv, sweep_text};
-use lastdrop_trials::sweep::sweep as run_sweep;
-use lastdrop_trials::sweep_plan::SweepPlan;
 
 use crate::commands::{Report, observers_of, open_stack, open_store};
 use crate::exit::{Exit, UsageError};

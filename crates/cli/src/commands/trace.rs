@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lastdrop_experiment::lab::LabError;
+use lastdrop_experiment::observe::trace::{trace as run_trace, trace_with};
 use lastdrop_files::input;
-use lastdrop_lab::LabError;
-use lastdrop_looks::trace::{trace as run_trace, trace_with};
 use lastdrop_model::bounds::{TIMEOUT, TRACED};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::request::header_line;

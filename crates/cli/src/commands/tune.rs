@@ -6,11 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::diagnose;
-use lastdrop_doctor::{DoctorOptions, Intrusiveness, clues, examine, examine_again, proposals, workers};
-use lastdrop_lab::warm::RECYCLING_WARM_UP;
-use lastdrop_lab::{Lab, LabError, Observer};
-use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_looks::visitors::Visitors;
+use lastdrop_experiment::doctor::{DoctorOptions, Intrusiveness, clues, examine, examine_again, proposals, workers};
+use lastdrop_experiment::lab::warm::RECYCLING_WARM_UP;
+use lastdrop_experiment::lab::{Lab, LabError, Observer};
+use lastdrop_experiment::observe::databases::DatabaseOptions;
+use lastdrop_experiment::observe::visitors::Visitors;
+use lastdrop_experiment::trials::tune::{
+    CheckpointOptions, ExamineAfter, ExamineBefore, InitialFindings, SearchConstraints, TuneOptions, tune as run_tune,
+};
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
 use lastdrop_model::documents::{Goal, Proposal, RemainingLimit, TUNE_SCHEMA, TuneDocument, TuneVerdict};
 use lastdrop_model::examination::Examination;
@@ -21,9 +24,6 @@ use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use lastdrop_store::Store;
 use lastdrop_traffic::Format;
-use lastdrop_trials::tune::{
-    CheckpointOptions, ExamineAfter, ExamineBefore, InitialFindings, SearchConstraints, TuneOptions, tune as run_tune,
-};
 
 use crate::commands::watchdog::Watchdog;
 use crate::commands::{
@@ -191,7 +191,8 @@ const EARLIER: &str = "earlier-tune";
 /// Length of the load in the examination before the search: with --doctor, and without.
 const LOOK: Duration = Duration::from_secs(5);
 const BRIEF_LOOK: Duration = Duration::from_secs(3);
-const SHORTEST_LOOK: Duration = Duration::from_secs(1);
+/// A thread's share of a processor is known after a second under load (`probe::thread_states`); the rest is for its start.
+const SHORTEST_LOOK: Duration = Duration::from_secs(2);
 /// Warm-up before each block.
 const SETTLING: Duration = Duration::from_secs(1);
 

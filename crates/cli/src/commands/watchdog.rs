@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_lab::Observer;
+use lastdrop_experiment::lab::Observer;
 use lastdrop_model::Event;
 use lastdrop_probe::tool;
 use lastdrop_server::restore_of;

@@ -9,7 +9,7 @@ mod serve;
 mod thread;
 
 use anyhow::{Context, Result};
-use lastdrop_lab::Observer;
+use lastdrop_experiment::lab::Observer;
 use lastdrop_model::Event;
 use lastdrop_report::export::{EXPORTERS, Encoder, Exporter, Framing, Runs, exporter};
 

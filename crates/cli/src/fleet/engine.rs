@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use lastdrop_experiment::lab::fleet::{AgentTerms, PartOrder, carry_out, prepare};
+use lastdrop_experiment::lab::observers::RequestLog;
 use lastdrop_fleet::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
-use lastdrop_lab::fleet::{AgentTerms, PartOrder, carry_out, prepare};
-use lastdrop_lab::observers::RequestLog;
 use lastdrop_load::files;
 use lastdrop_load::{AddressRange, AllowedNetworks, PreparedPlan};
 

@@ -3,10 +3,10 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use lastdrop_doctor::{Goal, LocalSite, ModuleTrials, Site};
+use lastdrop_experiment::doctor::{Goal, LocalSite, ModuleTrials, Site};
+use lastdrop_experiment::lab::LabError;
+use lastdrop_experiment::observe::databases::DatabaseOptions;
 use lastdrop_fleet::EngineError;
-use lastdrop_lab::LabError;
-use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::{Sample, Url};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::ServerRef;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use lastdrop_experiment::lab::fleet::rebuild_run;
 use lastdrop_fleet::{Fleet, RecordId, RemoteRunEvent, StartOptions};
-use lastdrop_lab::fleet::rebuild_run;
 use lastdrop_model::Run;
 use lastdrop_store::{AgentRecord, RecordBody, Store};
 

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use lastdrop_experiment::lab::fleet::{AgentEvent, AgentOrder, Link, Member};
 use lastdrop_fleet::{
     Assignment, ChosenAgent, DeliveryMode, Fleet, FleetNotice, RecordId, RemoteRun, RemoteRunEvent, StartOptions,
 };
-use lastdrop_lab::fleet::{AgentEvent, AgentOrder, Link, Member};
 use lastdrop_probe::listeners::is_local;
 
 use crate::stdio::note;

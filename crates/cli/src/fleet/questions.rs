@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use lastdrop_doctor as doctor;
-use lastdrop_looks::watch::RemoteServerInfo;
+use lastdrop_experiment::doctor;
+use lastdrop_experiment::observe::watch::RemoteServerInfo;
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_model::{Knob, Sample, Settings};

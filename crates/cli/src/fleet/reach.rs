@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use lastdrop_experiment::lab::RemoteSampler;
+use lastdrop_experiment::observe::watch::{RemoteServerInfo, RemoteWatcher};
 use lastdrop_fleet::{Agent, Conversation, Fleet, FleetError, choose};
-use lastdrop_lab::RemoteSampler;
-use lastdrop_looks::watch::{RemoteServerInfo, RemoteWatcher};
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::{Knob, Settings};
 use lastdrop_server::{

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use lastdrop_experiment::observe::knobs::knobs;
+use lastdrop_experiment::observe::watch::{RemoteServerInfo, Watcher};
+use lastdrop_experiment::trials::size::{real_memory, size_of};
 use lastdrop_fleet::{Answerer, ConversationEnd, EngineError, Responder};
-use lastdrop_looks::knobs::knobs;
-use lastdrop_looks::watch::{RemoteServerInfo, Watcher};
 use lastdrop_model::Url;
 use lastdrop_probe::host::cpus;
 use lastdrop_probe::status;
@@ -16,7 +17,6 @@ use lastdrop_server::{
     OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, ServerError, ServerRef, Stack, find,
     restore_like,
 };
-use lastdrop_trials::size::{real_memory, size_of};
 
 use super::examination::LocalExamination;
 use super::questions::{Answer, OpenRequest, OpenedSession, Question, ServerName, ServerQuestion};

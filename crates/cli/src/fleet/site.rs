@@ -8,8 +8,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lastdrop_doctor::{Goal, Machine, ModuleTrials, Nodes, Servers, Site, SiteSummary};
-use lastdrop_lab::LabError;
+use lastdrop_experiment::doctor::{Goal, Machine, ModuleTrials, Nodes, Servers, Site, SiteSummary};
+use lastdrop_experiment::lab::LabError;
 use lastdrop_model::Sample;
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_probe::listeners::is_local;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_database::{Access, Password};
-use lastdrop_looks::databases::DatabaseOptions;
+use lastdrop_experiment::observe::databases::DatabaseOptions;
 
 use crate::exit::UsageError;
 use crate::options::secret::first_line;

@@ -123,7 +123,7 @@ impl LoadArgs {
     /// Seed for all random choices: the given one, or a random one.
     #[must_use]
     pub fn seed(&self) -> u64 {
-        u64::from(self.seed.unwrap_or_else(lastdrop_lab::lab::random_u32))
+        u64::from(self.seed.unwrap_or_else(lastdrop_experiment::lab::runs::random_u32))
     }
 
     /// The plan that these options ask for. `duration` is the default without -n and -d.

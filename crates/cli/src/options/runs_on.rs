@@ -4,9 +4,9 @@ use std::net::{IpAddr, ToSocketAddrs};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use lastdrop_experiment::lab::Carrier;
+use lastdrop_experiment::lab::fleet::{self, Link};
 use lastdrop_fleet::{DeliveryMode, choose};
-use lastdrop_lab::Carrier;
-use lastdrop_lab::fleet::{self, Link};
 use lastdrop_model::Plan;
 use lastdrop_store::Store;
 

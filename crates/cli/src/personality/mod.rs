@@ -23,8 +23,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-use lastdrop_lab::observers::ExchangeObserver;
-use lastdrop_lab::{Lab, LabError};
+use lastdrop_experiment::lab::observers::ExchangeObserver;
+use lastdrop_experiment::lab::{Lab, LabError};
 use lastdrop_load::FirstAnswer;
 use lastdrop_model::units::show_us;
 use lastdrop_model::{CaptureLevel, Exchange, Kind, Plan, Run, raw};
@@ -70,7 +70,7 @@ pub fn carry_out(
 
 /// A seed that differs from run to run.
 pub fn seed() -> u64 {
-    u64::from(lastdrop_lab::lab::random_u32())
+    u64::from(lastdrop_experiment::lab::runs::random_u32())
 }
 
 /// Catches the signals that end a run with its report.

@@ -8,7 +8,7 @@ pub mod tty;
 use std::ffi::OsStr;
 use std::str::FromStr;
 
-use lastdrop_lab::Observer;
+use lastdrop_experiment::lab::Observer;
 
 pub use self::screen::Screen;
 use self::tty::Stream;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_lab::Observer;
+use lastdrop_experiment::lab::Observer;
 use lastdrop_model::Event;
 use lastdrop_report::live::{LiveExperiment, ScreenOptions, draw};
 use ratatui::crossterm::event::KeyEvent;

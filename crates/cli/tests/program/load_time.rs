@@ -7,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Folder, Target};
-use lastdrop_doctor::{
+use lastdrop_experiment::doctor::{
     DoctorOptions, Goal, Intrusiveness, LocalSite, Machine, ModuleTrials, Servers, Site, SiteSummary, examine,
 };
-use lastdrop_lab::{Carrier, CarrierResult, CarrierTask, Lab, LabError};
+use lastdrop_experiment::lab::{Carrier, CarrierResult, CarrierTask, Lab, LabError};
+use lastdrop_experiment::observe::databases::DatabaseOptions;
 use lastdrop_load::{PreparedPlan, RunClock};
-use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{ExaminationStep, ServerProfile, StepKind};
 use lastdrop_model::{CaptureLevel, Event, KeepAlive, Load, Plan};
 use serde::Serialize;

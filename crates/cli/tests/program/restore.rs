@@ -653,7 +653,7 @@ fn the_demo_finds_the_planted_best() {
     let demo = folder.json(&["demo"], 0);
     assert_eq!(demo["verdict"], "improved");
     assert_eq!(demo["restored"], true);
-    // 16 permanent workers answer 206 requests per second, as planted in crates/trials/src/demo.rs.
+    // 16 permanent workers answer 206 requests per second, as planted in crates/experiment/src/trials/demo.rs.
     let reached = demo["winner"]["objective"].as_f64().expect("a rate");
     assert!(reached >= 0.8 * 206.4, "{reached}");
     assert!(demo["winner"]["interval"][0].as_f64().is_some_and(|low| low > 1.0), "{demo:#}");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use lastdrop_looks::requests::{RequestGroup, Requests};
+use lastdrop_experiment::observe::requests::{RequestGroup, Requests};
 use lastdrop_model::documents::{LogDocument, TopDocument};
 use lastdrop_server::ServerRef;
 use lastdrop_traffic::{Analysis, GrowingLog, Hit, LineCounts, Window};

@@ -7,7 +7,7 @@ mod plan;
 mod report;
 mod settings;
 
-use lastdrop_lab::LabError;
+use lastdrop_experiment::lab::LabError;
 use lastdrop_load::LoadError;
 use lastdrop_model::{CaptureLevel, Exchange, Failure, RequestOutcome, printable};
 

@@ -1,0 +1,18 @@
+//! Turns a plan into a run: load, samples, storage and validity.
+//!
+//! Nothing here prints: events go to [`Observer`]s.
+
+mod carrier;
+pub mod fleet;
+pub mod observers;
+mod others;
+mod run_sampler;
+pub mod runs;
+mod server_log;
+pub mod warm;
+
+pub use carrier::{Carrier, CarrierResult, CarrierTask};
+pub use observers::Observer;
+pub use others::SharedChain;
+pub use run_sampler::RemoteSampler;
+pub use runs::{Lab, LabError};

@@ -1,0 +1,229 @@
+//! Compares A with B on the live servers, in interleaved blocks.
+
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lastdrop_analyze::compare::{LiveComparison, NextBlock, metrics_of};
+use lastdrop_analyze::ratio;
+use lastdrop_diagnose::disturbance;
+use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor};
+use lastdrop_model::event::{Document, Lead, Outcome};
+use lastdrop_model::plan::{Load, Phase, Plan};
+use lastdrop_model::{Event, Run, Verdict};
+
+use crate::lab::{Lab, LabError};
+
+/// What to compare.
+#[derive(Debug, Clone)]
+pub struct CompareOptions {
+    /// Name and plan of A and of B; only the measured phase of each is run.
+    pub a: (String, Plan),
+    pub b: (String, Plan),
+    /// Both are the same, to find the noise.
+    pub aa: bool,
+    /// Most blocks that count.
+    pub blocks: u32,
+    /// Length of each stretch at A and at B, unless the plan counts requests.
+    pub stretch: Duration,
+    /// Load before each stretch that is not measured.
+    pub settling: Duration,
+    pub seed: u64,
+}
+
+/// Returns B relative to A so far, in the main metric of the comparison.
+fn lead(blocks: &[CompareBlock], open: bool) -> Option<Lead<'static>> {
+    let (metric, times) = if open { ("p50_us", "A's median") } else { ("rps", "A's throughput") };
+    let counted = blocks.iter().filter(|b| b.spoiled.is_empty());
+    let pairs: Vec<(f64, f64)> = counted.filter_map(|b| Some((*b.a.get(metric)?, *b.b.get(metric)?))).collect();
+    let found = ratio::paired(&pairs, 0.95)?;
+    Some(Lead {
+        what: "B".into(),
+        ratio: found.ratio,
+        interval: Some([found.low, found.high]),
+        times: times.into(),
+        rests_on: format!("{} blocks", found.pairs).into(),
+    })
+}
+
+/// Counts repetitions of disturbed blocks.
+struct RepeatBudget {
+    /// Blocks that may still be repeated.
+    left: u32,
+    /// Repetitions of the present block.
+    of_one: u32,
+}
+
+/// Most repetitions of one block: if it is disturbed again and again, the machine stays busy.
+const MOST_REPEATS_OF_ONE: u32 = 2;
+
+impl RepeatBudget {
+    fn of(blocks: u32) -> RepeatBudget {
+        RepeatBudget { left: (blocks / 12).max(1), of_one: 0 }
+    }
+
+    /// Returns true if a disturbed block may be measured again; otherwise it counts as it is.
+    fn may_repeat(&mut self) -> bool {
+        let may = self.left > 0 && self.of_one < MOST_REPEATS_OF_ONE;
+        if may {
+            (self.left, self.of_one) = (self.left - 1, self.of_one + 1);
+        }
+        may
+    }
+}
+
+/// Runs the comparison. If the user stops it, the document contains the blocks so far.
+///
+/// # Errors
+/// When no load can be generated, or one side gives no response.
+pub fn compare(lab: &mut Lab<'_>, order: &CompareOptions) -> Result<CompareDocument, LabError> {
+    let mut a = CompareSide { name: order.a.0.clone(), runs: Vec::new() };
+    let mut b = CompareSide { name: order.b.0.clone(), runs: Vec::new() };
+    let (plan_a, plan_b) = (stretch_of(order, &order.a.1)?, stretch_of(order, &order.b.1)?);
+    let open = [&plan_a, &plan_b].iter().all(|p| p.phases.iter().any(|p| matches!(p.load, Load::Open { .. })));
+    let mut live = LiveComparison::new(order.blocks as usize, open, !order.aa, order.seed);
+    let mut blocks: Vec<CompareBlock> = Vec::new();
+    let mut repeats = RepeatBudget::of(order.blocks);
+    // Disturbed blocks that count because there were too few quiet ones, and what disturbed them.
+    let mut disturbed: Vec<(usize, String)> = Vec::new();
+    let outcome = loop {
+        let NextBlock::Pair { b_first } = live.ask() else { break Ok(()) };
+        let number = live.blocks() + 1;
+        let label = |side: &str| format!("compare {side} {number}");
+        let mut stretch = |side: &mut CompareSide, plan: &Plan, name: &str| -> Result<Run, LabError> {
+            lab.check_stop()?;
+            let run = lab.run(plan, &label(name))?;
+            lab.check_stop()?;
+            side.runs.push(run.id.clone());
+            if run.answered_anything() {
+                Ok(run)
+            } else {
+                let why = run.generator.connect_errors.keys().next().cloned().unwrap_or("no answer".into());
+                Err(LabError::Other(format!("{name} ({}) answers nothing: {why}", side.name)))
+            }
+        };
+        let pair = if b_first {
+            stretch(&mut b, &plan_b, "B").and_then(|rb| Ok((stretch(&mut a, &plan_a, "A")?, rb)))
+        } else {
+            stretch(&mut a, &plan_a, "A").and_then(|ra| Ok((ra, stretch(&mut b, &plan_b, "B")?)))
+        };
+        let (ra, rb) = match pair {
+            Ok(pair) => pair,
+            Err(e) => break Err(e),
+        };
+        let mut why = spoiled(&ra).or_else(|| spoiled(&rb)).unwrap_or_default();
+        if !why.is_empty() && !repeats.may_repeat() {
+            disturbed.push((number, std::mem::take(&mut why)));
+        }
+        let of = |run: &Run| run.measured().map(|p| metrics_of(run, p)).unwrap_or_default();
+        let (ma, mb) = (of(&ra), of(&rb));
+        if why.is_empty() {
+            live.add(ma.clone(), mb.clone());
+            repeats.of_one = 0;
+        }
+        let block = CompareBlock { a: ma, b: mb, b_first, spoiled: why };
+        let (number, of) = (number as u64, u64::from(order.blocks));
+        let outcome = Outcome::Compare { number, of, block: Cow::Borrowed(&block) };
+        lab.tell(&Event::TrialDone { outcome });
+        blocks.push(block);
+        if let Some(lead) = lead(&blocks, open) {
+            lab.tell(&Event::Leading { lead });
+        }
+    };
+    let interrupted = match outcome {
+        Ok(()) => false,
+        Err(LabError::Interrupted) => true,
+        Err(e) => return Err(e),
+    };
+    let comparison = live.conclude();
+    let mut notes: Vec<String> = disturbed_note(&disturbed).into_iter().collect();
+    notes.extend(comparison.notes);
+    if live.blocks() < order.blocks as usize && !interrupted {
+        notes.push(format!("the answer was clear after {} of {} blocks", live.blocks(), order.blocks));
+    }
+    let noise_floor = order.aa.then(|| NoiseFloor {
+        floor: live.noise_floor(),
+        measured_unix_ms: Some(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)),
+        url: plan_a.url.to_string(),
+    });
+    let document = CompareDocument {
+        schema: COMPARE_SCHEMA.into(),
+        kind: if order.aa { CompareKind::Aa } else { CompareKind::Live },
+        a,
+        b,
+        metrics: comparison.metrics,
+        classes: comparison.classes,
+        verdict: comparison.verdict,
+        reason: comparison.reason,
+        smallest_difference: comparison.smallest_difference,
+        blocks,
+        noise_floor,
+        interrupted,
+        notes,
+    };
+    lab.tell(&Event::Concluded { document: Document::Compare { found: Cow::Borrowed(&document) } });
+    Ok(document)
+}
+
+/// Summarizes them in one sentence.
+fn disturbed_note(disturbed: &[(usize, String)]) -> Option<String> {
+    let (first, why) = disturbed.first()?;
+    let numbers: Vec<String> = disturbed.iter().map(|(number, _)| number.to_string()).collect();
+    Some(match disturbed.len() {
+        1 => format!("block {first} counts although it was disturbed ({why}): too many were"),
+        _ => format!(
+            "blocks {} count although they were disturbed (the first: {why}): too many were",
+            numbers.join(", ")
+        ),
+    })
+}
+
+/// Makes the plan of one stretch: the load of the plan's measured phase, after a short unmeasured one.
+fn stretch_of(order: &CompareOptions, plan: &Plan) -> Result<Plan, LabError> {
+    let Some(measured) = plan.phases.iter().find(|p| p.measured) else {
+        return Err(LabError::Other("a plan without a measured phase cannot be compared".into()));
+    };
+    let main = Phase {
+        duration: if measured.requests.is_some() { measured.duration } else { Some(order.stretch) },
+        ..measured.clone()
+    };
+    // A stretch is short, so hanging requests must not take longer than one of them.
+    let drain = plan.drain.min(order.stretch.max(Duration::from_secs(1)));
+    let mut stretch = Plan { phases: vec![main], drain, ..plan.clone() };
+    stretch.warm_up("settling", order.settling);
+    Ok(stretch)
+}
+
+/// Returns why a stretch says nothing about A and B.
+fn spoiled(run: &Run) -> Option<String> {
+    let invalid = || run.validity.reasons.iter().find(|r| r.verdict == Verdict::Invalid);
+    disturbance(&run.validity).or_else(invalid).map(|r| r.what.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_is_disturbed_again_and_again_counts_in_the_end() {
+        let mut repeats = RepeatBudget::of(200);
+        assert_eq!([0; 3].map(|_| repeats.may_repeat()), [true, true, false]);
+        // The next block has repetitions of its own; all blocks together may repeat at most a twelfth of the blocks.
+        let mut repeated = 2;
+        for _ in 0..50 {
+            repeats.of_one = 0;
+            while repeats.may_repeat() {
+                repeated += 1;
+            }
+        }
+        assert_eq!(repeated, 16);
+    }
+
+    #[test]
+    fn many_disturbed_blocks_are_one_sentence() {
+        assert_eq!(disturbed_note(&[]), None);
+        let one = disturbed_note(&[(3, "steal".into())]).expect("a note");
+        assert_eq!(one, "block 3 counts although it was disturbed (steal): too many were");
+        let many = disturbed_note(&[(3, "steal".into()), (5, "others".into())]).expect("a note");
+        assert_eq!(many, "blocks 3, 5 count although they were disturbed (the first: steal): too many were");
+    }
+}
