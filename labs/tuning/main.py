@@ -11,7 +11,7 @@ from faults.measure import alone
 from faults.place import LabError, clear_up
 
 from . import grid as grids
-from . import meets, plain, score
+from . import advised, meets, plain, score
 from .setups import MOST_POINTS, SETUPS
 
 PAGE = Path("docs/tune-lab.md")
@@ -70,6 +70,7 @@ def arguments():
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="tunes of each set-up [default: 1]")
     parser.add_argument("--meets", action="store_true", help="tune for the highest rate within objectives, and try that rate once more afresh")
     parser.add_argument("--plain", action="store_true", help="tune without naming settings, and sweep the grid by hand beside it")
+    parser.add_argument("--advised", action="store_true", help="load the workers that size advises, and other numbers of them beside")
     parser.add_argument("--publish", action="store_true", help=f"write the table to {PAGE}")
     return parser.parse_args()
 
@@ -99,34 +100,30 @@ def measure(setups, again):
     return failed
 
 
+def asked(question, setups, options, about):
+    """Asks a question of each set-up, as often as there are seeds, unless a row of this program has the answer: all rows."""
+    done = {} if options.again else rows.latest(question.NAME, about)
+    for seed in range(1, options.seeds + 1):
+        for setup in setups:
+            if done.get((setup.name, seed), {}).get("state") != "ok":
+                row = {**question.examine(setup, seed), **about}
+                rows.append(question.NAME, row)
+                print(question.report([row]).splitlines()[4], flush=True)
+    found = [row for row in rows.latest(question.NAME, about).values() if row["name"] in {setup.name for setup in setups}]
+    print(question.report(found))
+    return found
+
+
 def within(setups, options, about):
     """Tunes within objectives: 0 where each run met them once more."""
-    asked = [setup for setup in setups if setup.name in meets.NAMES]
-    done = {} if options.again else rows.latest(meets.NAME, about)
-    for seed in range(1, options.seeds + 1):
-        for setup in asked:
-            if done.get((setup.name, seed), {}).get("state") != "ok":
-                row = {**meets.examine(setup, seed), **about}
-                rows.append(meets.NAME, row)
-                print(meets.report([row]).splitlines()[4], flush=True)
-    found = [row for row in rows.latest(meets.NAME, about).values() if row["name"] in {setup.name for setup in asked}]
-    print(meets.report(found))
+    found = asked(meets, [setup for setup in setups if setup.name in meets.NAMES], options, about)
     return 0 if all(row.get("met", True) for row in found) else 1
 
 
-def plainly(setups, options, about):
-    """Tunes without naming settings: 0 where each came to nine tenths of the best by hand, with the right verdict."""
-    asked = [setup for setup in setups if setup.plain]
-    done = {} if options.again else rows.latest(plain.NAME, about)
-    for seed in range(1, options.seeds + 1):
-        for setup in asked:
-            if done.get((setup.name, seed), {}).get("state") != "ok":
-                row = {**plain.examine(setup, seed), **about}
-                rows.append(plain.NAME, row)
-                print(plain.report([row]).splitlines()[4], flush=True)
-    found = [row for row in rows.latest(plain.NAME, about).values() if row["name"] in {setup.name for setup in asked}]
-    print(plain.report(found))
-    return 0 if found and all(plain.is_good(row) for row in found) else 1
+def good(question, setups, options, about):
+    """0 where each answer is as wanted."""
+    found = asked(question, setups, options, about)
+    return 0 if found and all(question.is_good(row) for row in found) else 1
 
 
 def main():
@@ -149,7 +146,9 @@ def main():
         if options.meets:
             sys.exit(within(setups, options, about))
         if options.plain:
-            sys.exit(plainly(setups, options, about))
+            sys.exit(good(plain, [setup for setup in setups if setup.plain], options, about))
+        if options.advised:
+            sys.exit(good(advised, [setup for setup in setups if setup.name in advised.POOLS], options, about))
         done = {} if options.again else rows.latest(score.NAME, about)
         for setup in setups:
             if not grids.read(setup):

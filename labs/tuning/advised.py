@@ -1,0 +1,77 @@
+"""The number of workers that `size --url` advises, swept beside others on the same server: its rate as a share of the best."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import time
+
+from faults.ask import quiet
+from faults.measure import alone, environment, lastdrop
+from faults.place import LabError, Place
+from faults.rows import programs
+
+from . import grid as grids
+
+NAME = "tune-advised.jsonl"
+WANTED = 0.95
+ROUNDS = 3
+PATIENCE = 600
+AT_LEAST_USERS = 3
+"""So many times the advised workers' number of users load the server in the sweep, or those of the set-up."""
+POOLS = {"fpm-dynamic": "php-fpm.pm.max_children", "gunicorn-sync": "workers", "prefork-small": "MaxRequestWorkers"}
+"""The setting of each set-up that says how many workers there are."""
+SHARES = (0.25, 0.5, 0.75, 1, 1.5)
+
+
+def advised(place, case):
+    """The document's advice: need, ceilings, number."""
+    out = place.folder / "size.json"
+    pool = case.names()[-1].split("=", 1)[-1]
+    done = subprocess.run([*place.enter, lastdrop(), "size", pool, "--url", case.url, "--json", str(out)],
+                          env=environment(place), capture_output=True, text=True, timeout=PATIENCE)
+    if not out.exists():
+        raise LabError(f"size ends with {done.returncode}: {done.stderr[-600:]}")
+    return json.loads(out.read_text())["workers_advice"]
+
+
+def examine(setup, seed):
+    """A row about one set-up."""
+    row = {"name": setup.name, "strength": seed, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "load": os.getloadavg()[0]}
+    place = None
+    try:
+        with alone():
+            row["others"] = quiet()
+            place = Place()
+            case = setup.build(place)
+            advice = advised(place, case)
+            number, pool = advice["number"], POOLS[setup.name]
+            values = sorted({max(1, round(number * share)) for share in SHARES})
+            wide = dataclasses.replace(setup, users=max(setup.users, AT_LEAST_USERS * number))
+            points = grids.sweep(place, wide, case, ROUNDS, {pool: values})
+    except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError, KeyError, TypeError) as error:
+        return {**row, "state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
+    finally:
+        if place:
+            place.close()
+    grid = {"start": {pool: number}, "points": points}
+    best, ours = grids.best(grid), grids.nearest(grid, {})
+    return {**row, "state": "ok", "users": wide.users, "advice": advice, "number": number, "rps": ours["rps"], "best": best["settings"][pool],
+            "best_rps": best["rps"], "share": (ours["rps"] or 0) / best["rps"], "points": points}
+
+
+def is_good(row):
+    return row["state"] == "ok" and row["share"] >= WANTED
+
+
+def report(rows):
+    lines = [f"{len(rows)} times advised, {WANTED:.0%} of the best of the sweep wanted ({programs(rows)}).", "",
+             "| set-up | advised | users | its rate | best of the sweep | at | share |", "|---|---|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (row["name"], row["strength"])):
+        if row["state"] != "ok":
+            lines.append(f"| {row['name']} | {row['why'][:200]} | | | | | |")
+            continue
+        lines.append(f"| {row['name']} | {row['number']} | {row['users']} | {row['rps']:.0f} | {row['best_rps']:.0f} | {row['best']} | "
+                     f"{row['share']:.3f}{'' if is_good(row) else ' (!)'} |")
+    lines += ["", f"As wanted: {sum(map(is_good, rows))} of {len(rows)}."]
+    return "\n".join(lines) + "\n"
