@@ -13,14 +13,11 @@ use serde_json::Value;
 
 const SETTINGS: &str = "workers = 3\nmax_requests_per_worker = 10\nservice = '5ms'\nstartup = '20ms'";
 
-/// Starts a tune with the shortest blocks, without a watchdog.
+/// Starts a tune with short blocks, without a watchdog. It does not look for visitors, unless `more` is about them.
 fn start_tune(folder: &Folder, target: &Target, more: &[&str]) -> Child {
     let (name, url) = (target.name(), target.url());
     let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "--warm-up", "50ms", "--quiet", "--dead-man", "0s"];
-    args.extend(["--only", "workers,max_requests_per_worker"]);
-    if !more.contains(&"-d") {
-        args.extend(["-d", "150ms"]);
-    }
+    args.extend(["--only", "workers,max_requests_per_worker", "-d", "300ms"]);
     args.extend(more);
     folder.lastdrop(&args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs")
 }
@@ -54,28 +51,30 @@ fn journal(folder: &Folder) -> Option<std::path::PathBuf> {
     Some(folder.join("state").join(name))
 }
 
-/// Kills a tune during a trial, so that the server runs with changed settings.
-fn kill_a_tune(folder: &Folder, target: &Target) {
-    let changed = || {
-        processes_with(".trial.conf").iter().any(|pid| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains(&*folder.path().to_string_lossy())
-        }) && target.scoreboard().is_some()
+/// True while the target runs with the settings of a trial.
+fn is_changed(folder: &Folder, target: &Target) -> bool {
+    let of_ours = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&*folder.path().to_string_lossy())
     };
-    for _ in 0..10 {
-        // Long trials, so that a busy machine notices one before it ends.
-        let mut tune = start_tune(folder, target, &["-d", "2s"]);
-        wait_until("a trial", || changed() || tune.try_wait().expect("a child").is_some());
-        tune.kill().expect("killed, or gone");
-        tune.wait().expect("ends");
-        // The tune may have just asked the server to end.
-        thread::sleep(Duration::from_millis(200));
-        if changed() {
-            return;
-        }
-        assert_eq!(folder.run(&["restore"]).code, 0);
-    }
-    panic!("no tune was killed in a trial, ten times");
+    processes_with(".trial.conf").iter().any(of_ours) && target.scoreboard().is_some()
+}
+
+/// Kills a sweep in its first row, so that the server runs with changed settings.
+fn kill_in_a_trial(folder: &Folder, target: &Target) {
+    let plan = folder.join("killed.toml");
+    let text = format!(
+        "server = '{}'\nurl = '{}'\nusers = 2\nduration = '60s'\n[settings]\nworkers = 5\n",
+        target.name(),
+        target.url()
+    );
+    fs::write(&plan, text).expect("written");
+    let mut sweep = folder.lastdrop(&["sweep", &plan.display().to_string(), "--live", "--quiet"]);
+    let mut sweep = sweep.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");
+    wait_until("a trial", || is_changed(folder, target));
+    sweep.kill().expect("killed");
+    sweep.wait().expect("ends");
+    assert!(is_changed(folder, target), "it goes on with the changed settings");
 }
 
 /// Ends every process of the target and waits until each is gone: a process without a command line may still listen.
@@ -94,7 +93,7 @@ fn end_target(folder: &Folder) {
 fn whoever_misses_a_server_that_a_killed_tune_left_stopped_is_told_to_restore() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     // As after the kill of a tune between two trials.
     end_target(&folder);
     let (name, url) = (target.name(), target.url());
@@ -126,7 +125,7 @@ fn whoever_misses_a_server_that_a_killed_tune_left_stopped_is_told_to_restore() 
 fn a_journal_that_cannot_be_used_says_what_to_do_and_can_be_forgotten() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     let path = journal(&folder).expect("a journal");
     let whole = fs::read_to_string(&path).expect("readable");
     let version = whole.replace("lastdrop.journal/1", "lastdrop.journal/7");
@@ -170,7 +169,7 @@ fn a_journal_that_cannot_be_used_says_what_to_do_and_can_be_forgotten() {
 fn a_server_that_somebody_started_otherwise_is_left_as_it_runs() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     end_target(&folder);
     let config = folder.join("target.toml").display().to_string();
     // Another process has its port: the error comes at once, and nothing is lost.
@@ -196,7 +195,7 @@ fn a_server_that_somebody_started_otherwise_is_left_as_it_runs() {
 fn a_broken_configuration_stops_no_running_server() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     let config = folder.join("target.toml");
     let good = fs::read_to_string(&config).expect("readable");
     fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
@@ -216,7 +215,7 @@ fn a_broken_configuration_stops_no_running_server() {
     assert!(target.scoreboard().is_some());
     // If the server is down and cannot start, the error comes at once.
     fs::write(&config, &good).expect("written");
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     end_target(&folder);
     fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
     let began = std::time::Instant::now();
@@ -232,7 +231,7 @@ fn a_broken_configuration_stops_no_running_server() {
 fn a_server_whose_override_is_lost_is_put_back() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     let trial = left_in_state(&folder).into_iter().find(|name| name.ends_with(".trial.conf")).expect("an override");
     fs::remove_file(folder.join("state").join(trial)).expect("removed");
     let restored = folder.run(&["restore"]);
@@ -244,7 +243,7 @@ fn a_server_whose_override_is_lost_is_put_back() {
 fn a_dry_run_lists_what_would_be_undone_and_changes_nothing() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     let left = || {
         let mut names = left_in_state(&folder);
         names.retain(|name| !name.ends_with(".lock"));
@@ -287,8 +286,8 @@ fn a_log_that_became_a_link_or_a_pipe_gets_nothing_of_a_server_that_is_started_a
     let target = Target::with_config_as(&folder, SETTINGS, NOBODY, &log);
     // In a tune the server keeps its open file, whatever its name is now.
     let moved = logs.join("moved");
-    let tune = start_tune(&folder, &target, &[]);
-    wait_until("a trial", || processes_with(&folder.join("state").to_string_lossy()).len() > 1);
+    let tune = start_tune(&folder, &target, &["--live"]);
+    wait_until("a trial", || is_changed(&folder, &target));
     fs::rename(&log, &moved).expect("moved");
     std::os::unix::fs::symlink(&secret, &log).expect("linked");
     let before = read(&moved).lines().count();
@@ -306,7 +305,7 @@ fn a_log_that_became_a_link_or_a_pipe_gets_nothing_of_a_server_that_is_started_a
         std::os::unix::process::CommandExt::uid(&mut own, NOBODY);
         let mut own = own.stderr(fs::File::options().append(true).open(&log).expect("a log")).spawn().expect("starts");
         wait_until("the target", || target.scoreboard().is_some());
-        kill_a_tune(&folder, &target);
+        kill_in_a_trial(&folder, &target);
         end_target(&folder);
         own.wait().expect("ended");
         fs::rename(&log, &moved).expect("moved");
@@ -330,7 +329,7 @@ fn journals_and_locks_that_others_had_a_hand_in_are_refused_by_name_and_the_rest
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    kill_a_tune(&folder, &target);
+    kill_in_a_trial(&folder, &target);
     let own = journal(&folder).expect("a journal");
     let state = |name: &str| folder.join("state").join(name);
     let victim = folder.join("victim");
@@ -427,7 +426,7 @@ fn a_tune_killed_at_any_step_is_undone_by_restore() {
         }
     }
     // The measurements of the killed tune are stored.
-    let tune = start_tune(&folder, &target, &[]);
+    let tune = start_tune(&folder, &target, &["--live"]);
     wait_until("a run in the store", || {
         folder.run(&["history", "--all", "-n", "1000"]).stdout.contains("tune baseline")
     });
@@ -449,8 +448,8 @@ fn signals_put_everything_back_before_they_end_it() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     for (number, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143), (libc::SIGHUP, 129)] {
-        let tune = start_tune(&folder, &target, &[]);
-        thread::sleep(Duration::from_millis(4000));
+        let tune = start_tune(&folder, &target, &["--live"]);
+        wait_until("a trial", || is_changed(&folder, &target));
         signal(&tune, number);
         let done = end(tune);
         assert_eq!(done.code, code, "{done:?}");
@@ -462,9 +461,9 @@ fn signals_put_everything_back_before_they_end_it() {
 fn one_server_is_tuned_by_one_lastdrop() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    let mut first = start_tune(&folder, &target, &[]);
+    let mut first = start_tune(&folder, &target, &["--live"]);
     wait_until("the lock", || folder.join("state").read_dir().is_ok_and(|mut d| d.next().is_some()));
-    let second = end(start_tune(&folder, &target, &[]));
+    let second = end(start_tune(&folder, &target, &["--live"]));
     assert_eq!(second.code, 1);
     assert!(second.stderr.contains(&format!("process {}", first.id())), "{second:?}");
     // A restore leaves a server alone that another command is changing.
@@ -473,7 +472,7 @@ fn one_server_is_tuned_by_one_lastdrop() {
     assert!(restore.code == 1 && restore.stderr.contains("at work"), "{restore:?}");
     signal(&first, libc::SIGKILL);
     first.wait().expect("ends");
-    let third = end(start_tune(&folder, &target, &[]));
+    let third = end(start_tune(&folder, &target, &["--live"]));
     assert!(third.code == 1 && third.stderr.contains("lastdrop restore"), "{third:?}");
     assert_eq!(folder.run(&["restore"]).code, 0);
     assert_as_found(&folder, &target, "after the restore");
@@ -504,16 +503,17 @@ fn kept_settings_stay_and_can_be_tuned_again() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     let out = folder.join("tune.json");
-    // Blocks long enough to get responses on a busy machine.
-    let done = end(start_tune(&folder, &target, &["-d", "600ms", "--keep", "--json", out.to_str().expect("text")]));
+    let few = ["--live", "--range", "workers=3..8", "--trials", "4", "--blocks", "6"];
+    let keep = ["--keep", "--json", out.to_str().expect("text")];
+    let done = end(start_tune(&folder, &target, &[&few[..], &keep].concat()));
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
     assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
     let workers = tune["winner"]["settings"]["workers"].as_u64().unwrap_or(3);
     assert_eq!(target.scoreboard().map(|s| s.len() as u64), Some(workers));
     // The restore of a killed second tune goes back to the settings kept by the first, not to those before it.
-    let mut again = start_tune(&folder, &target, &[]);
-    thread::sleep(Duration::from_millis(4000));
+    let mut again = start_tune(&folder, &target, &["--live"]);
+    wait_until("a trial", || is_changed(&folder, &target));
     signal(&again, libc::SIGKILL);
     again.wait().expect("ends");
     assert_eq!(folder.run(&["restore"]).code, 0);
@@ -555,8 +555,10 @@ fn a_restarted_server_has_the_limits_cpus_environment_and_folder_that_it_had() {
     let before = facts(child.id() as i32);
     let server = format!("target:{}", config.display());
     let url = format!("http://127.0.0.1:{port}/");
-    let args = ["tune", &server, "--url", &url, "-c", "4", "-d", "100ms", "--warm-up", "50ms", "--quiet"];
-    let done = folder.run(&args);
+    let plan = folder.join("plan.toml");
+    let text = format!("server = '{server}'\nurl = '{url}'\nusers = 2\nrequests = 10\n[settings]\nworkers = [4, 5]\n");
+    fs::write(&plan, text).expect("written");
+    let done = folder.run(&["sweep", &plan.display().to_string(), "--live", "--quiet"]);
     assert_eq!(done.code, 0, "{done:?}");
     child.wait().expect("the first one was ended");
     // With a relative name it is found by its port; the master is the one whose parent is not a target.
@@ -611,7 +613,8 @@ fn a_sweep_measures_every_row_and_puts_the_server_back() {
     );
     fs::write(&plan, text).expect("written");
     let csv = folder.join("table.csv");
-    let sweep = folder.json(&["sweep", plan.to_str().expect("text"), "--csv", csv.to_str().expect("text")], 0);
+    let sweep =
+        folder.json(&["sweep", plan.to_str().expect("text"), "--live", "--csv", csv.to_str().expect("text")], 0);
     let rows = sweep["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 8);
     assert_eq!(sweep["varying"], serde_json::json!(["users", "max_requests_per_worker", "workers"]));
@@ -636,12 +639,12 @@ fn wrong_plans_of_a_sweep_change_nothing() {
     {
         let text = format!("server = 'target:target.toml'\nurl = '{}'\n[settings]\n{setting}\n", target.url());
         fs::write(&plan, text).expect("written");
-        let done = folder.run(&["sweep", plan.to_str().expect("text")]);
+        let done = folder.run(&["sweep", plan.to_str().expect("text"), "--live"]);
         assert_eq!(done.code, 2, "{done:?}");
         assert!(done.stderr.contains(word), "{done:?}");
     }
     fs::write(&plan, "url = 5 5\n").expect("written");
-    let done = folder.run(&["sweep", plan.to_str().expect("text")]);
+    let done = folder.run(&["sweep", plan.to_str().expect("text"), "--live"]);
     assert!(done.code == 2 && done.stderr.contains("line 1"), "{done:?}");
     assert_as_found(&folder, &target, "after wrong plans");
 }
