@@ -122,7 +122,9 @@ fn torn_and_foreign_bytes_are_errors() {
         [Record::Second(Box::new(slice(&mut dice))), ended(), Record::PhaseEnd { phase: 0, duration_us: 1, peak: 1 }]
     {
         let bytes = record.encode();
-        for end in 0..bytes.len() {
+        // Every end of the first and last fields, and some of the many alike between them.
+        let last = bytes.len().saturating_sub(300);
+        for end in (0..bytes.len()).filter(|end| *end < 300 || *end > last || end % 17 == 0) {
             assert!(Record::decode(&bytes[..end]).is_err(), "{end} of {}", bytes.len());
         }
         let longer = [bytes.as_slice(), &[0]].concat();
@@ -138,7 +140,7 @@ fn torn_and_foreign_bytes_are_errors() {
 fn hostile_bytes_never_make_more_than_they_are() {
     let mut dice = Rng(7);
     let good = Record::Second(Box::new(slice(&mut dice))).encode();
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let mut bytes = good.clone();
         for _ in 0..=dice.below(4) {
             let at = 3 + dice.below(bytes.len() as u64 - 3) as usize;
