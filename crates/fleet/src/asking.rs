@@ -5,8 +5,9 @@
 //! under the same number. The agent repeats its answer without acting again. So a lost message costs two
 //! seconds, and an agent that stays silent is lost.
 //!
-//! While a conversation is open, the agent gets a keep-alive message every five seconds. If it hears nothing
-//! for `AgentOptions::silence`, it ends the conversation and undoes the changes that belong to it.
+//! While a conversation is open, the agent gets a keep-alive message every two seconds. If it hears nothing
+//! for `AgentOptions::silence`, it ends the conversation and undoes the changes that belong to it. An agent that
+//! ends a conversation says so, so that nobody waits for an agent that has gone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,19 +29,23 @@ use crate::tokens::{SigningKey, hex, random};
 /// The first byte of each answer gives its kind.
 pub(crate) const ANSWER: u8 = b'a';
 pub(crate) const DECLINED: u8 = b'd';
+/// The agent has ended the conversation. This message has the number [`END`].
+pub(crate) const ENDED: u8 = b'e';
+/// Number of the agent's last message; questions have numbers from 1.
+pub(crate) const END: u64 = 0;
 
 /// A question without an answer is repeated after this time.
 const AGAIN: Duration = Duration::from_secs(2);
-/// An agent that is silent for this long is lost.
+/// An agent that is silent for this long is lost: longer than it takes to restart a killed broker.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Interval of keep-alive messages.
-const BEAT: Duration = Duration::from_secs(5);
+const BEAT: Duration = Duration::from_secs(2);
 /// An agent confirms a question within this time.
 const TAKEN: Duration = Duration::from_secs(5);
 /// A message expires after this time, by the agent's clock.
 const GOOD_FOR: Duration = Duration::from_secs(60);
-/// Time limit for the leave message.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Time limit for the last message of either side.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The reason why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +53,8 @@ pub enum AskError {
     #[error("agent {agent}: it is lost, nothing was heard of it for {} s{}", silent.as_secs(), reason(.last))]
     Lost { agent: String, silent: Duration, last: Option<String> },
     #[error(
-        "agent {agent}: it has ended the conversation, because it heard nothing of us for too long or was started anew; what it had changed \
-         for us it puts back (lastdrop restore shows what is left)"
+        "agent {agent}: it has ended the conversation, because it was told to end, was started anew or heard nothing of us for too long; what \
+         it had changed for us it puts back (lastdrop restore shows what is left)"
     )]
     Ended { agent: String },
     #[error("agent {agent}: {why}")]
@@ -84,6 +89,7 @@ pub struct Conversation {
     /// Locked for one question at a time.
     answers: Mutex<AnswerStream>,
     over: watch::Sender<bool>,
+    patience: Duration,
 }
 
 #[derive(Debug)]
@@ -92,6 +98,8 @@ struct AnswerStream {
     /// Number of the last question.
     number: u64,
     reassembly: Reassembly<()>,
+    /// The agent has ended the conversation.
+    is_over: bool,
 }
 
 /// Sends the signed messages of a conversation to the agent.
@@ -178,8 +186,10 @@ impl Fleet {
                 _ = is_over.wait_for(|over| *over) => {}
             }
         });
-        let answers = Mutex::new(AnswerStream { incoming, number: 0, reassembly: Reassembly::default() });
-        Ok(Conversation { driver: Arc::clone(&self.driver), agent: agent.name.clone(), sender, answers, over })
+        let answers =
+            Mutex::new(AnswerStream { incoming, number: 0, reassembly: Reassembly::default(), is_over: false });
+        let (driver, agent) = (Arc::clone(&self.driver), agent.name.clone());
+        Ok(Conversation { driver, agent, sender, answers, over, patience: PATIENCE })
     }
 }
 
@@ -187,6 +197,13 @@ impl Conversation {
     #[must_use]
     pub fn agent(&self) -> &str {
         &self.agent
+    }
+
+    /// An agent that is silent for this long is lost.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Conversation {
+        self.patience = patience;
+        self
     }
 
     /// Asks a question and waits for the answer. Other threads wait until it is answered.
@@ -210,7 +227,7 @@ impl Conversation {
     ) -> Result<Vec<u8>, AskError> {
         let agent = || self.agent.clone();
         let (began, mut heard) = (Instant::now(), Instant::now());
-        loop {
+        while !answers.is_over {
             let said = self.sender.lock().await.say(&OrderKind::Ask { number: answers.number }, question).await;
             let last = match said {
                 Ok(Reply::Taken) => {
@@ -218,9 +235,7 @@ impl Conversation {
                     None
                 }
                 // The conversation began in an earlier epoch of the agent.
-                Ok(Reply::NotHere | Reply::Refused(Refusal::Replayed { .. })) => {
-                    return Err(AskError::Ended { agent: agent() });
-                }
+                Ok(Reply::NotHere | Reply::Refused(Refusal::Replayed { .. })) => break,
                 Ok(Reply::Refused(why)) => return Err(AskError::Refused { agent: agent(), why }),
                 Ok(_) => Some("it sent an unknown reply".into()),
                 Err(why) => Some(why),
@@ -229,30 +244,33 @@ impl Conversation {
                 return match answer {
                     None => Err(AskError::Broker("the connection is gone".into())),
                     Some((ANSWER, bytes)) => Ok(bytes),
+                    Some((ENDED, _)) => break,
                     Some((_, bytes)) => {
                         let why = serde_json::from_slice(&bytes).unwrap_or(Refusal::Malformed);
                         Err(AskError::Refused { agent: agent(), why })
                     }
                 };
             }
-            if heard.elapsed() > PATIENCE {
+            if heard.elapsed() > self.patience {
                 return Err(AskError::Lost { agent: agent(), silent: heard.elapsed(), last });
             }
             if began.elapsed() > within {
                 return Err(AskError::TooLong { agent: agent(), within });
             }
         }
+        answers.is_over = true;
+        Err(AskError::Ended { agent: agent() })
     }
 }
 
 impl AnswerStream {
-    /// Returns kind and content of the answer to the last question; `None` if the connection is gone.
+    /// Returns kind and content of the answer to the last question, or of the agent's last message; `None` if the
+    /// connection is gone.
     async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
             let message = self.incoming.next().await?;
-            let Some(part) = PartId::read_answer(&message.subject).filter(|part| part.seq == self.number) else {
-                continue;
-            };
+            let part = PartId::read_answer(&message.subject);
+            let Some(part) = part.filter(|part| part.seq == self.number || part.seq == END) else { continue };
             if let Ok(Some(whole)) = self.reassembly.add(&part, message.payload, ()) {
                 // Leftover parts come from duplicates and belong to no further answer.
                 self.reassembly = Reassembly::default();

@@ -49,7 +49,7 @@ mod tokens;
 
 pub use agent::{
     AgentError, AgentOptions, AgentStatus, Answerer, ConversationEnd, HomeError, JoinError, MuteResponder, Responder,
-    SILENCE, StatusListener, run as run_agent,
+    StatusListener, run as run_agent,
 };
 pub use asking::{AskError, Conversation};
 pub use broker::{Broker, BrokerError, BrokerEvent, BrokerOptions, authorization_of};

@@ -14,6 +14,12 @@ use common::{AgentThread, PATIENCE, World, agents, until};
 use lastdrop_fleet::{Agent, Answerer, AskError, Conversation, ConversationEnd, EngineError, Fleet, Responder};
 use nix::sys::signal::Signal;
 
+#[test]
+#[ignore = "the body of agents that the other tests start as processes"]
+fn an_agent_as_a_process() {
+    common::agent_process();
+}
+
 /// Answers with the question itself, and reports its end.
 struct Echo {
     asked: Arc<AtomicU32>,
@@ -95,7 +101,7 @@ fn each_question_has_its_answer_however_large_or_late_and_a_refusal_is_counted()
     assert_eq!(ask(&one, "large 2500000").map(|a| a.len()), Ok(2_500_000));
     // The question is repeated meanwhile and acts once; another conversation does not wait for it.
     std::thread::scope(|scope| {
-        let slow = scope.spawn(|| ask(&one, "slow 5000 4"));
+        let slow = scope.spawn(|| ask(&one, "slow 2500 4"));
         until("the question to be taken", || (scene.asked.load(Ordering::SeqCst) == 3).then_some(()));
         assert_eq!(ask(&other, ""), Ok(Vec::new()));
         assert_eq!(slow.join().expect("asked"), Ok(b"late".to_vec()));
@@ -143,14 +149,22 @@ fn a_conversation_that_nobody_leads_any_more_ends_by_itself() {
 }
 
 #[test]
-fn an_agent_that_is_gone_is_lost_by_name_and_one_that_ends_ends_its_conversations() {
-    let Scene { _agent: thread, fleet, agent, ended, world: _world, .. } = Scene::new(PATIENCE);
+fn an_agent_that_ends_says_so_and_one_that_is_killed_is_lost_by_name() {
+    let Scene { _agent: thread, fleet, agent, ended, world, .. } = Scene::new(PATIENCE);
     let one = fleet.converse(&agent).expect("a conversation");
     assert_eq!(one.ask(b"hello", PATIENCE), Ok(b"hello".to_vec()));
     drop(thread);
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(ConversationEnd::Agent));
-    match one.ask(b"hello?", PATIENCE) {
-        Err(e @ AskError::Lost { .. }) => assert!(e.to_string().starts_with("agent a: it is lost"), "{e}"),
+    for _ in 0..2 {
+        assert_eq!(one.ask(b"hello?", PATIENCE), Err(AskError::Ended { agent: "a".into() }));
+    }
+    let killed = world.process("b");
+    let agent = agents(&fleet, 1).remove(0);
+    let other = fleet.converse(&agent).expect("a conversation").with_patience(Duration::from_secs(3));
+    assert!(matches!(other.ask(b"hello", PATIENCE), Err(AskError::Refused { .. })));
+    killed.signal(Signal::SIGKILL);
+    match other.ask(b"hello?", PATIENCE) {
+        Err(e @ AskError::Lost { .. }) => assert!(e.to_string().starts_with("agent b: it is lost"), "{e}"),
         other => panic!("{other:?}"),
     }
 }

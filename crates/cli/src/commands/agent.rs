@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_fleet::{
-    AgentError, AgentOptions, AgentStatus, JoinError, Limits, LinkError, SILENCE, is_agent_name, run_agent,
-};
+use lastdrop_fleet::{AgentError, AgentOptions, AgentStatus, JoinError, Limits, LinkError, is_agent_name, run_agent};
 use lastdrop_model::bounds::{DURATION, RATE};
 use lastdrop_server::{ServerRef, check_called_apart};
 
@@ -68,6 +66,9 @@ pub struct AgentArgs {
     /// Publish each record twice: for tests
     #[arg(long, hide = true)]
     pub twice: bool,
+    /// Put back what somebody has changed who is not heard of for this long: for tests. Keep-alive messages come every 2 s
+    #[arg(long, value_name = "TIME", hide = true, default_value = "30s", value_parser = within::<Duration>(DURATION))]
+    pub silence: Duration,
 }
 
 fn agent_name(text: &str) -> Result<String, String> {
@@ -112,7 +113,7 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
         version: env!("CARGO_PKG_VERSION").into(),
         limits: Limits { allow: args.allow.clone(), act: args.act, max_rate: args.max_rate, max_time: args.max_time },
         looks: args.servers.iter().map(ToString::to_string).collect(),
-        silence: SILENCE,
+        silence: args.silence,
         skew_us: args.skew,
         twice: args.twice,
     };

@@ -8,13 +8,13 @@ use crate::common::{Apache, Folder, Target, n, number, signal};
 use serde_json::Value;
 
 #[test]
-fn a_fleet_shows_the_doctor_what_one_machine_would_and_its_change_is_tried() {
+fn a_fleet_shows_the_doctor_what_one_machine_would() {
     let folder = Folder::new();
     let apache = Apache::small(&folder);
     let _fleet = Fleet::start(&folder, &[("a", &[]), ("b", &[])]);
-    let (before, url) = (apache.tree(), apache.url("/perl/sleep.pl"));
-    let args = ["doctor", &apache.name(), "--url", &url, "-d", "5s", "--keepalive", "off", "-c", "12"];
-    let said = folder.json(&[&args[..], &["--fleet", "all", "--confirm"]].concat(), 0);
+    let url = apache.url("/perl/sleep.pl");
+    let args = ["doctor", &apache.name(), "--url", &url, "-d", "2s", "--keepalive", "off", "-c", "12"];
+    let said = folder.json(&[&args[..], &["--fleet", "all"]].concat(), 0);
     assert_eq!(said["limit"], "workers-exhausted", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
     let steps = said["examination"]["steps"].as_array().expect("steps");
     assert!(steps.len() >= 5, "{steps:#?}");
@@ -26,10 +26,6 @@ fn a_fleet_shows_the_doctor_what_one_machine_would_and_its_change_is_tried() {
         let run = folder.json(&["show", step["run"].as_str().expect("an id")], 0);
         assert_eq!(run["agents"].as_array().map(Vec::len), Some(2), "{:#}", run["agents"]);
     }
-    let confirmed = &said["confirmed"];
-    assert!(number(&confirmed["ratio"]) > 1.5 && number(&confirmed["interval"][0]) > 1.0, "{confirmed:#}");
-    assert_ne!(confirmed["limit_after"], "workers-exhausted", "{confirmed:#}");
-    assert_eq!((apache.tree(), folder.journal()), (before, None), "put back");
 }
 
 #[test]
@@ -40,7 +36,7 @@ fn nothing_is_concluded_from_a_step_in_which_an_agent_was_lost() {
     let (name, url) = (target.name(), target.url());
     let refused = folder.run(&["doctor", &name, "--url", &url, "--observe", "--fleet", "all"]);
     assert!(refused.code == 2 && refused.stderr.contains("--observe"), "{refused:?}");
-    let args = ["doctor", &name, "--url", &url, "-c", "12", "-d", "8s", "--timeout", "2s", "--keepalive", "off"];
+    let args = ["doctor", &name, "--url", &url, "-c", "12", "-d", "6s", "--timeout", "1s", "--keepalive", "off"];
     let mut command = folder.lastdrop(&[&args[..], &["--fleet", "all", "--json", "-"]].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut told = BufReader::new(child.stderr.take().expect("piped"));

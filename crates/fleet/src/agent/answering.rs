@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::{AgentOptions, AgentStatus, StatusListener};
-use crate::asking::{ANSWER, DECLINED};
+use crate::asking::{ANSWER, DECLINED, END, ENDED, FAREWELL};
 use crate::engine::{EngineError, Stop};
 use crate::link::{Driver, Link};
 use crate::messages::Reply;
@@ -231,6 +231,10 @@ impl Conversations {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(answers)));
         if let Some(what) = told {
             (self.0.tell)(AgentStatus::Trouble(what));
+        }
+        if over != ConversationEnd::Left {
+            let farewell = async { tokio::time::timeout(FAREWELL, self.send(name, END, ENDED, &[])).await };
+            let _ = self.0.driver.wait(farewell);
         }
     }
 

@@ -51,7 +51,7 @@ pub struct AgentOptions {
     pub limits: Limits,
     /// Servers that the agent can observe, for people and for `fleet status`.
     pub looks: Vec<String>,
-    /// A conversation ends when nothing was heard for this long.
+    /// A conversation ends when nothing was heard for this long: longer than it takes to restart a killed broker.
     pub silence: Duration,
     /// Added to the clock, for tests.
     pub skew_us: i64,
@@ -96,9 +96,6 @@ pub enum AgentError {
 
 /// Receives the agent's events.
 pub type StatusListener = Arc<dyn Fn(AgentStatus) + Send + Sync>;
-
-/// Default silence after which a conversation ends: longer than it takes to restart a killed broker.
-pub const SILENCE: Duration = Duration::from_secs(30);
 
 /// Runs an agent until `stop` is requested. It then publishes its remaining records if the broker takes them
 /// within 10 s. `respond` answers questions, in threads of their own.
