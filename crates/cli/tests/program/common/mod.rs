@@ -405,7 +405,6 @@ pub fn json_of(mut command: Command) -> Value {
 pub struct Apache {
     pub folder: PathBuf,
     pub port: u16,
-    script: PathBuf,
 }
 
 impl Apache {
@@ -433,30 +432,22 @@ impl Apache {
     /// Starts it with a changed configuration.
     pub fn start_with(folder: &Folder, change: impl FnOnce(String) -> String) -> Apache {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mod_perl/server");
-        let apache = Apache { folder: folder.join("apache"), port: free_port(), script };
-        apache.script("start", &[&apache.port.to_string()]);
+        let apache = Apache { folder: folder.join("apache"), port: free_port() };
+        let mut make = Command::new(script);
+        make.arg("make").arg(&apache.folder).arg(apache.port.to_string());
+        let made = make.output().expect("sh");
+        assert!(
+            made.status.success(),
+            "these tests need a real Apache with mod_perl (./x test installs them): {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
         let text = fs::read_to_string(apache.config()).expect("its configuration");
-        let changed = change(text.clone());
-        if changed != text {
-            apache.script("stop", &[]);
-            wait_until("the end of Apache", || processes_with(&apache.config().to_string_lossy()).is_empty());
-            fs::write(apache.config(), changed).expect("written");
-            let started =
-                Command::new("/usr/sbin/apache2").arg("-f").arg(apache.config()).args(["-k", "start"]).output();
-            let started = started.expect("apache2 runs");
-            assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
-        }
+        fs::write(apache.config(), change(text)).expect("written");
+        let started = Command::new("/usr/sbin/apache2").arg("-f").arg(apache.config()).args(["-k", "start"]).output();
+        let started = started.expect("apache2 runs");
+        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
         wait_until("an answer of Apache", || get(apache.port, "/").is_some_and(|b| b.contains("hello")));
         apache
-    }
-
-    fn script(&self, action: &str, more: &[&str]) {
-        let output = Command::new(&self.script).arg(action).arg(&self.folder).args(more).output().expect("sh");
-        assert!(
-            output.status.success(),
-            "these tests need a real Apache with mod_perl (./x test installs them): {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
     }
 
     pub fn config(&self) -> PathBuf {
