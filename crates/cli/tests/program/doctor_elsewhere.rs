@@ -157,7 +157,7 @@ fn a_tune_of_another_machines_server_tries_first_what_a_look_there_proposes() {
     let there = RemoteFixture::start(&machine, &["--server", &target.name(), "--act"]);
     let (url, before) = (target.url(), fs::read(machine.join("target.toml")).expect("its configuration"));
     let tune =
-        ["tune", "web/target", "--url", &url, "--doctor", "-c", "12", "-d", "300ms", "--trials", "2", "--blocks", "4"];
+        ["tune", "web/target", "--url", &url, "--doctor", "-c", "12", "-d", "500ms", "--trials", "2", "--blocks", "4"];
     let fleet: Vec<&str> = there.fleet.iter().map(String::as_str).collect();
     let document = there.asks.json(&[&tune[..], &["--no-store"], &fleet].concat(), 0);
     let proposals = document["proposals"].as_array().unwrap_or_else(|| panic!("{document:#}"));

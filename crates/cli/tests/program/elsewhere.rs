@@ -181,8 +181,6 @@ fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
         json!([{"server": "b/apache", "what": "settings", "name": "MaxRequestWorkers", "value": 20, "others": 50}]);
     assert_eq!(json!(differs(&seen)), wanted);
     let line = "b/apache differs: MaxRequestWorkers is 20, on the others 50";
-    let text = third.run(&watch);
-    assert!(text.code == 0 && text.stdout.contains(line), "{text:?}");
     // Continuously, a line for each sample.
     let lines = third.run(&[&["watch", "a,b/apache", "--interval", "300ms", "-d", "3s"], &fleet[..]].concat());
     assert!(lines.code == 0 && lines.stdout.matches(line).count() >= 2, "{lines:?}");
@@ -196,14 +194,12 @@ fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
         (n(&row("a/apache.MaxRequestWorkers")["value"]), n(&row("b/apache.MaxRequestWorkers")["value"])),
         (50, 20)
     );
-    // All agents with such a server; a number of them; by name.
+    // All agents with such a server; a number of them.
     let all = |who| [&["watch", "apache", "--fleet", who, "--once", "--interval", "300ms"], &fleet[..]].concat();
     let seen = third.json(&all("all"), 0);
     assert_eq!(json!(differs(&seen)), wanted);
-    for who in ["1", "a"] {
-        let one = third.json(&all(who), 0);
-        assert!(one["server"].as_str().is_some_and(|s| s.starts_with("a/apache:")), "{who}: {one:#}");
-    }
+    let one = third.json(&all("1"), 0);
+    assert!(one["server"].as_str().is_some_and(|s| s.starts_with("a/apache:")), "{one:#}");
     let refused = [
         (["watch", "nginx", "--fleet", "all"], "no agent of the fleet looks at nginx"),
         (["watch", "nginx", "--fleet", "b"], "agent b looks at apache:"),
@@ -284,7 +280,7 @@ fn an_agent_that_may_only_look_changes_nothing_and_counts_who_tries() {
 #[test]
 fn a_pair_behind_a_balancer_is_tuned_as_one_and_restored_byte_for_byte() {
     let site = Site::start([ACT, ACT], [1, 1]);
-    let search = ["--only", "MaxRequestWorkers", "-c", "8", "-d", "500ms", "--trials", "2", "--blocks", "4"];
+    let search = ["--only", "MaxRequestWorkers", "-c", "8", "-d", "1s", "--trials", "3", "--blocks", "4"];
     let args = [&["tune", "a,b/apache", "--url", &site.url], &search[..]].concat();
     let document = site.folder.json(&args, 0);
     // Eight users with requests of 50 ms get more from more workers. With so short blocks that may stay uncertain.
