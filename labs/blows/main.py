@@ -134,6 +134,6 @@ moment that a seed chooses. After each blow this must hold:
 * the report is whole, or names the lost agent, and the next command adds what came late;
 * the agents stay for the next run, and nothing is left waiting.
 
-Five of each are in the tests. An agent's engine is a thread of its process: the agent as a whole is killed, or hangs (SIGSTOP).
+One of each is in the tests. An agent's engine is a thread of its process: the agent as a whole is killed, or hangs (SIGSTOP).
 
 """

@@ -73,7 +73,7 @@ fn a_broker_that_is_killed_comes_back_and_nothing_is_missing() {
     let world = World::new();
     let _agents = [world.agent("a"), world.agent("b")];
     let fleet = world.fleet();
-    let count = Count { records: 60, every_ms: 50, large: Some((30, 1_500_000)) };
+    let count = Count { records: 60, every_ms: 25, large: Some((30, 1_500_000)) };
     let mut flight =
         fleet.start("r1", assignments(&agents(&fleet, 2), &count), &StartOptions::default()).expect("started");
     let mut log = RunLog::default();
@@ -93,7 +93,7 @@ fn a_broker_that_is_ended_and_started_again_is_the_same_fleet() {
     let world = World::new();
     let agent = world.agent("a");
     let fleet = world.fleet();
-    let count = Count { records: 40, every_ms: 50, large: None };
+    let count = Count { records: 40, every_ms: 25, large: None };
     let mut flight =
         fleet.start("r1", assignments(&agents(&fleet, 1), &count), &StartOptions::default()).expect("started");
     let mut log = RunLog::default();
@@ -158,7 +158,7 @@ fn an_agent_that_is_told_to_end_publishes_what_it_has_first() {
 fn a_coordinator_that_is_gone_is_taken_over_from_where_it_had_committed() {
     let world = World::new();
     let _agents = [world.agent("a"), world.agent("b")];
-    let count = Count { records: 60, every_ms: 50, large: None };
+    let count = Count { records: 60, every_ms: 25, large: None };
     let mut log = RunLog::default();
     {
         let fleet = world.fleet();

@@ -1,4 +1,4 @@
-//! The fault injection of `./x lab fleet`, five times each instead of fifty: an agent, its engine, the broker, the coordinator,
+//! The fault injection of `./x lab fleet`, once each instead of fifty times: an agent, its engine, the broker, the coordinator,
 //! a link, disks, clocks, messages.
 
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 use crate::common::Folder;
 
 #[test]
-fn two_blows_of_each_kind_lose_nothing_and_count_nothing_twice() {
+fn a_blow_of_each_kind_loses_nothing_and_counts_nothing_twice() {
     let folder = Folder::new();
     let mut lab = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs/fleet"));
     // Most of such a run is waiting, so many can run at once.
-    lab.args(["--times", "2", "--seconds", "3", "--lanes", "12"]);
+    lab.args(["--times", "1", "--seconds", "3", "--lanes", "12"]);
     lab.env("LASTDROP", env!("CARGO_BIN_EXE_lastdrop")).env("CARGO_TARGET_DIR", folder.path()).stdin(Stdio::null());
     let output = lab.output().expect("python3 runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let kept = said.lines().filter(|line| line.starts_with("ok ")).count();
-    assert!(kept >= 2 * 15, "{said}");
+    assert!(kept >= 15, "{said}");
 }

@@ -212,7 +212,7 @@ fn four_agents_are_told_as_the_server_and_their_logs_have_them() {
     let scene = Scene::new();
     // Open loop: the schedule equals that of one machine.
     let options =
-        ["-r", "600", "--arrivals", "poisson", "-d", "4s", "--seed", "11", "--drain", "2s", "--connections", "64"];
+        ["-r", "600", "--arrivals", "poisson", "-d", "2s", "--seed", "11", "--drain", "2s", "--connections", "64"];
     let run = scene.run("/open", true, &options);
     let logs = scene.is_the_truth("/open", &run);
     let alone_log = scene.folder.join("alone.csv");
