@@ -104,14 +104,14 @@ fn a_lack_of_descriptors_or_ports_is_said() {
 
 #[test]
 fn users_without_a_descriptor_do_not_keep_a_run_from_its_end() {
-    let _alone = alone();
     let folder = Folder::new();
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("its mode");
     let target = Target::start(&folder, &["--workers", "10"]);
-    let args = ["run", &target.url(), "-c", "5000", "-d", "2s", "--drain", "1s", "--no-store", "--json", "-"];
+    let args = ["run", &target.url(), "-c", "5000", "-d", "1s", "--drain", "1s", "--no-store", "--json", "-"];
     let run = json_of(as_nobody(&folder.lastdrop(&args), &["--nofile=2000:2000"]));
     assert_sums(&run);
-    assert!((run["phases"][0]["duration_s"].as_f64().expect("a time") - 2.0).abs() < 0.2, "{}", run["phases"][0]);
+    // A loop that tries for a descriptor until it has one never ends.
+    assert!(run["phases"][0]["duration_s"].as_f64().expect("a time") < 10.0, "{}", run["phases"][0]);
     assert!(rules(&run).contains(&"descriptors".into()), "{}", run["validity"]);
 }
 
@@ -121,7 +121,7 @@ fn a_phase_whose_requests_are_used_up_sleeps_until_it_is_over() {
     let target = Target::start(&folder, &["--workers", "4"]);
     let plan = folder.join("plan.toml");
     let text = format!(
-        "url = \"{}\"\n[[phase]]\nname = \"first\"\nrate = 100\nrequests = 20\nduration = \"3s\"\n\
+        "url = \"{}\"\n[[phase]]\nname = \"first\"\nrate = 100\nrequests = 20\nduration = \"2s\"\n\
          [[phase]]\nname = \"main\"\nrate = 100\nduration = \"500ms\"\n",
         target.url()
     );
@@ -129,7 +129,7 @@ fn a_phase_whose_requests_are_used_up_sleeps_until_it_is_over() {
     let run = folder.json(&["run", plan.to_str().expect("text")], 0);
     assert_eq!(n(&run["phases"][0]["requests"]["due"]), 20, "{run}");
     assert_eq!(n(&run["phases"][1]["requests"]["due"]), 50, "{run}");
-    // The CPU time shows it: a busy loop took 2.8 s of it.
+    // The CPU time shows it: a busy loop takes nearly 2 s of it.
     let cpu = run["generator"]["cpu_s"].as_f64().expect("a time");
     assert!(cpu < 0.5, "{cpu} s of CPU for 70 requests");
 }

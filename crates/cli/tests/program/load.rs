@@ -104,10 +104,10 @@ impl Drop for Nginx {
 fn certificates(folder: &Folder) {
     let at = folder.path().display();
     let script = format!(
-        "set -e; cd {at}
-         openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 30 -subj '/CN=test authority'
+        "set -e; cd {at}; key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+         openssl req -x509 $key -keyout ca.key -out ca.pem -days 30 -subj '/CN=test authority'
          for who in server client; do
-             openssl req -newkey rsa:2048 -nodes -keyout $who.key -out $who.csr -subj /CN=localhost
+             openssl req $key -keyout $who.key -out $who.csr -subj /CN=localhost
              printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\\nbasicConstraints=CA:FALSE\\n' > ext
              openssl x509 -req -in $who.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $who.pem -days 30 -extfile ext
          done"
@@ -195,11 +195,11 @@ fn phases_follow_each_other_on_the_same_connections() {
     let target = Target::start(&folder, &["--workers", "40"]);
     let plan = format!(
         "url = '{}'\nseed = 5\n\
-         [[phase]]\nname = 'warm-up'\nmeasured = false\nusers = 2\nduration = '1s'\n\
-         [[phase]]\nname = 'up'\nrate = 0\nto_rate = 400\nduration = '1s'\n\
-         [[phase]]\nname = 'steps'\nrate = 100\nto_rate = 300\nsteps = 3\nduration = '1500ms'\n\
-         [[phase]]\nname = 'spike'\nrate = 100\nburst = 20\nduration = '1s'\n\
-         [[phase]]\nname = 'users'\nusers = 1\nto_users = 4\nduration = '1s'\n",
+         [[phase]]\nname = 'warm-up'\nmeasured = false\nusers = 2\nduration = '500ms'\n\
+         [[phase]]\nname = 'up'\nrate = 0\nto_rate = 400\nduration = '500ms'\n\
+         [[phase]]\nname = 'steps'\nrate = 100\nto_rate = 300\nsteps = 3\nduration = '750ms'\n\
+         [[phase]]\nname = 'spike'\nrate = 100\nburst = 20\nduration = '500ms'\n\
+         [[phase]]\nname = 'users'\nusers = 1\nto_users = 4\nduration = '500ms'\n",
         target.url()
     );
     fs::write(folder.join("plan.toml"), plan).expect("written");
@@ -208,9 +208,9 @@ fn phases_follow_each_other_on_the_same_connections() {
         let run = folder.json(&["run", folder.join("plan.toml").to_str().expect("text"), "-t", threads], 0);
         assert_sums(&run);
         let due = |name: &str| n(&phase(&run, name)["requests"]["due"]);
-        assert_eq!((due("up"), due("steps"), due("spike")), (200, 300, 100));
+        assert_eq!((due("up"), due("steps"), due("spike")), (100, 150, 50));
         assert_eq!(phase(&run, "warm-up")["measured"], false);
-        assert!(due("users") > 100 && due("warm-up") > 100);
+        assert!(due("users") > 20 && due("warm-up") > 20);
         let answered: u64 =
             run["phases"].as_array().expect("phases").iter().map(|p| n(&p["requests"]["answered"])).sum();
         assert_eq!(n(&target.counts()["requests"]) - before, answered);
@@ -251,18 +251,16 @@ fn truth(run_log: &str, server_log: &str) -> Vec<u64> {
 #[test]
 fn a_stall_is_as_long_as_it_was() {
     let _alone = crate::common::alone();
-    for (name, extra) in
-        [("uniform", vec![]), ("poisson", vec!["--arrivals", "poisson", "-t", "2"]), ("four threads", vec!["-t", "4"])]
-    {
+    for (name, extra) in [("uniform", vec!["-t", "4"]), ("poisson", vec!["--arrivals", "poisson"])] {
         let folder = Folder::new();
         let log = folder.join("answers");
         let target = Target::start(
             &folder,
-            &["--workers", "300", "--stall-at", "2s", "--stall-for", "1s", "--log", log.to_str().expect("text")],
+            &["--workers", "300", "--stall-at", "1s", "--stall-for", "1s", "--log", log.to_str().expect("text")],
         );
         let requests = folder.join("requests.csv");
         let url = format!("{}{{{{random}}}}-{{{{random}}}}", target.url());
-        let mut args = vec!["run", &url, "-r", "500", "-d", "5s", "--log", requests.to_str().expect("text")];
+        let mut args = vec!["run", &url, "-r", "500", "-d", "4s", "--log", requests.to_str().expect("text")];
         args.extend(extra);
         let run = folder.json(&args, 0);
         assert_sums(&run);
@@ -304,10 +302,10 @@ fn more_threads_than_users_lose_nothing() {
 fn users_pause_as_long_as_they_think() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "10"]);
-    let run = folder.json(&["run", &target.url(), "-c", "5", "-d", "3s", "--think", "100ms"], 0);
+    let run = folder.json(&["run", &target.url(), "-c", "5", "-d", "1s", "--think", "100ms"], 0);
     let due = n(&main_phase(&run)["requests"]["due"]);
     // Five users with ten requests per second each, less the response time.
-    assert!((50..=150).contains(&due), "{due}");
+    assert!((15..=55).contains(&due), "{due}");
 }
 
 // ---- TLS ------------------------------------------------------------------------------------------------------------
@@ -781,10 +779,10 @@ fn a_modem_is_as_slow_as_a_modem() {
     let target = Target::start(&folder, &["--body", "40000"]);
     // 40 KB at 160 kbit/s take two seconds.
     let run =
-        folder.json(&["run", &target.url(), "-n", "4", "-c", "2", "--bandwidth", "160kbit", "--timeout", "20s"], 0);
+        folder.json(&["run", &target.url(), "-n", "2", "-c", "2", "--bandwidth", "160kbit", "--timeout", "20s"], 0);
     let service = main_phase(&run)["latency_us"]["service"]["p50"].as_u64().expect("a number");
     assert!((1_700_000..8_000_000).contains(&service), "{service}");
-    assert_eq!(n(&main_phase(&run)["requests"]["answered"]), 4);
+    assert_eq!(n(&main_phase(&run)["requests"]["answered"]), 2);
 }
 
 #[test]
@@ -1061,7 +1059,7 @@ fn every_hostile_end_is_counted_and_memory_stays_small() {
     ];
     for (name, kinds, act) in cases {
         let url = format!("http://{}/", hostile(act));
-        let args = ["run", &url, "-n", "12", "-c", "3", "--timeout", "1s", "--json", "-"];
+        let args = ["run", &url, "-n", "6", "-c", "3", "--timeout", "1s", "--json", "-"];
         let done = folder.run(&args);
         assert!([0, 1].contains(&done.code), "{name}: {done:?}");
         let run: Value = serde_json::from_str(&done.stdout).expect("JSON");
@@ -1071,7 +1069,7 @@ fn every_hostile_end_is_counted_and_memory_stays_small() {
             "answered" | "timed_out" => n(&r[*kind]),
             kind => n(&r["failed"][kind]),
         };
-        assert_eq!(kinds.iter().map(count).sum::<u64>(), 12, "{name}: {r}");
+        assert_eq!(kinds.iter().map(count).sum::<u64>(), 6, "{name}: {r}");
         let memory = n(&run["generator"]["peak_rss_bytes"]);
         assert!(memory < 40 << 20, "{name}: {memory}");
     }
@@ -1130,13 +1128,13 @@ fn tls_that_breaks_is_counted_in_every_state() {
     ];
     for (name, word, act) in cases {
         let url = format!("https://{}/", hostile(act));
-        let run = folder.json(&["run", &url, "-n", "6", "-c", "2", "--timeout", "1s", "--insecure"], 1);
+        let run = folder.json(&["run", &url, "-n", "2", "-c", "2", "--timeout", "1s", "--insecure"], 1);
         assert_sums(&run);
         let r = &main_phase(&run)["requests"];
         if word == "timed out" {
-            assert_eq!(n(&r["timed_out"]), 6, "{name}: {r}");
+            assert_eq!(n(&r["timed_out"]), 2, "{name}: {r}");
         } else {
-            assert_eq!(n(&r["failed"]["connect"]), 6, "{name}: {r}");
+            assert_eq!(n(&r["failed"]["connect"]), 2, "{name}: {r}");
             let errors = run["generator"]["connect_errors"].to_string();
             assert!(errors.contains(word), "{name}: {errors}");
         }
@@ -1150,7 +1148,7 @@ fn a_server_that_goes_away_is_counted_as_such() {
     let out = folder.join("run.json");
     let args = ["run", &target.url(), "-r", "200", "-d", "3s", "--json", out.to_str().expect("text"), "--quiet"];
     let mut child = folder.lastdrop(&args).spawn().expect("runs");
-    thread::sleep(Duration::from_millis(1500));
+    wait_until("load", || n(&target.counts()["requests"]) > 200);
     let port = target.port;
     drop(target);
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
