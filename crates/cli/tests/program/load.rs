@@ -198,7 +198,7 @@ fn phases_follow_each_other_on_the_same_connections() {
          [[phase]]\nname = 'warm-up'\nmeasured = false\nusers = 2\nduration = '500ms'\n\
          [[phase]]\nname = 'up'\nrate = 0\nto_rate = 400\nduration = '500ms'\n\
          [[phase]]\nname = 'steps'\nrate = 100\nto_rate = 300\nsteps = 3\nduration = '750ms'\n\
-         [[phase]]\nname = 'spike'\nrate = 100\nburst = 20\nduration = '500ms'\n\
+         [[phase]]\nname = 'spike'\nrate = 100\nburst = 20\nduration = '1s'\n\
          [[phase]]\nname = 'users'\nusers = 1\nto_users = 4\nduration = '500ms'\n",
         target.url()
     );
@@ -208,7 +208,7 @@ fn phases_follow_each_other_on_the_same_connections() {
         let run = folder.json(&["run", folder.join("plan.toml").to_str().expect("text"), "-t", threads], 0);
         assert_sums(&run);
         let due = |name: &str| n(&phase(&run, name)["requests"]["due"]);
-        assert_eq!((due("up"), due("steps"), due("spike")), (100, 150, 50));
+        assert_eq!((due("up"), due("steps"), due("spike")), (100, 150, 100));
         assert_eq!(phase(&run, "warm-up")["measured"], false);
         assert!(due("users") > 20 && due("warm-up") > 20);
         let answered: u64 =
