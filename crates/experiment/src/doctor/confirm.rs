@@ -16,9 +16,10 @@ use serde_json::Value;
 use crate::doctor::examine::{DoctorOptions, examine_again};
 use crate::doctor::site::Site;
 
-/// Number of pairs of blocks, and length of a block.
+/// Number of pairs of blocks, and length of a block; it is shorter if the load that the user asks about is.
 const PAIRS: usize = 4;
 const BLOCK: Duration = Duration::from_secs(4);
+const SHORTEST_BLOCK: Duration = Duration::from_secs(1);
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// Options for trying a change.
@@ -117,10 +118,11 @@ fn measure(
     stack: &mut Stack,
     settings: &Settings,
 ) -> Result<Vec<(f64, f64)>, LabError> {
+    let block = BLOCK.min(options.time).max(SHORTEST_BLOCK);
     let mut plan = options.plan.clone();
     plan.phases.retain(|p| p.measured);
     for phase in &mut plan.phases {
-        (phase.requests, phase.duration) = (None, Some(BLOCK));
+        (phase.requests, phase.duration) = (None, Some(block));
     }
     let mut pairs = Vec::new();
     for pair in 0..PAIRS {
@@ -134,7 +136,7 @@ fn measure(
                 settings: with,
                 label: format!("doctor confirm: {}", if changed { "changed" } else { "as it is" }),
                 role: "confirm",
-                recycling_warm_up: RECYCLING_WARM_UP.min(BLOCK),
+                recycling_warm_up: RECYCLING_WARM_UP.min(block),
                 settling: SETTLING,
                 until_grown: true,
                 budget: None,

@@ -16,7 +16,7 @@ use lastdrop_server::{ServerError, ServerRef};
 
 use crate::doctor::contrast;
 use crate::doctor::inside::CONNECTS_EACH;
-use crate::doctor::load_time::during;
+use crate::doctor::load_time::{LoadTime, during, until_done};
 use crate::doctor::site::{Goal, Machine, ModuleTrials, Servers, Site};
 use crate::doctor::step;
 
@@ -49,7 +49,7 @@ pub struct DoctorOptions<'a> {
     pub brief: bool,
 }
 
-/// Duration of the other steps, as shares of the main one, and their minimum.
+/// Duration of the other steps, as shares of the main one, and their minimum; none has to be longer than the main one.
 const ALONE: f64 = 0.35;
 const FEW: f64 = 0.35;
 const BEYOND: f64 = 0.5;
@@ -57,7 +57,7 @@ const CONTRAST: f64 = 0.4;
 const SHORTEST: Duration = Duration::from_secs(2);
 /// Minimum duration of a step in a brief examination.
 const SHORTEST_BRIEF: Duration = Duration::from_millis(600);
-/// Duration of the step for tracing and profiling: their time is fixed.
+/// Maximum duration of the step for tracing and profiling; it ends with them.
 const INSIDE: Duration = Duration::from_secs(7);
 /// Parts of the main step of an open load; memory is read after each.
 const READINGS: u32 = 3;
@@ -68,7 +68,8 @@ const BEFORE_INSIDE: Duration = Duration::from_secs(1);
 
 impl DoctorOptions<'_> {
     fn part(&self, of: f64) -> Duration {
-        self.time.mul_f64(of).max(if self.brief { SHORTEST_BRIEF } else { SHORTEST })
+        let shortest = if self.brief { SHORTEST_BRIEF } else { SHORTEST.min(self.time).max(SHORTEST_BRIEF) };
+        self.time.mul_f64(of).max(shortest)
     }
 }
 
@@ -382,7 +383,7 @@ fn few_of(gentle: bool, is_open: bool, few: u32) -> Option<u32> {
     (!(gentle && is_open)).then_some(few)
 }
 
-/// Puts load on, and traces and profiles the servers meanwhile.
+/// Puts load on, and traces and profiles the servers meanwhile. The load ends within a second after that.
 fn inside_step(
     lab: &mut Lab<'_>,
     plan: &Plan,
@@ -395,15 +396,8 @@ fn inside_step(
     let plan = step::plan(plan, users, INSIDE);
     let label = step::label(StepKind::Inside);
     let profile = wants_profile(all);
-    let (run, inside) =
-        during(
-            lab,
-            &plan,
-            &label,
-            |time| {
-                if time.wait(BEFORE_INSIDE) { site.inside(profile) } else { Ok(Vec::new()) }
-            },
-        )?;
+    let look = |time: &LoadTime| if time.wait(BEFORE_INSIDE) { site.inside(profile) } else { Ok(Vec::new()) };
+    let (run, inside) = until_done(lab, &plan, &label, look)?;
     let step = step::of(&run, StepKind::Inside, &plan, users.unwrap_or(0), None, machine);
     lab.check_stop()?;
     let whole = step.is_whole();

@@ -2,12 +2,14 @@
 //! returns after it, when the last answer is in or the last machine has sent its part.
 
 use std::cell::OnceCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::lab::{Lab, LabError};
-use lastdrop_model::{Plan, Run};
+use crate::lab::{Lab, LabError, Observer};
+use lastdrop_model::{Event, Plan, Run};
 
 /// Waits for points in time of a run's load.
 pub struct LoadTime {
@@ -56,4 +58,37 @@ pub fn during<T: Send>(
         let seen = looking.join().map_err(|_| LabError::Other("looking at the servers failed".into()))?;
         Ok((run?, seen))
     })
+}
+
+/// Like [`during`]; the run ends within a second after `look` has returned, even if the plan is longer.
+///
+/// # Errors
+/// Those of the run.
+pub fn until_done<T: Send>(
+    lab: &mut Lab<'_>,
+    plan: &Plan,
+    label: &str,
+    look: impl FnOnce(&LoadTime) -> T + Send,
+) -> Result<(Run, T), LabError> {
+    let done = Arc::new(AtomicBool::new(false));
+    let lasting = lab.observers.len();
+    lab.observers.push(Box::new(LookObserver(Arc::clone(&done))));
+    let outcome = during(lab, plan, label, |time| {
+        let seen = look(time);
+        done.store(true, Ordering::Relaxed);
+        seen
+    });
+    lab.observers.truncate(lasting);
+    outcome
+}
+
+/// Ends a run once the look is done.
+struct LookObserver(Arc<AtomicBool>);
+
+impl Observer for LookObserver {
+    fn on_event(&mut self, _: &Event<'_>) {}
+
+    fn has_seen_enough(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
