@@ -107,7 +107,7 @@ fn plan(folder: &Folder, server: &Server, name: &str, duration: &str, settings: 
 }
 
 fn start_sweep(folder: &Folder, plan: &str) -> Child {
-    let args = ["sweep", plan, "--quiet", "--json", "-"];
+    let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
     folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
 }
 
@@ -180,8 +180,12 @@ fn a_kind_of_30_lines_is_swept_in_every_way_and_is_as_it_was() {
 
 #[test]
 fn a_sweep_killed_at_any_step_is_put_back() {
-    for (way, args) in [("command_line = true", &["--procs", "3"][..]), ("lines = {}\nreload = 'SIGHUP'", &["--file"])]
-    {
+    // One that is started again, and one that is reloaded.
+    let ways = [
+        ("command_line = true", &["--procs", "3"][..], "procs = 5\nbacklog = 17\n"),
+        ("lines = {}\nreload = 'SIGHUP'", &["--file"], "procs = 5\n"),
+    ];
+    for (way, args, settings) in ways {
         let folder = Folder::new();
         let file = folder.join("site.conf");
         fs::write(&file, "procs = 3\n").expect("written");
@@ -191,7 +195,7 @@ fn a_sweep_killed_at_any_step_is_put_back() {
         let name = server.name(&format!("custom:{}", folder.join("kind.toml").display()));
         wait_until("its workers", || server.workers() == 3);
         let before = server.state(slice::from_ref(&file));
-        let plan = plan(&folder, &server, &name, "50ms", "procs = 5\nbacklog = 17\n");
+        let plan = plan(&folder, &server, &name, "50ms", settings);
         let steps = end_at_each_step(&folder, &["sweep", &plan, "--live", "--quiet"], |moment| {
             wait_until("its own workers", || server.workers() == 3 && get(server.port, "/").is_some());
             let now = (server.state(slice::from_ref(&file)), folder.journal().is_none());
@@ -291,31 +295,33 @@ fn gunicorn_is_changed_by_its_command_line() {
         let said = told.lines().find_map(|l| l.strip_prefix(name)?.trim().strip_prefix("= ")).expect(name);
         assert_eq!(row["value"].to_string().trim_matches('"'), said, "{knobs:#}");
     }
-    let settings = "workers = [1, 3]\nbacklog = [33, 44]\nworker_class = ['sync', 'gevent']\npreload_app = 'True'\n";
+    let settings = "preload_app = 'True'\n\
+        [[variant]]\nname = 'few'\nsettings = { workers = 1, backlog = 33 }\n\
+        [[variant]]\nname = 'more'\nsettings = { workers = 3, backlog = 44 }\n\
+        [[variant]]\nname = 'missing'\nsettings = { worker_class = 'gevent' }\n";
     let (document, seen) = sweep_and_see(&folder, &server, &plan(&folder, &server, &name, "600ms", settings));
+    assert_eq!(document["rows"].as_array().map(Vec::len), Some(3), "{document:#}");
     for row in document["rows"].as_array().expect("rows") {
         let refused = row["note"].as_str().expect("text");
         // The class is not installed, which gunicorn notices only when it starts.
         assert_eq!(refused.contains("ended"), row["settings"]["worker_class"] == "gevent", "{row:#}");
         assert!(!refused.is_empty() || row["answered"].as_u64() > Some(0), "{row:#}");
     }
-    for wanted in [(1, Some(33)), (1, Some(44)), (3, Some(33)), (3, Some(44))] {
+    for wanted in [(1, Some(33)), (3, Some(44))] {
         assert!(seen.contains(&wanted), "{wanted:?} was not seen: {seen:?}");
     }
     wait_until("its own workers", || server.workers() == 2);
     assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before.clone(), true));
 
-    let plan = plan(&folder, &server, &name, "1s", "workers = [1, 3]\n");
-    for workers in [1, 3] {
-        let mut sweep = start_sweep(&folder, &plan);
-        wait_until("a trial", || server.workers() == workers);
-        signal(&sweep, libc::SIGKILL);
-        sweep.wait().expect("ends");
-        let restored = folder.run(&["restore"]);
-        assert_eq!(restored.code, 0, "{restored:?}");
-        wait_until("its own workers", || server.workers() == 2 && get(server.port, "/").is_some());
-        assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before.clone(), true));
-    }
+    let plan = plan(&folder, &server, &name, "60s", "workers = 3\n");
+    let mut sweep = start_sweep(&folder, &plan);
+    wait_until("a trial", || server.workers() == 3);
+    signal(&sweep, libc::SIGKILL);
+    sweep.wait().expect("ends");
+    let restored = folder.run(&["restore"]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    wait_until("its own workers", || server.workers() == 2 && get(server.port, "/").is_some());
+    assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before.clone(), true));
 
     let url = format!("http://127.0.0.1:{}/", server.port);
     let fit =

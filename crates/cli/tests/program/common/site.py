@@ -28,7 +28,11 @@ def worker():
         with c:
             c.settimeout(5)
             try:
-                while b"\r\n\r\n" not in c.recv(65536): pass
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    part = c.recv(65536)
+                    if not part: raise OSError
+                    head += part
                 c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
             except OSError: pass
 def fork():
