@@ -191,7 +191,7 @@ impl RunningServer {
     /// All commands that change something.
     fn change(&self, scene: &Scene) {
         scene.run(&["guard", &self.name, "--max-age", "1d", "-d", "100ms"]);
-        scene.run(&["tune", &self.name, "--url", &self.url(), "--dry-run", "--json", "-"]);
+        scene.run(&["tune", &self.name, "--url", &self.url(), "-d", "100ms", "--live", "--dry-run", "--json", "-"]);
         if self.fake.settings.is_empty() {
             return;
         }
@@ -204,7 +204,7 @@ impl RunningServer {
         );
         fs::write(&plan, text).expect("written");
         let plan = plan.display().to_string();
-        scene.run(&["sweep", &plan, "--quiet", "--json", "-"]);
+        scene.run(&["sweep", &plan, "--live", "--quiet", "--json", "-"]);
     }
 }
 
