@@ -450,6 +450,14 @@ impl Apache {
         apache
     }
 
+    /// Without Perl an instance starts at once.
+    pub fn without_perl(config: String) -> String {
+        let (before, rest) = config.split_once("<Location \"/perl/\">").expect("a section");
+        let (_, after) = rest.split_once("</Location>").expect("its end");
+        let kept = before.lines().filter(|l| !l.contains("perl_module"));
+        format!("{}\n{after}", kept.collect::<Vec<_>>().join("\n"))
+    }
+
     pub fn config(&self) -> PathBuf {
         self.folder.join("apache2.conf")
     }
