@@ -51,8 +51,9 @@ fn a_prefork_server_is_sized_by_its_running_processes() {
     let advice = &seen["workers_advice"];
     assert_eq!((&advice["need"], &advice["number"]), (&Value::Null, &advice["ceilings"][0]["number"]), "{seen:#}");
     // A tune reports the same at its start: the need by its examination, the ceilings by its budget.
-    let tune = ["tune", &apache.name(), "--memory", "400M", "--url", &url, "-d", "1s", "--dry-run"];
-    let planned = folder.json(&tune, 0);
+    let tune = ["tune", &apache.name(), "--memory", "400M", "--url", &url, "-d", "1s", "--dry-run", "--json", &file];
+    let told = folder.run(&tune);
+    let planned: Value = serde_json::from_str(&fs::read_to_string(&file).expect("written")).expect("JSON");
     let (planned, by) = (&planned["workers_advice"], |advice: &Value| {
         let all = advice["ceilings"].as_array().expect("ceilings").iter();
         all.map(|c| c["by"].to_string()).collect::<std::collections::BTreeSet<_>>()
@@ -60,7 +61,6 @@ fn a_prefork_server_is_sized_by_its_running_processes() {
     let lowest = planned["ceilings"][0]["number"].as_u64().expect("a number");
     let need = planned["need"].as_u64().expect("a need: it was looked at under load");
     assert_eq!((planned["number"].as_u64(), by(planned)), (Some(need.min(lowest)), by(advice)), "{planned:#}");
-    let told = folder.run(&tune);
     assert!(told.stdout.contains("workers: ") && told.stdout.contains("(need: "), "{told:?}");
     assert_eq!(size["effective"]["KeepAlive"], "Off");
 }
@@ -137,7 +137,7 @@ fn settings_of_threaded_servers_act() {
     let path = plan.display().to_string();
 
     // Waiting requests need no CPU: as many run at once as there are interpreters. One can answer 5 requests/s, however busy the machine is.
-    write("/perl/wait.pl", 6, "3s", "PerlInterpMax = [1, 4]\nPerlInterpMaxSpare = 4\nThreadLimit = 70\n");
+    write("/perl/wait.pl", 6, "2s", "PerlInterpMax = [1, 4]\nPerlInterpMaxSpare = 4\nThreadLimit = 70\n");
     let done = folder.json(&["sweep", &path, "--quiet"], 0);
     let rps = |max: u64| {
         let row = done["rows"].as_array().expect("rows").iter().find(|r| r["settings"]["PerlInterpMax"] == max);
@@ -223,22 +223,13 @@ fn an_included_folder_takes_the_override() {
     let conf_d = folder.join("apache/conf.d");
     fs::create_dir_all(&conf_d).expect("made");
     let apache = Apache::start_with(&folder, |text| format!("{text}\nIncludeOptional {}/*.conf\n", conf_d.display()));
-    let before = (apache.tree(), apache.masters());
+    let before = apache.masters();
     let out = folder.join("tune.json");
     let (name, url) = (apache.name(), apache.url(HEAVY));
-    // A sweep leaves nothing behind.
-    let plan = folder.join("plan.toml");
-    let text = format!(
-        "server = '{name}'\nurl = '{url}'\nrequests = 50\ntimeout = '30s'\n[settings]\nMaxRequestWorkers = [20, 30]\n"
-    );
-    fs::write(&plan, text).expect("written");
-    let sweep = folder.json(&["sweep", plan.to_str().expect("text")], 0);
-    assert_eq!(sweep["rows"][1]["answered"], 50, "{sweep}");
-    assert_eq!((apache.tree(), apache.masters()), before);
-    assert_eq!(apache.pool(), Some(50));
     let mut args = vec!["tune", &name, "--url", &url, "-c", "20", "-d", "500ms", "--warm-up", "1500ms", "--quiet"];
     let json = out.to_str().expect("text").to_string();
-    args.extend(["--json", &json, "--keep", "--trials", "12", "--only", "MaxRequestWorkers,MaxConnectionsPerChild"]);
+    args.extend(["--json", &json, "--keep", "--trials", "4", "--range", "MaxConnectionsPerChild=1000..9000"]);
+    args.extend(["--only", "MaxConnectionsPerChild"]);
     let done = folder.run(&args);
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
@@ -261,7 +252,7 @@ fn an_included_folder_takes_the_override() {
     assert_eq!(directives, expected, "the winner's settings and nothing that other trials left");
     // The planted bad setting is ten requests per worker.
     assert!(kept.contains("MaxConnectionsPerChild ") && !kept.contains("MaxConnectionsPerChild 10\n"), "{kept}");
-    assert_eq!(apache.masters(), before.1, "the command line is the server's own");
+    assert_eq!(apache.masters(), before, "the command line is the server's own");
 }
 
 #[test]
@@ -269,7 +260,10 @@ fn a_server_in_use_is_reloaded_and_no_visitor_notices() {
     let folder = Folder::new();
     let conf_d = folder.join("apache/conf.d");
     fs::create_dir_all(&conf_d).expect("made");
-    let apache = Apache::start_with(&folder, |text| format!("{text}\nIncludeOptional {}/*.conf\n", conf_d.display()));
+    let apache = Apache::start_with(&folder, |text| {
+        let text = text.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0");
+        format!("{text}\nIncludeOptional {}/*.conf\n", conf_d.display())
+    });
     let pid_file = folder.join("apache/logs/apache2.pid");
     let before = (apache.tree(), fs::read_to_string(&pid_file).expect("a pid"));
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -286,29 +280,32 @@ fn a_server_in_use_is_reloaded_and_no_visitor_notices() {
         })
     };
     let (name, url) = (apache.name(), apache.url(HEAVY));
-    let args = ["tune", &name, "--url", &url, "-c", "4", "-d", "300ms", "--warm-up", "200ms", "--quiet"];
-    let refused = folder.run(&args);
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "server = '{name}'\nurl = '{url}'\nusers = 4\nrequests = 20\n[settings]\nMaxRequestWorkers = [20, 30]\n"
+    );
+    fs::write(&plan, text).expect("written");
+    let sweep = ["sweep", &plan.display().to_string(), "--quiet"];
+    let refused = folder.run(&sweep);
     assert!(refused.code == 1 && refused.stderr.contains("--live"), "{refused:?}");
-    let mut live = args.to_vec();
-    live.extend(["--live", "--trials", "6", "--only", "MaxRequestWorkers,MaxConnectionsPerChild"]);
-    let done = folder.run(&live);
-    assert_eq!(done.code, 0, "{done:?}");
+    let done = folder.json(&[&sweep[..], &["--live"]].concat(), 0);
+    assert!(done["rows"].as_array().is_some_and(|rows| rows.iter().all(|r| r["answered"] == 20)), "{done:#}");
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let (visits, failures) = visitor.join().expect("ends");
-    assert!(visits > 100 && failures == 0, "{failures} of {visits} visits failed");
+    assert!(visits > 50 && failures == 0, "{failures} of {visits} visits failed");
     assert_eq!((apache.tree(), fs::read_to_string(&pid_file).expect("a pid")), before, "the same master all along");
 }
 
 #[test]
 fn a_sweep_killed_at_any_step_is_undone_by_restore() {
     let folder = Folder::new();
-    let apache = Apache::start(&folder);
+    let apache = Apache::start_with(&folder, Apache::without_perl);
     let before = (apache.tree(), apache.masters());
     assert_eq!(before.1.len(), 1, "{before:?}");
     let plan = folder.join("plan.toml");
     let (name, url) = (apache.name(), apache.url("/"));
     let settings = "MaxRequestWorkers = 20\nMaxConnectionsPerChild = 0";
-    fs::write(&plan, format!("server = '{name}'\nurl = '{url}'\nusers = 2\nrequests = 20\n[settings]\n{settings}\n"))
+    fs::write(&plan, format!("server = '{name}'\nurl = '{url}'\nusers = 2\nrequests = 4\n[settings]\n{settings}\n"))
         .expect("written");
     let plan = plan.display().to_string();
     let steps = end_at_each_step(&folder, &["sweep", &plan, "--live", "--quiet"], |moment| {
@@ -326,10 +323,9 @@ fn the_shapes_of_the_tuning_table_come_back() {
     let plan = folder.join("plan.toml");
     // examples/tuning-table.toml with fewer requests, and without its rows about absolute numbers.
     let text = format!(
-        "server = '{}'\nurl = '{}'\nusers = 50\nrequests = 3000\ntimeout = '30s'\n\
+        "server = '{}'\nurl = '{}'\nusers = 50\nrequests = 1000\ntimeout = '30s'\nwarm_up = '2s'\n\
          [settings]\nMaxRequestWorkers = 50\nMaxConnectionsPerChild = 5000\n\
          [[series]]\nname = 'recycling'\nsettings.MaxConnectionsPerChild = [5000, 10]\n\
-         [[series]]\nname = 'workers'\nsettings.MaxRequestWorkers = [10, 50]\n\
          [[series]]\nname = 'cgi or perl'\nurl = ['{}', '{}']\n",
         apache.name(),
         apache.url(HEAVY),
@@ -343,13 +339,11 @@ fn the_shapes_of_the_tuning_table_come_back() {
     let rows = sweep["rows"].as_array().expect("rows");
     let rps = |i: usize| rows[i]["rps"].as_f64().expect("a rate");
     for row in rows {
-        assert_eq!((&row["answered"], &row["failed"]), (&3000.into(), &0.into()), "{row}");
+        assert_eq!((&row["answered"], &row["failed"]), (&1000.into(), &0.into()), "{row}");
     }
-    assert_eq!((&rows[0]["warmed"], &rows[1]["warmed"]), (&"each".into(), &"15s".into()));
+    assert_eq!((&rows[0]["warmed"], &rows[1]["warmed"]), (&"each".into(), &"2s".into()));
     assert!(rps(0) >= 1.5 * rps(1), "recycling every 10: {} against {}", rps(1), rps(0));
-    let workers = rps(2) / rps(3);
-    assert!((0.5..2.0).contains(&workers), "10 and 50 workers on a CPU-bound script: {workers}");
-    assert!(rps(5) >= 1.5 * rps(4), "mod_cgi: {} against mod_perl {}", rps(4), rps(5));
+    assert!(rps(3) >= 1.5 * rps(2), "mod_cgi: {} against mod_perl {}", rps(2), rps(3));
 }
 
 /// The example in the manual is a valid plan and covers the table.
@@ -372,16 +366,16 @@ fn a_pool_that_still_grows_makes_a_run_doubtful() {
     fs::write(apache.folder.join("htdocs/perl/wait.pl"), script).expect("written");
     let url = apache.url("/perl/wait.pl");
     let rules = |args: &[&str]| -> Vec<String> {
-        let mut all = vec!["run", url.as_str(), "-c", "40", "--timeout", "20s"];
+        let mut all = vec!["run", url.as_str(), "-c", "12", "--timeout", "20s"];
         all.extend(args);
         let run = folder.json(&all, 0);
         let reasons = run["validity"]["reasons"].as_array().expect("a list").clone();
         assert!(run["pool"]["master"].is_number(), "{:#}", run["pool"]);
         reasons.iter().map(|r| r["rule"].as_str().expect("text").to_string()).collect()
     };
-    // Five workers at first, and 40 users who need one each: Apache starts more, second by second.
-    let cold = rules(&["-d", "5s"]);
+    // Five workers at first, and 12 users who need one each: Apache starts more, second by second.
+    let cold = rules(&["-d", "4s"]);
     assert!(cold.contains(&"growing-pool".to_string()), "{cold:?}");
-    let warm = rules(&["--warm-up", "10s", "-d", "4s"]);
+    let warm = rules(&["--warm-up", "6s", "-d", "4s"]);
     assert!(!warm.contains(&"growing-pool".to_string()), "{warm:?}");
 }
