@@ -39,7 +39,7 @@ fn counts_equal_the_servers_own_for_a_number_of_requests() {
             "run",
             &target.url(),
             "-n",
-            "3000",
+            "1000",
             "-c",
             "10",
             "-t",
@@ -50,7 +50,7 @@ fn counts_equal_the_servers_own_for_a_number_of_requests() {
             "1500ms",
         ];
         let run = folder.json(&args, 0);
-        assert_eq!(n(&main_phase(&run)["requests"]["due"]), 3000);
+        assert_eq!(n(&main_phase(&run)["requests"]["due"]), 1000);
         assert_equal_to_target(&run, &target.counts());
     }
 }
@@ -118,7 +118,7 @@ fn a_killed_run_is_in_the_store_up_to_its_last_second() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--service", "1ms"]);
     let mut child = folder.lastdrop(&["run", &target.url(), "-d", "60s", "--quiet"]).spawn().expect("runs");
-    thread::sleep(Duration::from_millis(5600));
+    thread::sleep(Duration::from_millis(3600));
     signal(&child, libc::SIGKILL);
     child.wait().expect("ends");
     let run = folder.run(&["show", "last", "--json"]);
@@ -126,8 +126,8 @@ fn a_killed_run_is_in_the_store_up_to_its_last_second() {
     assert_sums(&run);
     assert_eq!(run["end"], "killed");
     let seconds = main_phase(&run)["seconds"].as_array().expect("seconds");
-    // Killed in its sixth second, or in its fifth on a busy machine: at least four complete seconds are stored.
-    assert!(seconds.len() >= 4, "{}", seconds.len());
+    // Killed in its fourth second, or in its third on a busy machine: at least two complete seconds are stored.
+    assert!(seconds.len() >= 2, "{}", seconds.len());
     assert!(seconds.iter().all(|s| n(&s["answered"]) > 0));
     let text = folder.run(&["show", "last"]);
     assert!(text.stdout.contains("did not end by itself"), "{}", text.stdout);
@@ -286,16 +286,16 @@ fn hostile_servers_are_counted_and_never_hang_or_crash_us() {
     ] {
         let url = hostile(answer, then);
         let code = i32::from(kind != "answered");
-        let run = folder.json(&["run", &url, "-n", "12", "-c", "3", "--timeout", "1s"], code);
+        let run = folder.json(&["run", &url, "-n", "6", "-c", "3", "--timeout", "1s"], code);
         assert_sums(&run);
         let r = &main_phase(&run)["requests"];
-        assert_eq!(n(&r["due"]), 12, "{name}");
+        assert_eq!(n(&r["due"]), 6, "{name}");
         let count = match kind {
             "answered" | "timed_out" => n(&r[kind]),
             "reset or closed" => n(&r["failed"]["reset"]) + n(&r["failed"]["closed"]),
             kind => n(&r["failed"][kind]),
         };
-        assert_eq!(count, 12, "{name}: {r}");
+        assert_eq!(count, 6, "{name}: {r}");
     }
 }
 

@@ -386,7 +386,7 @@ fn a_log_is_followed_through_rotation_and_lines_of_others_are_left_out() {
     let daemon = nginx(&folder, &http, port);
     let (json, url) = (folder.join("run.json"), format!("http://127.0.0.1:{port}/"));
     let (json, from) = (json.to_string_lossy(), from_log(&log, NGINX_FIELDS));
-    let args = ["run", &url, "-r", "100", "-d", "6s", "--server-time", &from, "--json", &json];
+    let args = ["run", &url, "-r", "100", "-d", "4s", "--server-time", &from, "--json", &json];
     wait_until("the line of the first request", || lines_of(&log) > 0);
     let before = lines_of(&log);
     let mut run = folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");

@@ -230,7 +230,7 @@ fn a_clock_that_is_set_by_an_hour_changes_no_number_and_holds_nothing_up() {
         let text =
             format!("server = '{name}'\nurl = '{url}'\nduration = '200ms'\nusers = 1\n[settings]\nworkers = [1, 3]\n");
         fs::write(&plan, text).expect("written");
-        let sweep = ["sweep", &plan.display().to_string(), "--quiet"];
+        let sweep = ["sweep", &plan.display().to_string(), "--live", "--quiet"];
         let done = clock.run(&folder, &sweep, || folder.journal().is_some(), seconds);
         assert!([0, 4].contains(&done.code) && folder.journal().is_none(), "{done:?}");
         assert!(begun.elapsed() < Duration::from_secs(60), "something waited for the clock");
