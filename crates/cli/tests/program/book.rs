@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use crate::common::chapters::{Step, anchors, commands, links};
 use crate::common::house::{Front, House};
@@ -39,7 +40,7 @@ const MEANT: &[(&str, &str)] = &[
 
 /// Options that shorten a command unless it has them, by its name.
 const SHORT: &[(&str, &[(&str, &str)])] = &[
-    ("capacity", &[("--max-time", "8s")]),
+    ("capacity", &[("--max-time", "5s"), ("-c", "4")]),
     ("doctor", &[("-d", "1s")]),
     ("guard", &[("-d", "1s"), ("--every", "200ms")]),
     ("profile", &[("-d", "1s")]),
@@ -51,18 +52,19 @@ const SHORT: &[(&str, &[(&str, &str)])] = &[
 ];
 /// Like [`SHORT`], for commands with a certain word.
 const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
-    ("--live", &[("--blocks", "4"), ("-d", "200ms")]),
+    ("--live", &[("--blocks", "4"), ("-d", "100ms")]),
     ("--fit", &[("--sizes", "2,3,4"), ("--requests-per-worker", "8")]),
 ];
 /// Words of commands that end by themselves and need no such option.
 const ENDS: &[&str] =
     &["-n ", "--once", "doctor --list", "doctor --explain", "--from ", "--replay", "--dry-run", ".toml "];
-/// The tunes that try settings, by a part of their text. The others only print what they would try; tune.rs tests the trials.
-const TUNES: &[&str] = &["--keep", "--doctor"];
+/// The tunes that try settings, by a part of their text: one that keeps what is better, one that watches it, and one beside visitors.
+/// The others only print what they would try; tune.rs and tune_live.rs test the trials.
+const TUNES: &[&str] = &["--time 2m --keep", "--watch 10s", "--watch 15s"];
 /// Replacements for longer times in commands.
 const SHORTER: &[(&str, &str)] = &[
     ("-d", "1s"),
-    ("--max-time", "8s"),
+    ("--max-time", "5s"),
     ("--time", "20s"),
     ("--trials", "2"),
     ("--blocks", "4"),
@@ -99,14 +101,17 @@ fn short(command: &str) -> String {
         return command;
     }
     let mut words: Vec<String> = words.split_whitespace().map(str::to_string).collect();
+    let name = words.get(1).cloned().unwrap_or_default();
     for at in 1..words.len() {
-        if let Some((_, time)) = SHORTER.iter().find(|(flag, _)| words[at - 1] == *flag) {
-            words[at] = (*time).into();
+        if let Some((flag, time)) = SHORTER.iter().find(|(flag, _)| words[at - 1] == *flag) {
+            // That of a comparison is a block.
+            words[at] = if (name.as_str(), *flag) == ("compare", "-d") { "100ms".into() } else { (*time).into() };
         }
     }
-    let name = words.get(1).cloned().unwrap_or_default();
     let line = words.join(" ") + " ";
-    let by_name = SHORT.iter().filter(|(sub, _)| *sub == name && !ENDS.iter().any(|e| line.contains(e)));
+    // A plan says how long a run is, but not a search.
+    let ends = |end: &&str| line.contains(*end) && (*end, name.as_str()) != (".toml ", "capacity");
+    let by_name = SHORT.iter().filter(|(sub, _)| *sub == name && !ENDS.iter().any(ends));
     let by_word = SHORT_WITH.iter().filter(|(word, _)| line.contains(word) && name != "tune");
     for (flag, value) in by_name.chain(by_word).flat_map(|(_, options)| options.iter()) {
         if !line.contains(&format!(" {flag} ")) {
@@ -114,6 +119,11 @@ fn short(command: &str) -> String {
         }
     }
     if name == "tune" && !["--dry-run"].iter().chain(TUNES).any(|tune| command.contains(tune)) {
+        // A dry run takes none of these.
+        words.retain(|word| word != "--keep" && word != "--doctor");
+        if let Some(at) = words.iter().position(|word| word == "--watch") {
+            words.drain(at..at + 2);
+        }
         words.push("--dry-run".into());
     }
     format!("{} {rest}", words.join(" "))
@@ -172,7 +182,7 @@ fn ended(command: &str) -> Option<String> {
     ))
 }
 
-/// Creates what the pages assume: logs, plans, recordings, runs.
+/// Creates the files that each page assumes: logs, plans, recordings.
 const FILES: &str = r#"
 set -e
 for i in $(seq 200); do
@@ -182,7 +192,7 @@ cp access.log access.log.1
 gzip -c access.log > access.log.2.gz
 mkdir -p /var/log/nginx && cp access.log /var/log/nginx/access.log
 echo secret > "$HOME/.db" && chmod 600 "$HOME/.db"
-echo 'url = "http://127.0.0.1/app"' > plan.toml
+printf 'url = "http://127.0.0.1/app"\nduration = "1s"\n' > plan.toml
 echo 'url = "http://127.0.0.1:8080/"' > old.toml
 echo 'url = "http://127.0.0.1:8081/"' > new.toml
 printf '%s\n' 'http://127.0.0.1:8080/a' 'http://127.0.0.1:8080/b' > urls.txt
@@ -201,11 +211,16 @@ requests = 20'
 printf 'server = "nginx"\n%s\n[settings]\nworker_processes = [1, 2]\n' "$common" > nginx.toml
 printf 'server = "php-fpm"\n%s\n[settings]\npm = ["static", "dynamic"]\n' "$common" > php-fpm.toml
 printf 'server = "haproxy"\nurl = "http://127.0.0.1:8090/"\nusers = 4\nrequests = 20\n[settings]\nnbthread = [1, 2]\n"be_app/app1.maxconn" = [5, 20]\n' > haproxy.toml
+"#;
+
+/// Makes the runs and documents that they assume.
+const RUNS: &str = r#"
+set -e
 lastdrop run http://127.0.0.1:8080/ -n 200 -c 2 --quiet --json before.json
 lastdrop run http://127.0.0.1:8080/ -n 200 -c 2 --quiet --json after.json
 for run in before after; do lastdrop ab -n 200 -c 2 http://127.0.0.1:8080/ > ab-$run.txt; done
 lastdrop size target@http://127.0.0.1:8080/ --quiet --json size.json
-lastdrop profile target@http://127.0.0.1:8080/ -d 300ms --quiet --json profile.json
+lastdrop profile target@http://127.0.0.1:8080/ -d 100ms --quiet --json profile.json
 "#;
 
 /// The reason why a command is not run, if a table has one.
@@ -218,40 +233,19 @@ fn read(page: &str) -> String {
     fs::read_to_string(Path::new(SOURCE).join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
 }
 
-/// Runs all commands of a page.
-fn carry_out(page: &str) {
+/// Runs all commands of some pages.
+fn carry_out(pages: &[&str]) {
     let mut houses: BTreeMap<Front, House> = BTreeMap::new();
     let mut troubles = Vec::new();
-    let mut count = 0;
-    for step in commands(&read(page)) {
-        if left_out(&step).is_some() {
-            continue;
+    for page in pages {
+        let steps: Vec<Step> = commands(&read(page)).into_iter().filter(|step| left_out(step).is_none()).collect();
+        assert!(!steps.is_empty(), "{page} has no command");
+        for house in houses.values() {
+            assert_eq!(house.sh(FILES).code, 0, "the files of {page}");
         }
-        count += 1;
-        let house = houses.entry(front(page, &step.text)).or_insert_with_key(|front| {
-            let house = House::new(*front);
-            let examples = format!(
-                "cp -r '{SOURCE}/examples' examples && sed -i 's/^duration = .*/duration = \"300ms\"/; s/^rounds = .*/rounds = 2/' examples/*.toml"
-            );
-            for script in [&examples, FILES] {
-                let done = house.sh(script);
-                assert_eq!(done.code, 0, "{done:?}");
-            }
-            house
-        });
-        let mut command = short(&step.text);
-        if command.contains("3fa2") {
-            let first = house.sh("sed 's/.*\"id\": *\"\\([^\"]*\\)\".*/\\1/; t end; d; :end q' before.json").stdout;
-            command = command.replace("3fa2", first.trim());
-        }
-        let script = ended(&command).unwrap_or_else(|| command.clone());
-        let done = house.sh(&script);
-        let no_time =
-            command.starts_with("lastdrop capacity") && done.code == 1 && done.stdout.contains("the time was over");
-        // A machine with busy processors has none left for a comparison of settings.
-        let no_cpu = command.contains("cpu<") && done.code == 1 && done.stdout.contains("INFEASIBLE");
-        if !done_with(&command).contains(&done.code) && !no_time && !no_cpu {
-            troubles.push(format!("{page}:{}: {}\n  as {script}: {done:?}", step.line, step.text));
+        for step in steps {
+            let house = houses.entry(front(page, &step.text)).or_insert_with_key(|front| furnished(*front));
+            troubles.extend(trouble(house, page, &step));
         }
     }
     for house in houses.values() {
@@ -260,68 +254,107 @@ fn carry_out(page: &str) {
             troubles.push(format!("{:?}: {done:?}", house.front()));
         }
     }
-    assert!(count > 0, "{page} has no command");
-    assert!(troubles.is_empty(), "{} of {count} commands of {page}:\n{}", troubles.len(), troubles.join("\n"));
+    assert!(troubles.is_empty(), "{} commands:\n{}", troubles.len(), troubles.join("\n"));
+}
+
+/// A machine with everything that the pages assume.
+fn furnished(front: Front) -> House {
+    let house = House::new(front);
+    let examples = format!(
+        "cp -r '{SOURCE}/examples' examples && sed -i 's/^duration = .*/duration = \"300ms\"/; s/^rounds = .*/rounds = 2/' examples/*.toml"
+    );
+    for script in [&examples, FILES, RUNS] {
+        let done = house.sh(script);
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+    house
+}
+
+/// Runs a command of a page; returns what is wrong with its end.
+fn trouble(house: &House, page: &str, step: &Step) -> Option<String> {
+    let mut command = short(&step.text);
+    if command.contains("3fa2") {
+        let first = house.sh("sed 's/.*\"id\": *\"\\([^\"]*\\)\".*/\\1/; t end; d; :end q' before.json").stdout;
+        command = command.replace("3fa2", first.trim());
+    }
+    let script = ended(&command).unwrap_or_else(|| command.clone());
+    let began = Instant::now();
+    let done = house.sh(&script);
+    println!("{:6.1} s  {page}:{}: {script}", began.elapsed().as_secs_f64(), step.line);
+    let no_time =
+        command.starts_with("lastdrop capacity") && done.code == 1 && done.stdout.contains("the time was over");
+    // A machine with busy processors has none left for a comparison of settings.
+    let no_cpu = command.contains("cpu<") && done.code == 1 && done.stdout.contains("INFEASIBLE");
+    let wrong = !done_with(&command).contains(&done.code) && !no_time && !no_cpu;
+    wrong.then(|| format!("{page}:{}: {}\n  as {script}: {done:?}", step.line, step.text))
 }
 
 macro_rules! pages {
-    ($($test:ident $page:literal,)*) => {
-        /// A test for each page with commands.
-        const PAGES: &[&str] = &[$($page),*];
+    ($($test:ident [$($page:literal),* $(,)?],)*) => {
+        /// The pages with commands; those of a test share their machines.
+        const PAGES: &[&str] = &[$($($page),*),*];
         $(
             #[test]
             fn $test() {
-                carry_out($page);
+                carry_out(&[$($page),*]);
             }
         )*
     };
 }
 
 pages! {
-    the_readme_does_what_it_says "README.md",
-    the_first_minutes_with_apache_do_what_they_say "docs/first-minutes-apache.md",
-    the_first_minutes_with_nginx_do_what_they_say "docs/first-minutes-nginx-fpm.md",
-    the_page_about_an_application_does_what_it_says "docs/tune-an-application.md",
-    how_to_slow_now "docs/slow-now.md",
-    how_to_size_a_pool "docs/how-many-workers.md",
-    how_to_judge_a_release "docs/release-slower.md",
-    how_to_find_the_capacity "docs/how-much.md",
-    how_to_replay_production "docs/replay-production.md",
-    how_to_use_it_in_ci "docs/ci.md",
-    how_to_be_safe_as_root "docs/safe-as-root.md",
-    command_capacity "docs/commands/capacity.md",
-    command_compare "docs/commands/compare.md",
-    command_doctor "docs/commands/doctor.md",
-    command_export "docs/commands/export.md",
-    command_fleet "docs/commands/fleet.md",
-    command_guard "docs/commands/guard.md",
-    command_history "docs/commands/history.md",
-    command_import "docs/commands/import.md",
-    command_knobs "docs/commands/knobs.md",
-    command_profile "docs/commands/profile.md",
-    command_record "docs/commands/record.md",
-    command_replay "docs/commands/replay.md",
-    command_report "docs/commands/report.md",
-    command_restore "docs/commands/restore.md",
-    command_run "docs/commands/run.md",
-    command_show "docs/commands/show.md",
-    command_size "docs/commands/size.md",
-    command_target "docs/commands/target.md",
-    command_top "docs/commands/top.md",
-    command_trace "docs/commands/trace.md",
-    command_tune "docs/commands/tune.md",
-    command_ui "docs/commands/ui.md",
-    command_watch "docs/commands/watch.md",
-    page_databases "docs/databases.md",
-    page_method "docs/method.md",
-    page_objectives "docs/objectives.md",
-    page_personalities "docs/personalities.md",
-    page_plan_files "docs/plan-file.md",
-    page_server_time "docs/server-time.md",
-    page_haproxy "docs/servers-haproxy.md",
-    page_host "docs/servers-host.md",
-    page_nginx "docs/servers-nginx.md",
-    page_php_fpm "docs/servers-php-fpm.md",
+    the_readme_and_the_first_minutes_with_apache_do_what_they_say ["README.md", "docs/first-minutes-apache.md"],
+    the_first_minutes_with_nginx_do_what_they_say ["docs/first-minutes-nginx-fpm.md"],
+    the_page_about_an_application_does_what_it_says ["docs/tune-an-application.md"],
+    how_to_slow_now ["docs/slow-now.md"],
+    how_to_size_a_pool ["docs/how-many-workers.md", "docs/safe-as-root.md"],
+    how_to_judge_a_release_or_a_rate [
+        "docs/release-slower.md",
+        "docs/how-much.md",
+        "docs/replay-production.md",
+        "docs/ci.md",
+        "docs/method.md",
+        "docs/objectives.md",
+        "docs/personalities.md",
+        "docs/plan-file.md",
+    ],
+    commands_that_put_load_on [
+        "docs/commands/capacity.md",
+        "docs/commands/compare.md",
+        "docs/commands/replay.md",
+        "docs/commands/run.md",
+        "docs/commands/target.md",
+    ],
+    commands_about_runs_and_requests [
+        "docs/commands/export.md",
+        "docs/commands/fleet.md",
+        "docs/commands/history.md",
+        "docs/commands/import.md",
+        "docs/commands/record.md",
+        "docs/commands/report.md",
+        "docs/commands/show.md",
+        "docs/commands/ui.md",
+    ],
+    commands_about_servers [
+        "docs/commands/guard.md",
+        "docs/commands/knobs.md",
+        "docs/commands/profile.md",
+        "docs/commands/restore.md",
+        "docs/commands/size.md",
+        "docs/commands/top.md",
+        "docs/commands/trace.md",
+        "docs/commands/watch.md",
+    ],
+    command_doctor ["docs/commands/doctor.md"],
+    command_tune ["docs/commands/tune.md"],
+    pages_about_kinds_of_servers [
+        "docs/databases.md",
+        "docs/server-time.md",
+        "docs/servers-haproxy.md",
+        "docs/servers-host.md",
+        "docs/servers-nginx.md",
+        "docs/servers-php-fpm.md",
+    ],
 }
 
 /// All pages of the book, as paths from the top of the repository.
