@@ -169,12 +169,22 @@ impl OriginalAndOwn {
 
     /// Asserts that both print the same except for numbers, exit alike, leave the same files, and agree in the fields `equal`.
     pub fn compare(&self, line: &str, equal: &[&str]) {
-        self.compare_with(line, equal, || {});
+        let (theirs, ours) = (self.place("theirs"), self.place("ours"));
+        let (original, own) = thread::scope(|scope| {
+            let original = scope.spawn(|| self.run(|| self.commands(line).0, &theirs));
+            let own = self.run(|| self.commands(line).1, &ours);
+            (original.join().expect("no panic"), own)
+        });
+        self.assert_equal(line, &original, &own, equal);
     }
 
     pub fn compare_with(&self, line: &str, equal: &[&str], between: impl FnMut()) {
         let (original, own) = self.both_with(line, between);
-        if let Some(difference) = self.difference(&original, &own, equal) {
+        self.assert_equal(line, &original, &own, equal);
+    }
+
+    fn assert_equal(&self, line: &str, original: &Output, own: &Output, equal: &[&str]) {
+        if let Some(difference) = self.difference(original, own, equal) {
             panic!("{line}\n{difference}");
         }
     }
