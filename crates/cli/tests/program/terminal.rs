@@ -146,29 +146,34 @@ fn kept(folder: &Folder, document: &str) -> (Value, String) {
 
 #[test]
 fn a_run_whose_terminal_goes_away_keeps_its_report_and_ends_as_by_sighup() {
-    for tie in [TerminalRole::Session, TerminalRole::Output] {
-        for view in ["full", "lines"] {
-            let folder = Folder::new();
-            let target = Target::start(&folder, &[]);
-            let (url, document) = (target.url(), folder.join("run.json").display().to_string());
-            let args = ["run", &url, "-c", "2", "-d", "10m", "--view", view, "--json", &document];
-            let mut run = TerminalProcess::start(&folder, &args, tie, 24, 80);
-            run.shows("p99");
-            run.hang_up();
-            let status = run.wait();
-            assert_eq!(status.code(), Some(129), "{tie:?} {view}: {status} {}", run.text());
-            let (run, shown) = kept(&folder, &document);
-            assert!(run["phases"][0]["requests"]["answered"].as_u64() > Some(0), "{run}");
-            assert!(shown.contains("ended early: interrupted"), "{shown}");
+    let ends = |tie: TerminalRole, view: &str| {
+        let folder = Folder::new();
+        let target = Target::start(&folder, &["--service", "5ms"]);
+        let (url, document) = (target.url(), folder.join("run.json").display().to_string());
+        let args = ["run", &url, "-c", "2", "-d", "10m", "--view", view, "--json", &document];
+        let mut run = TerminalProcess::start(&folder, &args, tie, 24, 80);
+        run.shows("p99");
+        run.hang_up();
+        let status = run.wait();
+        assert_eq!(status.code(), Some(129), "{tie:?} {view}: {status} {}", run.text());
+        let (run, shown) = kept(&folder, &document);
+        assert!(run["phases"][0]["requests"]["answered"].as_u64() > Some(0), "{run}");
+        assert!(shown.contains("ended early: interrupted"), "{shown}");
+    };
+    thread::scope(|scope| {
+        for tie in [TerminalRole::Session, TerminalRole::Output] {
+            for view in ["full", "lines"] {
+                scope.spawn(move || ends(tie, view));
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn a_run_that_ignores_sighup_goes_on_to_its_end_without_its_terminal() {
-    for view in ["full", "lines"] {
+    let goes_on = |view: &str| {
         let folder = Folder::new();
-        let target = Target::start(&folder, &[]);
+        let target = Target::start(&folder, &["--service", "5ms"]);
         let (url, document) = (target.url(), folder.join("run.json").display().to_string());
         let args = ["run", &url, "-c", "2", "-d", "3s", "--view", view, "--json", &document];
         let mut run = TerminalProcess::start(&folder, &args, TerminalRole::HangupIgnored, 24, 80);
@@ -178,7 +183,12 @@ fn a_run_that_ignores_sighup_goes_on_to_its_end_without_its_terminal() {
         let (run, shown) = kept(&folder, &document);
         assert!(run["phases"][0]["duration_s"].as_f64() > Some(2.5), "{run}");
         assert!(!shown.contains("ended early"), "{shown}");
-    }
+    };
+    thread::scope(|scope| {
+        for view in ["full", "lines"] {
+            scope.spawn(move || goes_on(view));
+        }
+    });
 }
 
 #[test]
@@ -190,7 +200,7 @@ fn what_has_no_report_ends_with_its_terminal_too() {
     let (url, log) = (target.url(), log.display().to_string());
     let commands: [(&[&str], &str); 4] = [
         (&["top", &log], "\x1b[?1049h"),
-        (&["compare", "--live", &url, "--aa", "--blocks", "200", "-d", "300ms"], "block 2"),
+        (&["compare", "--live", &url, "--aa", "--blocks", "200", "-d", "100ms"], "block 2"),
         (&["capacity", &url, "-d", "1s", "--objective", "p99<1s"], "p99"),
         (&["ab", "-n", "100000000", "-c", "2", &url], "Benchmarking"),
     ];
@@ -270,21 +280,28 @@ fn a_terminal_of_absurd_size_takes_no_absurd_memory() {
 
 #[test]
 fn a_tune_whose_terminal_goes_away_restores_its_server_by_itself() {
-    let folder = Folder::new();
-    let target = Target::with_config(&folder, "workers = 4\nservice = '5ms'");
-    let (name, url, ours) = (target.name(), target.url(), folder.path().display().to_string());
-    let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let in_a_trial = || processes_with(".trial.conf").iter().any(|pid| line(pid).contains(&ours));
-    for tie in [TerminalRole::Session, TerminalRole::Output] {
+    let restores = |tie: TerminalRole| {
+        let folder = Folder::new();
+        let target = Target::with_config(&folder, "workers = 4\nservice = '5ms'");
+        let (name, url, ours) = (target.name(), target.url(), folder.path().display().to_string());
+        let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let in_a_trial = || processes_with(".trial.conf").iter().any(|pid| line(pid).contains(&ours));
         // Without a watchdog, which would restore the server, too.
-        let args = ["tune", &name, "--url", &url, "-c", "8", "-d", "1s", "--warm-up", "50ms", "--dead-man", "0s"];
+        let mut args =
+            vec!["tune", &name, "--url", &url, "-c", "8", "-d", "1s", "--warm-up", "50ms", "--dead-man", "0s"];
+        args.extend(["--only", "workers"]);
         let mut tune = TerminalProcess::start(&folder, &args, tie, 24, 80);
         wait_until("a trial", in_a_trial);
         tune.hang_up();
         assert_eq!(tune.wait().code(), Some(129), "{tie:?}: {}", tune.text());
         assert_eq!(folder.run(&["restore"]).stdout, "Nothing to put back.\n");
         assert!(!in_a_trial() && target.scoreboard().is_some_and(|workers| workers.len() == 4), "{tie:?}");
-    }
+    };
+    thread::scope(|scope| {
+        for tie in [TerminalRole::Session, TerminalRole::Output] {
+            scope.spawn(move || restores(tie));
+        }
+    });
 }
 
 /// The code of a source file without tests and comments; nothing for files of tests.
