@@ -75,6 +75,13 @@ fn files_are_the_same_while_a_run_goes_on_and_afterwards() {
         assert!(again.code == 0 && seconds(&again.stdout) == seconds(&read(path)), "{form}: {again:?}\n{}", read(path));
     }
 
+    let intervals: Vec<String> =
+        read(&hdr).lines().filter(|l| !l.starts_with(['#', '"'])).map(str::to_string).collect();
+    let stored = phases.iter().flat_map(|p| p["seconds"].as_array().expect("seconds"));
+    let stored: Vec<&str> = stored.filter(|s| s["answered"] != 0).filter_map(|s| s["response_hdr"].as_str()).collect();
+    assert_eq!(intervals.iter().filter_map(|l| l.rsplit(',').next()).collect::<Vec<_>>(), stored);
+    assert_eq!(folder.run(&["export", "last", "--format", "xml"]).code, 2);
+
     // Events exported afterwards lack only what is not stored.
     let again = folder.run(&["export", "last", "--format", "events"]);
     for told in [read(&events), again.stdout] {
@@ -95,7 +102,7 @@ fn hdrhistograms_own_tool_reads_its_log() {
     let target = Target::start(&folder, &["--service", "3ms"]);
     let log = folder.join("latency.hlog");
     let run =
-        folder.json(&["run", &target.url(), "-d", "3s", "-c", "2", "--export", &format!("hdr:{}", text(&log))], 0);
+        folder.json(&["run", &target.url(), "-d", "2s", "-c", "2", "--export", &format!("hdr:{}", text(&log))], 0);
     let response = &run["phases"][0]["latency_us"]["response"];
     let args = ["-cp", "/usr/share/java/hdrhistogram.jar", "org.HdrHistogram.HistogramLogProcessor"];
     let options = ["-i", text(&log), "-outputValueUnitRatio", "1", "-csv"];
@@ -128,7 +135,7 @@ fn several_runs_are_told_apart() {
         "--blocks",
         "4",
         "-d",
-        "300ms",
+        "100ms",
         "-c",
         "2",
         "--export",
@@ -311,7 +318,7 @@ fn a_collector_gets_messages_of_the_official_schema() {
     let (address, seen) = serve(posted, |_| answer("200 OK", "Content-Type: application/x-protobuf\r\n", ""));
     let collector = format!("http://{address}");
     let url = target.url();
-    let run = folder.json(&["run", &url, "-d", "3s", "-c", "2", "--export", &format!("otlp:{collector}")], 0);
+    let run = folder.json(&["run", &url, "-d", "2s", "-c", "2", "--export", &format!("otlp:{collector}")], 0);
     let live = seen.lock().expect("whole").concat();
     seen.lock().expect("whole").clear();
     let file = folder.join("run.otlp");
@@ -352,18 +359,25 @@ fn who_takes_nothing_does_not_hold_up_the_run_and_that_is_told() {
         }
     });
     let url = target.url();
-    for (export, why) in [
+    let cases = [
         (format!("otlp:http://{address}"), "did not answer"),
         (format!("otlp:http://127.0.0.1:{}", free_port()), "cannot connect"),
         ("csv:/dev/full".to_string(), "No space left"),
-    ] {
-        let done = folder.run(&["run", &url, "-d", "2s", "-c", "2", "--json", "-", "--export", &export]);
-        assert_eq!(done.code, 1, "{done:?}");
-        assert!(done.stderr.contains("could not be exported whole") && done.stderr.contains(why), "{done:?}");
-        // The run is complete.
-        let run: Value = serde_json::from_str(&done.stdout).expect("one document");
-        assert!(number(&run["phases"][0]["duration_s"]) < 2.5 && run["end"] == "finished", "{run}");
-    }
+    ];
+    let (folder, url) = (&folder, url.as_str());
+    std::thread::scope(|scope| {
+        for (export, why) in &cases {
+            scope.spawn(move || {
+                let done = folder.run(&["run", url, "-d", "2s", "-c", "2", "--json", "-", "--export", export]);
+                assert_eq!(done.code, 1, "{done:?}");
+                let told = done.stderr.contains("could not be exported whole") && done.stderr.contains(*why);
+                assert!(told, "{done:?}");
+                // The run is complete.
+                let run: Value = serde_json::from_str(&done.stdout).expect("one document");
+                assert!(number(&run["phases"][0]["duration_s"]) < 2.5 && run["end"] == "finished", "{run}");
+            });
+        }
+    });
 }
 
 #[test]

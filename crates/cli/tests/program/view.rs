@@ -230,7 +230,7 @@ fn no_colour_where_none_is_wanted() {
 fn an_experiment_shows_its_trials() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
-    let program = format!("compare --live {} --aa --blocks 200 -d 300ms", target.url());
+    let program = format!("compare --live {} --aa --blocks 200 -d 100ms", target.url());
     let screen = Screen::start(&folder, &program, &[]);
     for part in ["trials", "block 2 of 200", "between", "best so far"] {
         screen.shows(part);
@@ -243,7 +243,8 @@ fn an_experiment_shows_its_trials() {
 fn where_no_terminal_is_there_are_lines() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
-    let (errors, program) = (folder.join("errors"), format!("compare --live {} --aa --blocks 4", target.url()));
+    let (errors, program) =
+        (folder.join("errors"), format!("compare --live {} --aa --blocks 4 -d 100ms", target.url()));
     // stdout is a terminal here, stderr is not.
     let screen = Screen::start(&folder, &format!("{program} 2>{}", errors.display()), &[]);
     screen.end();
