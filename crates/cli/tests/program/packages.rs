@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::common::{CommandOutput, Folder, Target, alone};
+use crate::common::{CommandOutput, Folder, Target};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -20,6 +20,7 @@ fn make(folder: &Path) {
         .arg(folder)
         .env("CARGO_TARGET_DIR", target)
         .env("PROFILE", if profile == "debug" { "dev" } else { &profile })
+        .env("LEVEL", "0")
         .stdin(Stdio::null())
         .output()
         .expect("bash");
@@ -225,16 +226,18 @@ fn there_is_a_man_page_for_each_command_and_it_reads_without_a_warning() {
         wanted.extend(parts.iter().filter(|c| *c != "help").map(|part| format!("lastdrop-{command}-{part}")));
     }
     assert_eq!(names, wanted);
-    for name in &names {
-        let page = pages.join(format!("{name}.1.gz"));
-        let mut man = Command::new("man");
-        man.args(["--warnings", "-E", "UTF-8", "-P", "cat", "-l"]).arg(&page);
-        let (text, said) = succeeds(man.env("LC_ALL", "C.UTF-8").env("MANWIDTH", "120"));
-        assert_eq!(said, "", "{name}");
-        assert!(text.contains("SYNOPSIS") && text.contains("Examples:"), "{name}: {text}");
-        // It notices what `man` ignores: an unclosed page, an unknown macro.
-        let (lint, _) = succeeds(Command::new("mandoc").args(["-T", "lint", "-W", "error"]).arg(&page));
-        assert_eq!(lint, "", "{name}");
+    let files: Vec<PathBuf> = names.iter().map(|name| pages.join(format!("{name}.1.gz"))).collect();
+    let mut man = Command::new("man");
+    man.args(["--warnings", "-E", "UTF-8", "-P", "cat", "-l"]).args(&files);
+    let (text, said) = succeeds(man.env("LC_ALL", "C.UTF-8").env("MANWIDTH", "120"));
+    assert_eq!(said, "");
+    let read: Vec<&str> = text.split("SYNOPSIS").skip(1).collect();
+    assert_eq!(read.len(), names.len(), "{text}");
+    assert!(read.iter().all(|page| page.contains("Examples:")), "{text}");
+    // It notices what `man` ignores: an unclosed page, an unknown macro.
+    for page in &files {
+        let (lint, _) = succeeds(Command::new("mandoc").args(["-T", "lint", "-W", "error"]).arg(page));
+        assert_eq!(lint, "", "{}", page.display());
     }
 }
 
@@ -312,7 +315,6 @@ fn a_container_of_it_has_nothing_else() {
 #[test]
 fn the_ci_example_fails_a_build_that_is_slower_and_no_other() {
     let folder = Folder::new();
-    let _alone = alone();
     let (fast, slow) = (
         Target::start(&folder, &["--workers", "4", "--service", "5ms"]),
         Target::start(&folder, &["--workers", "4", "--service", "25ms"]),
@@ -322,7 +324,8 @@ fn the_ci_example_fails_a_build_that_is_slower_and_no_other() {
     let check = |results: &str, old: &Target, new: &Target, objective: &str| {
         let mut script = Command::new(Path::new(SOURCE).join("examples/ci/regression"));
         script.args([old.url(), new.url()]).env("PATH", &path).env("RESULTS", folder.join(results)).env("USERS", "2");
-        script.env("OBJECTIVE", objective).env("TIME", "2s").env("RATE", "20").stdin(Stdio::null());
+        script.env("BLOCKS", "6").env("STRETCH", "200ms");
+        script.env("OBJECTIVE", objective).env("TIME", "1s").env("RATE", "20").stdin(Stdio::null());
         CommandOutput::of(script.output().expect("sh"), &[results])
     };
     let slower = check("slower", &fast, &slow, "");
