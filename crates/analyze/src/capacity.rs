@@ -317,6 +317,23 @@ mod tests {
     }
 
     #[test]
+    fn the_peak_of_a_server_that_collapses_beyond_it_is_found_from_below() {
+        // More than 263 requests per second make it collapse to 146, until it has had time to recover.
+        for start in [0.6 * 263.0, 20.0, 2000.0] {
+            let hint = (start < 200.0).then_some(263.0);
+            let mut collapsed = 0;
+            let (s, ..) = search(Rules { start, hint, ..rules() }, |rate, _| {
+                collapsed += u32::from(rate > 263.0);
+                rate <= 263.0
+            });
+            let found = s.held().expect("held");
+            assert!(found <= 263.0 && found > 263.0 / 1.025, "{found} from {start}");
+            // Each collapse costs the time to recover; half of a bisection from 2000 is above the peak.
+            assert!(collapsed <= 8, "{collapsed} collapses from {start}");
+        }
+    }
+
+    #[test]
     fn one_bad_moment_does_not_cap_the_answer() {
         for bad_trial in 0..6 {
             let mut trial = 0;

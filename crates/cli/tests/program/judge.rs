@@ -2,6 +2,8 @@
 //! Assertions about times also hold on a slow machine: the targets sleep, and thresholds are far from the expected times, or
 //! on the side to which a slow machine does not move them.
 
+use std::thread;
+
 use crate::common::{Folder, Target};
 use serde_json::Value;
 
@@ -46,11 +48,16 @@ fn stored_runs_are_compared_with_a_word_about_drift() {
     let folder = Folder::new();
     let (quick, slow) = (folder.join("quick.json"), folder.join("slow.json"));
     let (quick, slow) = (quick.to_str().expect("text"), slow.to_str().expect("text"));
-    for (service, file) in [("10ms", quick), ("40ms", slow)] {
-        let target = Target::start(&folder, &["--workers", "4", "--service", service]);
-        let done = folder.run(&["run", &target.url(), "-c", "4", "-d", "6s", "--json", file, "--quiet"]);
-        assert_eq!(done.code, 0, "{done:?}");
-    }
+    thread::scope(|scope| {
+        for (service, file) in [("10ms", quick), ("40ms", slow)] {
+            let folder = &folder;
+            scope.spawn(move || {
+                let target = Target::start(folder, &["--workers", "4", "--service", service]);
+                let done = folder.run(&["run", &target.url(), "-c", "4", "-d", "6s", "--json", file, "--quiet"]);
+                assert_eq!(done.code, 0, "{done:?}");
+            });
+        }
+    });
     let worse = folder.json(&["compare", quick, slow], 0);
     assert_eq!(worse["verdict"], "worse", "{worse:#}");
     assert_eq!(worse["metrics"]["rps"]["verdict"], "worse");
@@ -59,8 +66,9 @@ fn stored_runs_are_compared_with_a_word_about_drift() {
     assert!(worse["notes"].to_string().contains("drift"), "{worse:#}");
     assert_eq!(folder.run(&["compare", quick, slow, "--fail-on-worse", "--quiet"]).code, 3);
     assert_eq!(folder.json(&["compare", slow, quick], 0)["verdict"], "better");
-    // A run compared with itself is equal; the second of the two is 'last' in the store.
-    let same = folder.json(&["compare", "last", slow, "--fail-on-worse"], 0);
+    // A run compared with itself, which is kept, is equal.
+    let kept: Value = serde_json::from_slice(&std::fs::read(slow).expect("written")).expect("JSON");
+    let same = folder.json(&["compare", kept["id"].as_str().expect("an id"), slow, "--fail-on-worse"], 0);
     // On a busy machine the seconds of a run may differ so much that the comparison is inconclusive.
     assert!(["no_difference", "inconclusive"].contains(&same["verdict"].as_str().expect("text")), "{same:#}");
     assert_eq!(f(&same["metrics"]["rps"]["ratio"]), 1.0);
@@ -78,7 +86,7 @@ fn live_comparison_finds_a_slower_server_and_the_noise_of_the_machine() {
     let folder = Folder::new();
     let a = Target::start(&folder, &["--workers", "4", "--service", "10ms"]);
     let b = Target::start(&folder, &["--workers", "4", "--service", "30ms"]);
-    let args = ["compare", "--live", &a.url(), &b.url(), "-c", "4", "--blocks", "8", "-d", "300ms", "--fail-on-worse"];
+    let args = ["compare", "--live", &a.url(), &b.url(), "-c", "4", "--blocks", "8", "-d", "200ms", "--fail-on-worse"];
     let worse = folder.json(&args, 3);
     assert_eq!(worse["verdict"], "worse", "{worse:#}");
     let blocks = worse["blocks"].as_array().expect("blocks");
@@ -87,78 +95,53 @@ fn live_comparison_finds_a_slower_server_and_the_noise_of_the_machine() {
     let firsts: Vec<bool> = blocks.iter().map(|b| b["b_first"] == true).collect();
     assert_ne!(firsts[0], firsts[1], "ABBA: {firsts:?}");
     assert!(f(&worse["metrics"]["p50_us"]["ratio"]) > 1.3, "{worse:#}");
-    let aa = folder.json(&["compare", "--live", &a.url(), "--aa", "-c", "4", "--blocks", "4", "-d", "300ms"], 0);
+    let aa = folder.json(&["compare", "--live", &a.url(), "--aa", "-c", "4", "--blocks", "4", "-d", "200ms"], 0);
     assert_eq!(aa["kind"], "aa");
     assert!(aa["noise_floor"]["floor"]["rps"].is_number(), "{aa:#}");
     // Stored runs are compared with the noise floor that was found.
     let run = folder.join("run.json");
     let run = run.to_str().expect("text");
-    assert_eq!(folder.run(&["run", &a.url(), "-c", "4", "-d", "5s", "--json", run, "--quiet"]).code, 0);
+    assert_eq!(folder.run(&["run", &a.url(), "-c", "4", "-d", "2s", "--json", run, "--quiet"]).code, 0);
     let stored = folder.json(&["compare", run, run], 0);
     assert!(stored["notes"].to_string().contains("measured on this machine"), "{stored:#}");
     let dead = folder.run(&["compare", "--live", &a.url(), "http://127.0.0.1:1/", "-c", "1", "-d", "200ms"]);
     assert!(dead.code == 1 && dead.stderr.contains("B (http://127.0.0.1:1/) answers nothing"), "{dead:?}");
 }
 
-/// Runs `capacity`; repeats it if it says that the machine was too busy for an answer.
-fn capacity(folder: &Folder, args: &[&str]) -> Value {
-    let mut all = args.to_vec();
-    all.extend(["--json", "-"]);
-    for attempt in 1.. {
-        let done = folder.run(&all);
-        let found: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done:?}"));
-        let notes = found["notes"].to_string();
-        let busy = notes.contains("disturbed") || notes.contains("the time was over");
-        if !busy || attempt == 3 {
-            assert_eq!(done.code, 0, "{done:?}");
-            return found;
-        }
-    }
-    unreachable!("it ends at the third attempt")
-}
-
 #[test]
 fn capacity_is_what_the_target_can_do_and_not_more() {
     let folder = Folder::new();
-    // 4 workers of 20 ms: 200 requests per second, and the knee at 4 users.
-    let target = Target::start(&folder, &["--workers", "4", "--service", "20ms"]);
-    let args =
-        ["capacity", &target.url(), "--objective", "p50<250ms,errors<5%", "-d", "3s", "--max-time", "60s", "-c", "16"];
-    let found = capacity(&folder, &args);
+    // 5 workers of 20 ms: 250 requests per second on any machine, and the knee at 5 users.
+    let target = Target::start(&folder, &["--workers", "5", "--service", "20ms"]);
+    let url = target.url();
+    let mut args = vec!["capacity", &url, "--objective", "p50<250ms,errors<5%", "-r", "600", "--precision", "100"];
+    args.extend(["-c", "8", "-d", "1s", "--timeout", "1s", "--max-time", "90s"]);
+    let found = folder.json(&args, 0);
     assert_eq!(found["met"], true, "{found:#}");
+    // 600 is too much, 150 is not, 300 is again. A disturbed machine may take fewer.
+    let steps = found["steps"].as_array().expect("steps");
+    let of = |rate: f64| steps.iter().filter(move |s| f(&s["rate"]) == rate);
+    assert!(of(600.0).count() > 0 && steps.iter().all(|s| f(&s["rate"]) < 250.0 || s["ok"] == false), "{found:#}");
     let rate = f(&found["capacity_rps"]);
-    assert!((80.0..=206.0).contains(&rate), "{found:#}");
-    assert!(f(&found["interval"][1]) >= rate);
-    // A busy machine may leave no time to hold the rate; then the document does not say that it was held.
-    let held = found["steps"].as_array().expect("steps").iter().any(|s| s["role"] == "confirm" && s["ok"] == true);
-    assert_eq!(held, f(&found["held_s"]) > 0.0, "{found:#}");
+    assert!(of(rate).any(|s| s["role"] == "confirm" && s["ok"] == true) && rate <= 150.0, "{found:#}");
+    assert!(f(&found["interval"][1]) > rate && f(&found["held_s"]) >= 1.0, "{found:#}");
     let knee = f(&found["knee"]["users"]);
-    assert!((3.0..=6.0).contains(&knee), "{:#}", found["knee"]);
-    assert_eq!(found["usl"]["fits"], false, "min(N, W) is no scalability law: {:#}", found["usl"]);
+    assert!((2.0..=8.0).contains(&knee), "{:#}", found["knee"]);
+    let stairs = found["stairs"].as_array().expect("stairs");
+    assert!(stairs.iter().all(|s| f(&s["rps"]) < 270.0), "{stairs:#?}");
     // No rate meets an objective below the service time.
-    let args = ["capacity", &target.url(), "--objective", "p50<5ms", "-d", "3s", "--no-staircase"];
+    let args = ["capacity", &url, "--objective", "p50<5ms", "-d", "1s", "-r", "64", "-c", "2"];
     let none = folder.json(&args, 3);
     assert_eq!((&none["met"], f(&none["capacity_rps"])), (&Value::Bool(false), 0.0), "{none:#}");
     assert!(none["because"].as_str().expect("text").contains("no rate meets"), "{none:#}");
 }
 
 #[test]
-fn capacity_finds_the_peak_of_a_server_that_collapses() {
-    let folder = Folder::new();
-    // With all 32 workers busy a request takes 11 times as long: 146 responses per second; the peak is 263 with 10.
-    let target = Target::start(&folder, &["--workers", "32", "--service", "20ms", "--coherency", "0.01"]);
-    let url = target.url();
-    let mut args = vec!["capacity", &url, "--objective", "p50<400ms,errors<5%", "-d", "3s", "--max-time", "60s"];
-    args.extend(["-c", "32", "--precision", "5"]);
-    let rate = f(&capacity(&folder, &args)["capacity_rps"]);
-    assert!((150.0..=275.0).contains(&rate), "{rate}");
-}
-
-#[test]
 fn little_time_is_used_and_no_time_is_no_missed_objective() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "4", "--service", "20ms"]);
-    let args = ["capacity", &target.url(), "--objective", "p50<2s,errors<50%", "-d", "5s", "--max-time", "20s"];
+    let args =
+        ["capacity", &target.url(), "--objective", "p50<2s,errors<50%", "-c", "2", "-d", "1s", "--max-time", "12s"];
     let found = folder.json(&args, 0);
     assert_eq!(found["met"], true, "{found:#}");
     let args = ["capacity", &target.url(), "--objective", "p50<2s", "-d", "5s", "--max-time", "1s"];
