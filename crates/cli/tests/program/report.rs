@@ -3,12 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::common::accessible::{assert_accessible, faults};
 use crate::common::browser::Browser;
-use crate::common::{Folder, Target, answer, head, serve};
+use crate::common::{Folder, Target, answer, head, serve, wait_until};
 use lastdrop_model::{Counts, HostSample, KeptPlan, Kind, ListenQueue, Plan, Sample, Slice};
 use lastdrop_store::Store;
 
@@ -22,29 +21,19 @@ struct RenderedPage {
     requests: Vec<String>,
 }
 
-/// Opens a page from disk in a new browser without a network.
-fn open(folder: &Folder, page: &Path) -> RenderedPage {
-    let profile = folder.join("browser");
-    let log = folder.join("net.json");
-    let output = Command::new("chromium")
-        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"])
-        .args(["--disable-component-update", "--disable-sync", "--disable-extensions", "--enable-logging=stderr"])
-        // All requests go to a proxy that does not exist and fail at once.
-        .args(["--proxy-server=127.0.0.1:1", "--virtual-time-budget=20000", "--timeout=120000", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .arg(format!("--log-net-log={}", log.display()))
-        .arg(format!("file://{}", page.display()))
-        .output()
-        .expect("chromium runs");
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let net = fs::read_to_string(&log).unwrap_or_default();
-    // Each request of the page names its initiator; that of a page from a file is always the same.
-    let requests =
-        net.lines().filter(|l| l.contains("\"initiator\":\"null\"") && l.contains("\"url\":")).map(String::from);
+/// Opens a page from disk in a browser, and waits until it has drawn this many plots over time.
+fn open(reader: &Browser, page: &Path, plots: usize) -> RenderedPage {
+    reader.console();
+    reader.go(&format!("file://{}", page.display()));
+    // uPlot inserts a canvas for each plot that the script has drawn.
+    let drawn = || reader.run("return document.querySelectorAll('canvas').length").as_u64().unwrap_or(0);
+    wait_until("the plots", || drawn() >= plots as u64);
+    let asked = "return performance.getEntriesByType('resource').map((entry) => entry.name)";
+    let asked = reader.run(asked).as_array().cloned().unwrap_or_default();
     RenderedPage {
-        dom: String::from_utf8_lossy(&output.stdout).into_owned(),
-        console: errors.lines().filter(|l| l.contains("CONSOLE")).map(String::from).collect(),
-        requests: requests.collect(),
+        dom: reader.run("return document.documentElement.outerHTML").as_str().unwrap_or_default().to_string(),
+        console: reader.console(),
+        requests: asked.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -53,18 +42,20 @@ fn reader(folder: &Folder) -> Browser {
     Browser::start(folder, &["--proxy-server=127.0.0.1:1"])
 }
 
-/// Asserts that the page is small, has an empty console, is accessible, and has drawn its plots.
-fn assert_sound(folder: &Folder, reader: &Browser, page: &Path, over_time: usize) -> RenderedPage {
+/// Asserts that the page is small, has an empty console, asks for nothing, and has drawn its plots.
+fn assert_quiet(reader: &Browser, page: &Path, plots: usize) -> RenderedPage {
     let size = fs::metadata(page).expect("a page").len();
     assert!(size < 1_000_000, "{size} bytes");
-    let opened = open(folder, page);
+    let opened = open(reader, page, plots);
     assert!(opened.dom.contains("</html>"), "it was opened: {}", opened.dom);
     assert_eq!(opened.console, Vec::<String>::new(), "nothing on the console");
     assert_eq!(opened.requests, Vec::<String>::new(), "nothing is asked for");
-    // uPlot inserts a canvas for each plot that the script has drawn.
-    let drawn = opened.dom.matches("<canvas").count();
-    assert!(drawn >= over_time, "{drawn} plots over time");
-    reader.go(&format!("file://{}", page.display()));
+    opened
+}
+
+/// Asserts that the page is accessible, too.
+fn assert_sound(reader: &Browser, page: &Path, plots: usize) -> RenderedPage {
+    let opened = assert_quiet(reader, page, plots);
     assert_accessible(reader, &page.display().to_string());
     assert_eq!(reader.console(), Vec::<String>::new(), "nothing on the console, however wide it is");
     opened
@@ -88,24 +79,18 @@ const EVIL: &str =
 #[test]
 fn the_browser_of_these_tests_sees_what_is_wrong_with_a_page() {
     let folder = Folder::new();
-    let path = folder.join("open.html");
-    fs::write(&path, "<!doctype html><html><img src='http://127.0.0.1:9/x.png'><script>nobody.knows()</script></html>")
-        .expect("written");
-    let opened = open(&folder, &path);
-    assert!(!opened.requests.is_empty() && !opened.console.is_empty(), "{:?} {:?}", opened.requests, opened.console);
-    let policy = "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'\">";
-    fs::write(&path, format!("<!doctype html><html>{policy}<p style='color:red'>x</p></html>")).expect("written");
-    assert!(open(&folder, &path).console.iter().any(|l| l.contains("Content Security Policy")));
-}
-
-#[test]
-fn a_page_that_keeps_somebody_out_is_found() {
-    let folder = Folder::new();
     let reader = reader(&folder);
     let path = folder.join("page.html");
+    let write = |page: &str| fs::write(&path, page).expect("written");
+    write("<!doctype html><html><img src='http://127.0.0.1:9/x.png'><script>nobody.knows()</script></html>");
+    let opened = open(&reader, &path, 0);
+    assert!(opened.requests.iter().any(|r| r.contains("x.png")), "{:?}", opened.requests);
+    assert!(opened.console.iter().any(|l| l.contains("nobody")), "{:?}", opened.console);
+    let policy = "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'\">";
+    write(&format!("<!doctype html><html>{policy}<p style='color:red'>x</p></html>"));
+    assert!(open(&reader, &path, 0).console.iter().any(|l| l.contains("Content Security Policy")));
     let show = |body: &str| {
-        let page = format!("<!doctype html><html lang=en><title>t</title><main><h1>one</h1>{body}</main></html>");
-        fs::write(&path, page).expect("written");
+        write(&format!("<!doctype html><html lang=en><title>t</title><main><h1>one</h1>{body}</main></html>"));
         reader.go(&format!("file://{}", path.display()));
         faults(&reader)
     };
@@ -153,17 +138,17 @@ fn runs_long_and_short_are_pages_that_need_nobody() {
     );
     fs::write(&plan, text).expect("written");
     let whole = folder.json(&["run", plan.to_str().expect("text"), "--keepalive", "off"], 0);
-    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "whole.html"), 4);
+    let opened = assert_sound(&reader, &page(&folder, &["last"], "whole.html"), 4);
     assert!(!opened.dom.contains("<img") && !opened.dom.contains("taken</title>"), "it was taken for markup");
     assert!(opened.dom.contains("&lt;/script&gt;&lt;script&gt;document.title"), "the name of the class is there");
     let id = whole["id"].as_str().expect("an id");
     assert!(opened.dom.contains(&format!("run {id}")) && opened.dom.contains("second"));
     // A run with a single request has a curve and a map, too.
     folder.json(&["run", &target.url(), "-n", "1", "-c", "1"], 0);
-    let short = assert_sound(&folder, &reader, &page(&folder, &["last"], "short.html"), 2);
+    let short = assert_sound(&reader, &page(&folder, &["last"], "short.html"), 2);
     assert!(short.dom.contains("heat-cell") && short.dom.contains("Latency by percentile"), "{}", short.dom);
     // Two of them are compared.
-    let both = assert_sound(&folder, &reader, &page(&folder, &[&id[..6], "last"], "both.html"), 6);
+    let both = assert_sound(&reader, &page(&folder, &[&id[..6], "last"], "both.html"), 6);
     assert!(both.dom.contains("B against A") && both.dom.matches("Every answer, by when and how long").count() == 2);
 }
 
@@ -180,8 +165,8 @@ fn a_replay_is_a_page_with_what_was_asked_for() {
         )
     };
     fs::write(&log, (0..400).map(line).collect::<String>()).expect("written");
-    folder.json(&["replay", log.to_str().expect("text"), "--to", &target.url(), "--speed", "4"], 0);
-    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "replay.html"), 2);
+    folder.json(&["replay", log.to_str().expect("text"), "--to", &target.url(), "--speed", "10"], 0);
+    let opened = assert_sound(&reader, &page(&folder, &["last"], "replay.html"), 2);
     assert!(opened.dom.contains("replay of ") && opened.dom.contains("GET /item/{n}"), "{}", opened.dom);
     assert!(!opened.dom.contains("<img"));
 }
@@ -230,7 +215,7 @@ fn a_million_requests_a_second_are_a_page() {
         store.look(id, &look).expect("written");
     }
     store.phase_end(id, 0, u64::from(MILLIONS) * 1_000_000, 10_000).expect("written");
-    let opened = assert_sound(&folder, &reader, &page(&folder, &[id], "million.html"), 6);
+    let opened = assert_sound(&reader, &page(&folder, &[id], "million.html"), 6);
     assert!(opened.dom.contains("1,000,000") && opened.dom.contains("ListenOverflows"), "{}", opened.dom);
 }
 
@@ -241,12 +226,12 @@ fn what_a_server_says_is_text() {
     let garbage = format!("{EVIL}\u{1b}[31m\r\n\r\n");
     let (address, _) = serve(head, move |()| garbage.clone().into_bytes());
     folder.json(&["run", &format!("http://{address}/'b'&amp;"), "-n", "3", "-c", "1"], 1);
-    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "evil.html"), 0);
+    let opened = assert_quiet(&reader, &page(&folder, &["last"], "evil.html"), 0);
     assert!(opened.dom.contains("Nothing was answered") && !opened.dom.contains("<img"), "{}", opened.dom);
     assert!(!opened.dom.contains('\u{1b}'));
     let (address, _) = serve(head, |()| answer("200 OK", format!("Server: {EVIL}\r\n"), EVIL));
     folder.json(&["run", &format!("http://{address}/"), "-n", "5", "-c", "1"], 0);
-    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "headers.html"), 2);
+    let opened = assert_quiet(&reader, &page(&folder, &["last"], "headers.html"), 2);
     assert!(!opened.dom.contains("<img"));
 }
 
@@ -260,36 +245,24 @@ fn questions_of_several_runs_are_pages() {
     let sweep = folder.join("sweep.toml");
     fs::write(
         &sweep,
-        format!("server = '{server}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 60\n[settings]\nworkers = [1, 3]\n"),
+        format!("server = '{server}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 30\n[settings]\nworkers = [1, 3]\n"),
     )
     .expect("written");
-    for (args, plots) in [
-        (
-            vec![
-                "capacity",
-                &url,
-                "--objective",
-                "p99<2s",
-                "-d",
-                "1s",
-                "--max-time",
-                "12s",
-                "-c",
-                "4",
-                "--max-rate",
-                "300",
-            ],
-            0,
-        ),
-        (vec!["compare", "--live", &url, &url, "--blocks", "4", "-d", "200ms", "-c", "2"], 0),
-        (vec!["sweep", sweep.to_str().expect("text")], 0),
-        (vec!["tune", &server, "--url", &url, "-c", "8", "-d", "300ms", "--blocks", "4"], 0),
+    let capacity = ["capacity", &url, "--objective", "p99<2s", "-d", "1s", "--max-time", "8s", "-c", "2"];
+    for args in [
+        [&capacity[..], &["-r", "50", "--max-rate", "50"]].concat(),
+        vec!["compare", "--live", &url, &url, "--blocks", "4", "-d", "100ms", "-c", "2"],
+        vec!["sweep", sweep.to_str().expect("text")],
+        vec![
+            "tune", &server, "--url", &url, "-c", "4", "--only", "workers", "--trials", "2", "-d", "300ms", "--blocks",
+            "4",
+        ],
     ] {
         let done = folder.run(&args);
         assert!([0, 1, 3].contains(&done.code), "{done:?}");
         let id = done.stdout.lines().find_map(|l| l.strip_prefix("kept as ")).and_then(|l| l.split(';').next());
         let id = id.unwrap_or_else(|| panic!("{done:?}"));
-        let opened = assert_sound(&folder, &reader, &page(&folder, &[id], "document.html"), plots);
+        let opened = assert_sound(&reader, &page(&folder, &[id], "document.html"), 0);
         assert!(opened.dom.contains("class=\"verdict"), "{}", opened.dom);
         // It is listed, and shown as plain text.
         assert!(folder.run(&["history"]).stdout.lines().any(|l| l.trim_start().starts_with(id)), "{args:?}");
@@ -302,7 +275,7 @@ fn questions_of_several_runs_are_pages() {
     let file = folder.join("size.json");
     let file = file.to_str().expect("text");
     assert_eq!(folder.run(&["size", &server, "--memory", "200M", "--json", file]).code, 0);
-    assert_sound(&folder, &reader, &page(&folder, &[file, "last"], "two.html"), 0);
+    assert_sound(&reader, &page(&folder, &[file, "last"], "two.html"), 0);
 }
 
 #[test]
@@ -316,33 +289,4 @@ fn what_cannot_be_shown_is_said() {
         folder.run(&["report", file.to_str().expect("text"), "-o", folder.join("x.html").to_str().expect("text")]);
     assert_eq!(done.code, 2, "{done:?}");
     assert!(done.stderr.contains("no page for lastdrop.watch/1") && !folder.join("x.html").exists(), "{done:?}");
-}
-
-#[test]
-fn seconds_go_to_other_programs_as_they_were() {
-    let folder = Folder::new();
-    let target = Target::start(&folder, &["--service", "2ms"]);
-    let run = folder.json(&["run", &target.url(), "-d", "3s", "-c", "2"], 0);
-    let answered = run["phases"][0]["requests"]["answered"].as_u64();
-    let csv = folder.run(&["export", "last"]);
-    assert_eq!(csv.code, 0, "{csv:?}");
-    let mut lines = csv.stdout.lines().map(|l| l.split(',').collect::<Vec<_>>());
-    let heading = lines.next().expect("a heading");
-    let seconds: Vec<_> = lines.collect();
-    assert!(seconds.len() >= 3 && seconds.iter().all(|l| l.len() == heading.len()), "{}", csv.stdout);
-    assert_eq!(Some(seconds.iter().filter_map(|l| l[2].parse::<u64>().ok()).sum()), answered);
-    let file = folder.join("latency.hlog");
-    let done = folder.run(&["export", "last", "--format", "hdr", "-o", file.to_str().expect("text")]);
-    assert_eq!(done.code, 0, "{done:?}");
-    let log = fs::read_to_string(&file).expect("written");
-    let intervals: Vec<&str> = log.lines().filter(|l| !l.starts_with(['#', '"'])).collect();
-    let stored: Vec<&str> = run["phases"][0]["seconds"]
-        .as_array()
-        .expect("seconds")
-        .iter()
-        .filter(|s| s["answered"] != 0)
-        .filter_map(|s| s["response_hdr"].as_str())
-        .collect();
-    assert_eq!(intervals.iter().filter_map(|l| l.rsplit(',').next()).collect::<Vec<_>>(), stored);
-    assert_eq!(folder.run(&["export", "last", "--format", "xml"]).code, 2);
 }
