@@ -104,8 +104,12 @@ fn short(command: &str) -> String {
     let name = words.get(1).cloned().unwrap_or_default();
     for at in 1..words.len() {
         if let Some((flag, time)) = SHORTER.iter().find(|(flag, _)| words[at - 1] == *flag) {
-            // That of a comparison is a block.
-            words[at] = if (name.as_str(), *flag) == ("compare", "-d") { "100ms".into() } else { (*time).into() };
+            // That of a comparison or a tune is a block.
+            words[at] = match (name.as_str(), *flag) {
+                ("compare", "-d") => "100ms".into(),
+                ("tune", "-d") if !command.contains("--live") => "300ms".into(),
+                _ => (*time).into(),
+            };
         }
     }
     let line = words.join(" ") + " ";
