@@ -85,8 +85,7 @@ fn full_pools_are_told_apart_by_what_their_workers_wait_for() {
     for (page, expected) in cases {
         let url = format!("http://127.0.0.1:{port}/{page}");
         // The doctor finds the pool behind the front by itself.
-        let said =
-            ask(&folder, &[&front, &fpm.name()], &url, &["-c", "16", "-d", "5s", "--db", &database_url, "--live"]);
+        let said = ask(&folder, &[&front, &fpm.name()], &url, &["-c", "16", "--db", &database_url, "--live"]);
         assert_eq!(said["limit"], expected, "{page}: {:#} {:#}", said["findings"], said["examination"]["steps"]);
         let limit = &said["findings"][0];
         assert_eq!((&limit["id"], &limit["severity"]), (&expected.into(), &"limit".into()), "{limit:#}");
