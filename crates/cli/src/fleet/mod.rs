@@ -1,11 +1,10 @@
 //! Connects the load engine with the transport of a fleet, and commands with servers on other machines. The two sides do not
 //! know each other.
 
+mod calls;
 mod engine;
-mod examination;
 mod late;
 mod link;
-mod questions;
 mod reach;
 mod respond;
 mod site;

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use anyhow::Result;
 use lastdrop_experiment::lab::RemoteSampler;
@@ -15,16 +14,14 @@ use lastdrop_server::{
     PersistedIn, RemoteHosts, RemoteServer, RemoteSession, RestoreReport, ServerError, ServerRef, SessionRequest,
 };
 
+use super::calls::{
+    Apply, Call, CallAbout, CallFailure, Check, Commit, Complete, CountWorkers, Look, Open, OpenRequest, OpenedSession,
+    Persist, ReadKnobs, RealMemory, RemoteLook, RestoreFiles, RestoreLeft, ServerName, Size, VerifyHealth, Watch,
+};
 use super::link::address_from_here;
-use super::questions::{Answer, OpenRequest, OpenedSession, Question, ServerName, ServerQuestion};
 use crate::exit::UsageError;
 use crate::options::{FleetArgs, address_of};
 use crate::stdio::note;
-
-/// Timeout of a sample, or of reading something from a running server.
-const SOON: Duration = Duration::from_secs(60);
-/// Timeout of a restart: it may take as long as the longest request, twice, and then until the server answers.
-const LATER: Duration = Duration::from_secs(900);
 
 /// A fleet whose agents have servers.
 #[derive(Debug)]
@@ -39,13 +36,6 @@ pub struct FleetHosts {
 pub(super) struct ServerConversation {
     conversation: Conversation,
     named: ServerName,
-}
-
-impl ServerName {
-    /// The name of a server for its agent.
-    pub(super) fn of(server: &ServerRef) -> ServerName {
-        ServerName { kind: server.kind.name.into(), config: server.config.clone() }
-    }
 }
 
 /// Connects to the fleet of the servers, if one of them is on another machine.
@@ -161,11 +151,7 @@ impl FleetHosts {
     /// # Errors
     /// When the agent cannot be asked, or cannot read them.
     pub fn knobs(&self, server: &ServerRef) -> Result<KnobsDocument, ServerError> {
-        let asking = self.about(server)?;
-        match asking.ask(Question::Knobs, SOON)? {
-            Answer::Knobs(document) => Ok(*document),
-            other => Err(asking.odd(&other)),
-        }
+        self.about(server)?.ask(ReadKnobs {})
     }
 
     /// Begins to watch a server on one machine.
@@ -206,10 +192,7 @@ impl FleetHosts {
             Ok(restored) => Ok(asking.named_there(restored)),
             Err(what) => Err(asking.failed(what, false)),
         };
-        match asking.ask(Question::Restore { dry_run }, LATER)? {
-            Answer::Restored(results) => Ok(results.into_iter().map(there).collect()),
-            other => Err(asking.odd(&other)),
-        }
+        Ok(asking.ask(RestoreLeft { dry_run })?.into_iter().map(there).collect())
     }
 }
 
@@ -222,26 +205,14 @@ impl ServerConversation {
         ServerError::Elsewhere { agent: self.agent().into(), what, refusal }
     }
 
-    pub(super) fn odd(&self, answer: &Answer) -> ServerError {
-        self.failed(format!("an answer that nobody asked for: {answer:?}"), false)
-    }
-
-    pub(super) fn ask(&self, what: Question, within: Duration) -> Result<Answer, ServerError> {
-        let asked = ServerQuestion { server: self.named.clone(), what };
-        let bytes = serde_json::to_vec(&asked).map_err(|e| self.failed(e.to_string(), false))?;
-        let answer = self.conversation.ask(&bytes, within).map_err(|e| self.failed(e.what(self.agent()), false))?;
-        match serde_json::from_slice(&answer).map_err(|e| self.failed(format!("its answer is none: {e}"), false))? {
-            Answer::Failed { what, refusal } => Err(self.failed(what, refusal)),
-            answer => Ok(answer),
-        }
-    }
-
-    /// Asks for an action whose answer is empty.
-    pub(super) fn done(&self, what: Question) -> Result<(), ServerError> {
-        match self.ask(what, LATER)? {
-            Answer::Done => Ok(()),
-            other => Err(self.odd(&other)),
-        }
+    pub(super) fn ask<C: Call>(&self, call: C) -> Result<C::Answer, ServerError> {
+        let failed = |what| self.failed(what, false);
+        let call = CallAbout { server: self.named.clone(), call: call.into() };
+        let bytes = serde_json::to_vec(&call).map_err(|e| failed(e.to_string()))?;
+        let answer = self.conversation.ask(&bytes, C::WITHIN).map_err(|e| failed(e.what(self.agent())))?;
+        let answer: Result<C::Answer, CallFailure> =
+            serde_json::from_slice(&answer).map_err(|e| failed(format!("its answer is none: {e}")))?;
+        answer.map_err(|CallFailure { what, refusal }| self.failed(what, refusal))
     }
 
     fn named_there(&self, restored: RestoreReport) -> RestoreReport {
@@ -260,10 +231,7 @@ struct RemoteWatch {
 impl RemoteWatch {
     fn begin(&mut self) -> Result<&ServerConversation, ServerError> {
         let asking = self.reach.about(&self.server)?;
-        match asking.ask(Question::Watch, SOON)? {
-            Answer::Found(found) => self.found = found,
-            other => return Err(asking.odd(&other)),
-        }
+        self.found = asking.ask(Watch {})?;
         Ok(self.asking.insert(asking))
     }
 }
@@ -278,13 +246,12 @@ impl RemoteWatcher for RemoteWatch {
             self.begin()?;
         }
         let Some(asking) = &self.asking else { return Err(ServerError::Setting("nobody is asked".into())) };
-        match asking.ask(Question::Look { patient }, SOON) {
-            Ok(Answer::Look { mut document, alive, found }) => {
+        match asking.ask(Look { patient }) {
+            Ok(RemoteLook { mut document, alive, found }) => {
                 document.server = format!("{}/{}", asking.agent(), document.server);
                 self.found = found;
-                Ok((*document, alive))
+                Ok((document, alive))
             }
-            Ok(other) => Err(asking.odd(&other)),
             Err(e) => {
                 self.asking = None;
                 Err(e)
@@ -293,29 +260,21 @@ impl RemoteWatcher for RemoteWatch {
     }
 
     fn settings(&mut self) -> Option<Settings> {
-        match self.asking.as_ref()?.ask(Question::Knobs, SOON) {
-            Ok(Answer::Knobs(document)) => {
-                Some(document.knobs.into_iter().filter_map(|row| Some((row.name, row.value?))).collect())
-            }
-            _ => None,
-        }
+        let document = self.asking.as_ref()?.ask(ReadKnobs {}).ok()?;
+        Some(document.knobs.into_iter().filter_map(|row| Some((row.name, row.value?))).collect())
     }
 }
 
 impl RemoteHosts for FleetHosts {
     fn open(&self, server: &ServerRef, opening: &SessionRequest<'_>) -> Result<Box<dyn RemoteSession>, ServerError> {
         let asking = self.about(server)?;
-        let order = OpenRequest {
+        let request = OpenRequest {
             live: opening.others.live,
             ignore: opening.others.ignore.clone(),
             host_wide: opening.others.host_wide,
             place: opening.place.clone(),
         };
-        let opened = match asking.ask(Question::Open(order), LATER)? {
-            Answer::Opened(opened) => *opened,
-            other => return Err(asking.odd(&other)),
-        };
-        let OpenedSession { name, original, knobs, cores, is_host } = opened;
+        let OpenedSession { name, original, knobs, cores, is_host } = asking.ask(Open { request })?;
         let name = format!("{}/{name}", asking.agent());
         let knobs: &'static [Knob] = knobs.leak();
         let about = RemoteServer { name, original, knobs, cores, is_host };
@@ -361,11 +320,11 @@ impl RemoteSession for AgentSession {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.asking.done(Question::Check(settings.clone()))
+        self.asking.ask(Check { settings: settings.clone() })
     }
 
     fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        self.asking.done(Question::Apply(settings.clone()))
+        self.asking.ask(Apply { settings: settings.clone() })
     }
 
     fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
@@ -376,13 +335,9 @@ impl RemoteSession for AgentSession {
         if let Some(known) = self.completed.borrow().get(settings) {
             return Ok(known.clone());
         }
-        match self.asking.ask(Question::Complete(settings.clone()), SOON)? {
-            Answer::Settings(whole) => {
-                self.completed.borrow_mut().insert(settings.clone(), whole.clone());
-                Ok(whole)
-            }
-            other => Err(self.asking.odd(&other)),
-        }
+        let whole = self.asking.ask(Complete { settings: settings.clone() })?;
+        self.completed.borrow_mut().insert(settings.clone(), whole.clone());
+        Ok(whole)
     }
 
     fn is_open(&self) -> bool {
@@ -392,51 +347,35 @@ impl RemoteSession for AgentSession {
     fn restore_files(&mut self) -> Result<(), ServerError> {
         // Closed even if it fails: a second attempt would fail in the same way.
         self.open = false;
-        self.asking.done(Question::PutBack).map_err(|e| self.not_restored(e))
+        self.asking.ask(RestoreFiles {}).map_err(|e| self.not_restored(e))
     }
 
     fn verify_health(&mut self) -> Result<RestoreReport, ServerError> {
-        match self.asking.ask(Question::Confirm, LATER).map_err(|e| self.not_restored(e))? {
-            Answer::Restored(results) => match results.into_iter().next() {
-                Some(Ok(restored)) => Ok(self.asking.named_there(restored)),
-                Some(Err(what)) => Err(self.asking.failed(what, false)),
-                None => Err(self.asking.failed("nothing was left to be put back".into(), false)),
-            },
-            other => Err(self.asking.odd(&other)),
-        }
+        let restored = self.asking.ask(VerifyHealth {}).map_err(|e| self.not_restored(e))?;
+        let none = || self.asking.failed("nothing was left to be put back".into(), false);
+        restored.into_iter().next().map(|restored| self.asking.named_there(restored)).ok_or_else(none)
     }
 
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
-        match self.asking.ask(Question::BringToStay(settings.clone()), LATER)? {
-            Answer::Kept(place) => Ok(PersistedIn::Elsewhere(format!("{place} on {}", self.asking.agent()))),
-            other => Err(self.asking.odd(&other)),
-        }
+        let place = self.asking.ask(Persist { settings: settings.clone() })?;
+        Ok(PersistedIn::Elsewhere(format!("{place} on {}", self.asking.agent())))
     }
 
     fn commit(&mut self) -> Result<(), ServerError> {
-        self.asking.done(Question::Settle)?;
+        self.asking.ask(Commit {})?;
         self.open = false;
         Ok(())
     }
 
     fn count_workers(&self) -> usize {
-        match self.asking.ask(Question::Workers, SOON) {
-            Ok(Answer::Workers(count)) => count,
-            _ => 0,
-        }
+        self.asking.ask(CountWorkers {}).unwrap_or(0)
     }
 
     fn real_memory(&self) -> Option<u64> {
-        match self.asking.ask(Question::Memory, SOON) {
-            Ok(Answer::Memory(bytes)) => bytes,
-            _ => None,
-        }
+        self.asking.ask(RealMemory {}).ok()?
     }
 
     fn size(&self, memory: Option<u64>) -> Result<SizeDocument, ServerError> {
-        match self.asking.ask(Question::Size { memory }, SOON)? {
-            Answer::Size(size) => Ok(*size),
-            other => Err(self.asking.odd(&other)),
-        }
+        self.asking.ask(Size { memory })
     }
 }

@@ -3,23 +3,27 @@
 //! A session lasts as long as the conversation in which it was opened. At its end, for any reason, the agent itself restores
 //! what is still changed. A killed agent leaves its journal to `lastdrop restore`.
 
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use lastdrop_experiment::observe::knobs::knobs;
+use lastdrop_experiment::doctor::{Goal, LocalSite, ModuleTrials, Site};
+use lastdrop_experiment::lab::LabError;
+use lastdrop_experiment::observe::databases::DatabaseOptions;
 use lastdrop_experiment::observe::watch::{RemoteServerInfo, Watcher};
 use lastdrop_experiment::trials::size::{real_memory, size_of};
 use lastdrop_fleet::{Answerer, ConversationEnd, EngineError, Responder};
-use lastdrop_model::Url;
+use lastdrop_model::documents::SizeDocument;
+use lastdrop_model::{Sample, Settings, Url};
 use lastdrop_probe::host::cpus;
+use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::status;
 use lastdrop_server::kind::Status;
 use lastdrop_server::{
-    OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, ServerError, ServerRef, Stack, find,
+    OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, ServerError, ServerRef, Session, Stack, find,
     restore_like,
 };
 
-use super::examination::LocalExamination;
-use super::questions::{Answer, OpenRequest, OpenedSession, Question, ServerName, ServerQuestion};
+use super::calls::{CallAbout, CallError, OpenRequest, OpenedSession, RemoteLook, ServerName, ServersFound};
 
 /// Timeout of the request that records what a healthy server answers.
 const OWN_ANSWER: Duration = Duration::from_secs(5);
@@ -36,34 +40,44 @@ pub struct AgentServers {
 
 impl Responder for AgentServers {
     fn begin(&self, _: &str) -> Box<dyn Answerer> {
-        Box::new(ConversationHandler {
-            servers: self.clone(),
-            watcher: None,
-            session: None,
-            examined: LocalExamination::default(),
-        })
+        Box::new(ConversationHandler { servers: self.clone(), handler: None })
     }
 }
 
-/// Answers the questions of one conversation, about one server.
+/// Answers the calls of one conversation.
 struct ConversationHandler {
     servers: AgentServers,
+    handler: Option<ServerHandler>,
+}
+
+/// Carries out the calls of one conversation, about one server.
+pub struct ServerHandler {
+    servers: AgentServers,
+    /// The server of the present call.
+    pub server: ServerRef,
     watcher: Option<Watcher>,
     session: Option<ChangeSession>,
-    examined: LocalExamination,
+    examined: Option<ExaminedSite>,
 }
 
 /// A server that is being changed.
-struct ChangeSession {
+pub struct ChangeSession {
     server: ServerRef,
-    stack: Stack,
+    pub stack: Stack,
     halves: Option<PendingRestore>,
     staying: Option<PendingPersist>,
 }
 
+/// The examination of this machine; ends on drop.
+struct ExaminedSite {
+    site: LocalSite,
+    told: Receiver<Sample>,
+    url: Url,
+}
+
 impl AgentServers {
     /// The server with this name.
-    pub(super) fn meant(&self, named: &ServerName) -> Result<&ServerRef, EngineError> {
+    fn meant(&self, named: &ServerName) -> Result<&ServerRef, EngineError> {
         let agent = &self.agent;
         let mut meant = self.named.iter().filter(|server| server.answers_to(&named.kind, named.config.as_deref()));
         let all = self.named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -86,23 +100,21 @@ impl AgentServers {
 
 impl Answerer for ConversationHandler {
     fn answer(&mut self, question: &[u8]) -> Result<Vec<u8>, EngineError> {
-        let asked: ServerQuestion = serde_json::from_slice(question)
+        let CallAbout { server, call } = serde_json::from_slice(question)
             .map_err(|e| EngineError(format!("a question that it does not understand: {e}")))?;
-        let server = self.servers.meant(&asked.server)?.clone();
-        if asked.what.changes() && !self.servers.act {
+        let server = self.servers.meant(&server)?.clone();
+        if call.changes() && !self.servers.act {
             return Err(EngineError(format!(
                 "it only looks at {server}: it was started without --act, and changes nothing"
             )));
         }
-        let answer = match asked.what {
-            Question::Examine(what) => self.examined.answer(&self.servers, &server, what)?,
-            what => self.carry_out(&server, what).unwrap_or_else(|e| Answer::from(&e)),
-        };
-        serde_json::to_vec(&answer).map_err(|e| EngineError(format!("its answer cannot be written down: {e}")))
+        let handler = self.handler.get_or_insert_with(|| ServerHandler::new(&self.servers, &server));
+        handler.server = server;
+        call.carry_out(handler)
     }
 
     fn end(&mut self, why: &ConversationEnd) -> Option<String> {
-        let session = self.session.take()?;
+        let session = self.handler.as_mut()?.session.take()?;
         let server = session.server.to_string();
         let restored = session.end().transpose()?;
         let reason = match why {
@@ -119,66 +131,45 @@ impl Answerer for ConversationHandler {
     }
 }
 
-impl ChangeSession {
-    /// Restores what is still changed; None if nothing is.
-    fn end(mut self) -> Result<Option<RestoreReport>, ServerError> {
-        let halves = self.halves.take().unwrap_or_else(|| self.stack.restore_files());
-        let restored = self.stack.verify_health(halves)?;
-        Ok(restored.into_iter().find(|r| r.was_changed))
-    }
-}
-
-impl ConversationHandler {
-    fn carry_out(&mut self, server: &ServerRef, what: Question) -> Result<Answer, ServerError> {
-        Ok(match what {
-            Question::Watch => {
-                let watcher = Watcher::start(server)?;
-                let found = RemoteServerInfo::from(watcher.found());
-                self.watcher = Some(watcher);
-                Answer::Found(found)
-            }
-            Question::Look { patient } => self.look(server, patient)?,
-            Question::Knobs => match knobs(std::slice::from_ref(&server.unnamed())) {
-                Ok(document) => Answer::Knobs(Box::new(document)),
-                Err(e) => Answer::Failed { what: e.to_string(), refusal: false },
-            },
-            Question::Open(order) => self.open(server, &order)?,
-            Question::Restore { dry_run } => {
-                let config = server.config.as_deref();
-                let results = restore_like(dry_run, |journal| {
-                    journal.kind.name == server.kind.name && (config.is_none() || journal.config.as_deref() == config)
-                })?;
-                let told = |result: Result<RestoreReport, ServerError>| result.map_err(|e| e.to_string());
-                Answer::Restored(results.into_iter().map(told).collect())
-            }
-            of_session => self.session()?.carry_out(of_session)?,
-        })
+impl ServerHandler {
+    fn new(servers: &AgentServers, server: &ServerRef) -> ServerHandler {
+        let (servers, server) = (servers.clone(), server.clone());
+        ServerHandler { servers, server, watcher: None, session: None, examined: None }
     }
 
-    fn session(&mut self) -> Result<&mut ChangeSession, ServerError> {
-        self.session.as_mut().ok_or_else(|| ServerError::Setting("its session was not opened".into()))
+    pub fn watch(&mut self) -> Result<RemoteServerInfo, ServerError> {
+        let watcher = self.watcher.insert(Watcher::start(&self.server)?);
+        Ok(RemoteServerInfo::from(watcher.found()))
     }
 
-    fn look(&mut self, server: &ServerRef, patient: bool) -> Result<Answer, ServerError> {
+    pub fn look(&mut self, patient: bool) -> Result<RemoteLook, ServerError> {
         let watcher = match &mut self.watcher {
             Some(watcher) => watcher,
-            none => none.insert(Watcher::start(server)?),
+            none => none.insert(Watcher::start(&self.server)?),
         };
         if !watcher.is_alive() {
             watcher.find_again();
         }
-        let document = Box::new(watcher.look(patient));
-        Ok(Answer::Look { document, alive: watcher.is_alive(), found: watcher.found().into() })
+        let document = watcher.look(patient);
+        Ok(RemoteLook { document, alive: watcher.is_alive(), found: watcher.found().into() })
     }
 
-    fn open(&mut self, server: &ServerRef, order: &OpenRequest) -> Result<Answer, ServerError> {
+    pub fn restore_left(&self, dry_run: bool) -> Result<Vec<Result<RestoreReport, String>>, ServerError> {
+        let (kind, config) = (self.server.kind.name, self.server.config.as_deref());
+        let results = restore_like(dry_run, |journal| {
+            journal.kind.name == kind && (config.is_none() || journal.config.as_deref() == config)
+        })?;
+        Ok(results.into_iter().map(|result| result.map_err(|e| e.to_string())).collect())
+    }
+
+    pub fn open(&mut self, request: OpenRequest) -> Result<OpenedSession, ServerError> {
         if self.session.is_some() {
             return Err(ServerError::Setting("its session is open already".into()));
         }
-        let OpenRequest { live, ignore, host_wide, place } = order.clone();
+        let OpenRequest { live, ignore, host_wide, place } = request;
         let others = OtherTrafficPolicy { live, ignore, host_wide };
-        let url = own_url(server);
-        let server = server.unnamed();
+        let url = own_url(&self.server);
+        let server = self.server.unnamed();
         let stack = Stack::open_for(&server, place, url.as_ref(), &others)?;
         stack.check_changeable()?;
         let opened = OpenedSession {
@@ -189,64 +180,97 @@ impl ConversationHandler {
             is_host: server.kind.is_host(),
         };
         self.session = Some(ChangeSession { server, stack, halves: None, staying: None });
-        Ok(Answer::Opened(Box::new(opened)))
+        Ok(opened)
+    }
+
+    /// The server that is being changed.
+    pub fn changed(&mut self) -> Result<&mut ChangeSession, ServerError> {
+        self.session.as_mut().ok_or_else(|| ServerError::Setting("its session was not opened".into()))
+    }
+
+    pub fn find(&mut self, beside: &[ServerName], goal: Goal) -> Result<ServersFound, CallError> {
+        let mut wanted = vec![&self.server];
+        for named in beside {
+            wanted.push(self.servers.meant(named)?);
+        }
+        let called = wanted.iter().map(|server| server.called().to_string()).collect();
+        // Its own names, and not those of the coordinator.
+        let goal = Goal { servers: wanted.iter().map(ToString::to_string).collect(), ..goal };
+        let (tell, told) = channel();
+        // The agent uses no database options of the coordinator: no password comes over the network.
+        let site = LocalSite::only(&self.servers.named, DatabaseOptions::default(), tell);
+        let examined = self.examined.insert(ExaminedSite { site, told, url: goal.url.clone() });
+        Ok(ServersFound { machine: examined.site.find(&goal)?, called })
+    }
+
+    fn examined(&mut self) -> Result<&mut ExaminedSite, LabError> {
+        self.examined.as_mut().ok_or_else(|| LabError::Other("no servers have been looked for yet".into()))
+    }
+
+    /// The examination of this machine.
+    pub fn site(&mut self) -> Result<&mut LocalSite, LabError> {
+        Ok(&mut self.examined()?.site)
+    }
+
+    pub fn begin_step(&mut self) -> Result<(), LabError> {
+        // Discard samples from before the load.
+        self.samples()?;
+        self.site()?.begin()
+    }
+
+    pub fn samples(&mut self) -> Result<Vec<Sample>, LabError> {
+        Ok(self.examined()?.told.try_iter().collect())
+    }
+
+    pub fn try_modules(&mut self) -> Result<ModuleTrials, LabError> {
+        let ExaminedSite { site, url, .. } = self.examined()?;
+        // The trial sends requests to the URL; they must not go to another machine.
+        if lastdrop_load::resolve(url).is_ok_and(|address| is_local(&address)) {
+            return site.modules();
+        }
+        let why = "which modules it could do without: the URL leads to another machine";
+        Ok(ModuleTrials { unseen: vec![why.into()], ..ModuleTrials::default() })
     }
 }
 
 impl ChangeSession {
-    fn carry_out(&mut self, what: Question) -> Result<Answer, ServerError> {
-        let stack = &mut self.stack;
-        Ok(match what {
-            Question::Check(settings) => {
-                stack.check(&settings)?;
-                Answer::Done
-            }
-            Question::Complete(settings) => Answer::Settings(stack.complete(&settings)?),
-            Question::Apply(settings) => {
-                stack.apply(&settings)?;
-                Answer::Done
-            }
-            Question::PutBack => {
-                self.halves = Some(stack.restore_files());
-                Answer::Done
-            }
-            Question::Confirm => {
-                let halves = self.halves.take().unwrap_or_else(|| stack.restore_files());
-                let restored = stack.verify_health(halves)?;
-                Answer::Restored(restored.into_iter().map(Ok).collect())
-            }
-            Question::BringToStay(settings) => {
-                let staying = stack.persist(&settings)?;
-                let kept = staying.kept().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                self.staying = Some(staying);
-                Answer::Kept(kept)
-            }
-            Question::Settle => match self.staying.take() {
-                None => return Err(ServerError::Setting("nothing is to stay".into())),
-                Some(staying) => {
-                    stack.commit(staying)?;
-                    Answer::Done
-                }
-            },
-            Question::Workers => Answer::Workers(stack.count_workers()),
-            Question::Memory => {
-                let session = stack.pool().and_then(|server| server.session());
-                Answer::Memory(session.and_then(|s| real_memory(s.master(), &s.workers()).ok()))
-            }
-            Question::Size { memory } => match stack.pool().and_then(|server| server.session()) {
-                None => return Err(ServerError::Setting(format!("{} has no workers", self.server))),
-                Some(session) => match size_of(session.adapter(), &session.original().settings, memory, Vec::new()) {
-                    Ok(size) => Answer::Size(Box::new(size)),
-                    Err(e) => Answer::Failed { what: e.to_string(), refusal: false },
-                },
-            },
-            Question::Watch
-            | Question::Look { .. }
-            | Question::Knobs
-            | Question::Open(_)
-            | Question::Restore { .. }
-            | Question::Examine(_) => Answer::Done,
-        })
+    /// Restores what is still changed; None if nothing is.
+    fn end(mut self) -> Result<Option<RestoreReport>, ServerError> {
+        Ok(self.verify_health()?.into_iter().find(|r| r.was_changed))
+    }
+
+    pub fn restore_files(&mut self) {
+        self.halves = Some(self.stack.restore_files());
+    }
+
+    pub fn verify_health(&mut self) -> Result<Vec<RestoreReport>, ServerError> {
+        let halves = self.halves.take().unwrap_or_else(|| self.stack.restore_files());
+        self.stack.verify_health(halves)
+    }
+
+    /// Returns where the settings are, in words.
+    pub fn persist(&mut self, settings: &Settings) -> Result<String, ServerError> {
+        let staying = self.staying.insert(self.stack.persist(settings)?);
+        Ok(staying.kept().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    }
+
+    pub fn commit(&mut self) -> Result<(), ServerError> {
+        let staying = self.staying.take().ok_or_else(|| ServerError::Setting("nothing is to stay".into()))?;
+        self.stack.commit(staying).map(drop)
+    }
+
+    fn own(&self) -> Option<&Session> {
+        self.stack.pool()?.session()
+    }
+
+    pub fn real_memory(&self) -> Option<u64> {
+        self.own().and_then(|session| real_memory(session.master(), &session.workers()).ok())
+    }
+
+    pub fn size(&self, memory: Option<u64>) -> Result<SizeDocument, CallError> {
+        let none = || ServerError::Setting(format!("{} has no workers", self.server));
+        let session = self.own().ok_or_else(none)?;
+        Ok(size_of(session.adapter(), &session.original().settings, memory, Vec::new())?)
     }
 }
 
@@ -267,4 +291,43 @@ fn own_url(server: &ServerRef) -> Option<Url> {
     };
     let url = server.url.clone().or_else(listening)?;
     status::get(&url, OWN_ANSWER).is_ok().then_some(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::calls::{BeginStep, CallFailure, EndStep, FindServers, ServerCall, TraceServers, TryModules};
+    use super::*;
+
+    fn failure(handler: &mut ServerHandler, call: impl Into<ServerCall>) -> Result<String, EngineError> {
+        let answer = call.into().carry_out(handler)?;
+        let answer: Result<serde_json::Value, CallFailure> = serde_json::from_slice(&answer).expect("an answer");
+        Ok(answer.expect_err("a failure").what)
+    }
+
+    #[test]
+    fn only_servers_of_the_agents_start_are_examined_and_nothing_before_they_were_found() {
+        let named: Vec<ServerRef> = vec!["apache:/a.conf".parse().expect("a server")];
+        let servers = AgentServers { agent: "a".into(), named, act: false };
+        let goal = Box::new(Goal {
+            servers: vec!["target".into()],
+            url: "http://127.0.0.1:1/".parse().expect("a URL"),
+            address: None,
+            unix_socket: None,
+            load_from: Vec::new(),
+            ignore: Vec::new(),
+        });
+        let mut here = ServerHandler::new(&servers, &servers.named[0]);
+        let calls: [ServerCall; 4] =
+            [BeginStep {}.into(), EndStep {}.into(), TraceServers { profile: true }.into(), TryModules {}.into()];
+        for call in calls {
+            let what = failure(&mut here, call).expect("an answer");
+            assert!(what.contains("looked for"), "{what}");
+        }
+        let beside = vec![ServerName { kind: "nginx".into(), config: None }];
+        let refused = failure(&mut here, FindServers { beside, goal: goal.clone() });
+        assert!(refused.expect_err("not its own").0.contains("not at 'nginx'"));
+        // The agent replaces the servers of a goal by its own.
+        let what = failure(&mut here, FindServers { beside: Vec::new(), goal }).expect("an answer");
+        assert!(what.contains("/a.conf"), "{what}");
+    }
 }

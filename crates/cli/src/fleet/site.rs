@@ -15,11 +15,12 @@ use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::{ServerError, ServerRef};
 
-use super::questions::{Answer, ExamineAnswer, ExamineQuestion, Question, ServerName};
+use super::calls::{
+    BeginStep, Call, EndStep, FindServers, FindVisitors, FinishExamination, FollowLinks, ReadMemory, ReadServers,
+    ServerName, ServersFound, SettleQueues, TakeSamples, TraceServers, TryModules,
+};
 use super::reach::{FleetHosts, ServerConversation};
 
-/// Timeout of a question. Most take some seconds; a fully loaded machine takes longer to evaluate its samples.
-const WITHIN: Duration = Duration::from_secs(120);
 /// How often samples for the user's view are asked for.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -94,26 +95,12 @@ impl FleetHosts {
 }
 
 impl RemoteSite {
-    fn ask(&mut self, what: ExamineQuestion) -> Result<ExamineAnswer, LabError> {
-        match self.answer(what)? {
-            Answer::Examined(examined) => Ok(*examined),
-            other => Err(self.asking.odd(&other).into()),
-        }
-    }
-
-    fn done(&mut self, what: ExamineQuestion) -> Result<(), LabError> {
-        match self.answer(what)? {
-            Answer::Done => Ok(()),
-            other => Err(self.asking.odd(&other).into()),
-        }
-    }
-
-    fn answer(&mut self, what: ExamineQuestion) -> Result<Answer, LabError> {
-        let agent = || self.asking.agent().to_string();
+    fn ask<C: Call>(&mut self, call: C) -> Result<C::Answer, LabError> {
         if let Some(what) = &self.failed {
-            return Err(ServerError::Elsewhere { agent: agent(), what: what.clone(), refusal: false }.into());
+            let agent = self.asking.agent().to_string();
+            return Err(ServerError::Elsewhere { agent, what: what.clone(), refusal: false }.into());
         }
-        let answer = self.asking.ask(Question::Examine(what), WITHIN);
+        let answer = self.asking.ask(call);
         answer.map_err(|e| self.fails(e))
     }
 
@@ -122,10 +109,6 @@ impl RemoteSite {
             self.failed = Some(what.clone());
         }
         e.into()
-    }
-
-    fn odd(&self, examined: ExamineAnswer) -> LabError {
-        self.asking.odd(&Answer::Examined(Box::new(examined))).into()
     }
 
     /// The user's name of a server.
@@ -187,33 +170,23 @@ impl Site for RemoteSite {
         (self.forwarder, self.failed) = (None, None);
         let beside = self.servers.iter().skip(1).map(ServerName::of).collect();
         let goal = Box::new(self.goal_there(goal));
-        match self.ask(ExamineQuestion::Find { beside, goal })? {
-            ExamineAnswer::Found { machine, called } => {
-                let ours = self.servers.iter().map(|server| server.called().to_string());
-                self.called = called.into_iter().zip(ours).collect();
-                let (name, agents) = (self.asking.agent().into(), self.there.clone());
-                Ok(Machine { name, away: !self.is_here(), agents, ..machine })
-            }
-            other => Err(self.odd(other)),
-        }
+        let ServersFound { machine, called } = self.ask(FindServers { beside, goal })?;
+        let ours = self.servers.iter().map(|server| server.called().to_string());
+        self.called = called.into_iter().zip(ours).collect();
+        let (name, agents) = (self.asking.agent().into(), self.there.clone());
+        Ok(Machine { name, away: !self.is_here(), agents, ..machine })
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
-        match self.ask(ExamineQuestion::Visitors)? {
-            ExamineAnswer::Visitors(seen) => Ok(seen),
-            other => Err(self.odd(other)),
-        }
+        self.ask(FindVisitors {})
     }
 
     fn follow(&mut self) -> Result<(), LabError> {
-        self.done(ExamineQuestion::Follow)
+        self.ask(FollowLinks {})
     }
 
     fn servers(&mut self) -> Result<Servers, LabError> {
-        let Servers { mut servers, sysctls, unseen } = match self.ask(ExamineQuestion::Servers)? {
-            ExamineAnswer::Servers(servers) => servers,
-            other => return Err(self.odd(other)),
-        };
+        let Servers { mut servers, sysctls, unseen } = self.ask(ReadServers {})?;
         for server in &mut servers {
             server.server = self.name(&server.server);
             server.named = self.named(&server.named, &server.server);
@@ -224,7 +197,7 @@ impl Site for RemoteSite {
     }
 
     fn begin(&mut self) -> Result<(), LabError> {
-        self.done(ExamineQuestion::Begin)?;
+        self.ask(BeginStep {})?;
         self.forwarder = Some(SampleForwarder::start(&self.asking, &self.told));
         Ok(())
     }
@@ -233,10 +206,7 @@ impl Site for RemoteSite {
         if let Some(Err(e)) = self.forwarder.take().and_then(SampleForwarder::end) {
             return Err(self.fails(e));
         }
-        let mut step = match self.ask(ExamineQuestion::End)? {
-            ExamineAnswer::Step(step) => *step,
-            other => return Err(self.odd(other)),
-        };
+        let mut step = self.ask(EndStep {})?;
         step.servers.iter_mut().for_each(|seen| seen.server = self.name(&seen.server));
         for look in &mut step.databases {
             look.server = look.server.as_ref().map(|server| self.name(server));
@@ -245,24 +215,20 @@ impl Site for RemoteSite {
     }
 
     fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError> {
-        match self.ask(ExamineQuestion::Inside { profile })? {
-            ExamineAnswer::Inside(mut all) => {
-                for inside in &mut all {
-                    inside.server = self.name(&inside.server);
-                    inside.unseen.iter_mut().for_each(|what| *what = self.there(what));
-                }
-                Ok(all)
-            }
-            other => Err(self.odd(other)),
+        let mut all = self.ask(TraceServers { profile })?;
+        for inside in &mut all {
+            inside.server = self.name(&inside.server);
+            inside.unseen.iter_mut().for_each(|what| *what = self.there(what));
         }
+        Ok(all)
     }
 
     fn memory(&mut self, requests: u64) -> Result<(), LabError> {
-        self.done(ExamineQuestion::Memory { requests })
+        self.ask(ReadMemory { requests })
     }
 
     fn settle(&mut self) -> Result<(), LabError> {
-        self.done(ExamineQuestion::Settle)
+        self.ask(SettleQueues {})
     }
 
     fn modules(&mut self) -> Result<ModuleTrials, LabError> {
@@ -273,20 +239,15 @@ impl Site for RemoteSite {
             let what = "which modules it could do without: a second instance is started for that, and the agent only looks (--act)";
             return Ok(ModuleTrials { unseen: vec![self.there(what)], ..ModuleTrials::default() });
         }
-        match self.ask(ExamineQuestion::Modules)? {
-            ExamineAnswer::Modules(ModuleTrials { modules, unseen }) => Ok(ModuleTrials {
-                modules: modules.into_iter().map(|(server, tried)| (self.name(&server), tried)).collect(),
-                unseen: unseen.iter().map(|what| self.there(what)).collect(),
-            }),
-            other => Err(self.odd(other)),
-        }
+        let ModuleTrials { modules, unseen } = self.ask(TryModules {})?;
+        Ok(ModuleTrials {
+            modules: modules.into_iter().map(|(server, tried)| (self.name(&server), tried)).collect(),
+            unseen: unseen.iter().map(|what| self.there(what)).collect(),
+        })
     }
 
     fn finish(&mut self) -> Result<SiteSummary, LabError> {
-        let mut rest = match self.ask(ExamineQuestion::Rest)? {
-            ExamineAnswer::Rest(rest) => rest,
-            other => return Err(self.odd(other)),
-        };
+        let mut rest = self.ask(FinishExamination {})?;
         rest.growth.iter_mut().for_each(|growth| growth.server = self.name(&growth.server));
         rest.unseen.iter_mut().for_each(|what| *what = self.there(what));
         Ok(rest)
@@ -299,13 +260,8 @@ impl SampleForwarder {
         let (over, is_over) = channel::<()>();
         let work = move || {
             while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(EVERY) {
-                let answer = asking.ask(Question::Examine(ExamineQuestion::Looks), WITHIN)?;
-                if let Answer::Examined(examined) = answer
-                    && let ExamineAnswer::Looks(looks) = *examined
-                {
-                    // The view may have ended.
-                    looks.into_iter().for_each(|look| _ = told.send(look));
-                }
+                // The view may have ended.
+                asking.ask(TakeSamples {})?.into_iter().for_each(|look| _ = told.send(look));
             }
             Ok(())
         };
