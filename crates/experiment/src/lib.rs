@@ -2,6 +2,7 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | [`machine`] | where servers run: this machine, agents', several as one |
 //! | [`lab`] | one run: a plan becomes load, samples, a stored run and its validity |
 //! | [`observe`] | a server under other clients' load, or a few requests of ours: watch, trace, profile, guard |
 //! | [`trials`] | several runs: compare, capacity, sweep, tune, size |
@@ -11,5 +12,6 @@
 
 pub mod doctor;
 pub mod lab;
+pub mod machine;
 pub mod observe;
 pub mod trials;

@@ -20,6 +20,7 @@ use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 
 use crate::host;
+use crate::host::timed;
 use crate::sock_diag::{ESTABLISHED, LISTEN, SYN_SENT, SockDiag, StateFlags, TcpSocket, state_name};
 use crate::socket_names::SocketNames;
 
@@ -564,6 +565,27 @@ pub fn longest_queue(pid: i32) -> io::Result<u64> {
     let tcp = seen.tcp.into_iter().map(|l| (l.inode, l.queue.queue));
     let all = tcp.chain(seen.unix.into_iter().map(|l| (l.inode, l.queue.queue)));
     Ok(all.filter(|(inode, _)| own.contains(inode)).map(|(_, queue)| queue).max().unwrap_or(0))
+}
+
+/// Maximum time to wait for empty queues: one whose requests have given up takes a while to empty.
+const MOST_DRAINING: Duration = Duration::from_secs(6);
+/// Pause between checks whether connections still wait; and as a multiple of a check's processor time, at least.
+const DRAINING_PAUSE: Duration = Duration::from_millis(100);
+const DRAINING_PAUSES: u32 = 50;
+
+/// Waits until no connection waits to be accepted by these processes, some seconds at most. Returns whether none does, and
+/// the processor time of the checks.
+#[must_use]
+pub fn wait_for_empty_queues(pids: &[i32]) -> (bool, Duration) {
+    let (end, mut costs) = (Instant::now() + MOST_DRAINING, Duration::ZERO);
+    loop {
+        let (waiting, cost) = timed(|| pids.iter().any(|pid| longest_queue(*pid).unwrap_or(0) > 0));
+        costs += cost;
+        if !waiting || Instant::now() >= end {
+            return (!waiting, costs);
+        }
+        thread::sleep(DRAINING_PAUSE.max(cost * DRAINING_PAUSES));
+    }
 }
 
 /// Counts the TIME_WAIT connections of our own namespace to each destination and returns the largest count. Connections

@@ -22,6 +22,7 @@ pub mod execution;
 mod find;
 mod fpm;
 mod fpm_config;
+mod group;
 mod haproxy;
 mod health;
 mod host;
@@ -33,12 +34,13 @@ pub mod kinds;
 mod knob_file;
 mod launch;
 mod leftovers;
+mod member;
 mod nginx;
+pub mod operations;
 mod other_traffic;
 mod patch;
 mod persisted_in;
 mod private;
-mod remote;
 mod resolve;
 mod restart;
 mod restore;
@@ -70,13 +72,13 @@ pub use journal::{Journal, JournalFault, StackPlace, state_folder};
 pub use kind::Kind;
 pub use kind_file::schema as kind_schema;
 pub use leftovers::{forget, left_at};
+pub use member::Member;
 pub use other_traffic::OtherTrafficPolicy;
 pub use persisted_in::PersistedIn;
-pub use remote::{RemoteHosts, RemoteServer, RemoteSession, SessionRequest};
-pub use restore::{RestoreReport, restore_all, restore_like, restore_of};
+pub use restore::{RestoreReport, RestoredServer, restore_all, restore_like, restore_of};
 pub use server_ref::{RemoteLocation, ServerRef, check_called_apart};
 pub use session::Session;
-pub use stack::{PendingPersist, PendingRestore, Server, Stack};
+pub use stack::{OpenMember, PendingPersist, PendingRestore, Server, Stack};
 pub use tables::{KnobRow, KnobTable, knob_tables};
 pub use undo_step::{StepKind, UndoStep};
 
@@ -174,6 +176,15 @@ impl ServerError {
             | ServerError::Unhealthy(_)
             | ServerError::Setting(_) => true,
             _ => false,
+        }
+    }
+
+    /// Returns the errors of several as one; Ok without any.
+    pub(crate) fn all_of(mut errors: Vec<ServerError>) -> Result<(), ServerError> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.swap_remove(0)),
+            _ => Err(ServerError::Several(errors)),
         }
     }
 

@@ -51,7 +51,8 @@ pub struct RestoreReport {
 
 impl RestoreReport {
     /// The report about a server on which nothing was changed.
-    pub(crate) fn untouched(server: &str) -> RestoreReport {
+    #[must_use]
+    pub fn untouched(server: &str) -> RestoreReport {
         RestoreReport {
             server: server.into(),
             was_changed: false,
@@ -291,10 +292,12 @@ impl RestoredServer {
     }
 
     /// Everything is restored, and no health check is needed.
+    #[must_use]
     pub fn whole(restored: RestoreReport) -> RestoredServer {
         RestoredServer { restored, master: None }
     }
 
+    #[must_use]
     pub fn into_restored(self) -> RestoreReport {
         self.restored
     }

@@ -16,7 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_files::input;
 use lastdrop_model::{Knob, Printable, ReloadClass, Settings, Url};
-use lastdrop_probe::process;
+use lastdrop_probe::namespace::wait_for_empty_queues;
+use lastdrop_probe::{memory, process};
 
 use crate::abilities::check_changes;
 use crate::adapter::{Adapter, EffectiveSettings, Placement};
@@ -59,7 +60,7 @@ impl std::fmt::Debug for Session {
 }
 
 /// Checks that these settings are knobs and that they can take these values.
-pub(crate) fn check_names(knobs: &[Knob], settings: &Settings) -> Result<(), ServerError> {
+pub(crate) fn check_names(knobs: &[&Knob], settings: &Settings) -> Result<(), ServerError> {
     for (name, value) in settings {
         let knob = knobs.iter().find(|k| k.name == name).ok_or_else(|| {
             let known: Vec<&str> = knobs.iter().map(|k| k.name).collect();
@@ -228,12 +229,26 @@ impl Session {
         self.adapter.workers(self.master)
     }
 
+    /// Returns the sum of the PSS of master and workers in bytes; None if they may not be read.
+    #[must_use]
+    pub fn real_memory(&self) -> Option<u64> {
+        let parent = memory::of_process(self.master).ok()?.pss;
+        let workers = memory::of_group(&self.workers()).ok()?;
+        Some(parent + workers.iter().map(|m| m.pss).sum::<u64>())
+    }
+
+    /// Waits until no connection waits to be accepted, some seconds at most. Returns true if none does.
+    #[must_use]
+    pub fn drain(&self) -> bool {
+        wait_for_empty_queues(&[self.master]).0
+    }
+
     /// Checks that the server has these settings and that they can take these values.
     ///
     /// # Errors
     /// With the unknown name, or the range.
     pub fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
-        check_names(self.adapter.knobs(), settings)
+        check_names(&self.adapter.knobs().iter().collect::<Vec<_>>(), settings)
     }
 
     /// Checks that the server would accept this change unaltered.

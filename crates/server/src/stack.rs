@@ -8,7 +8,7 @@
 //!
 //! A setting of a stack is NAME.SETTING. A single server has plain names; if the user has named it, both are valid.
 //!
-//! A member may be on another machine ([`crate::RemoteSession`]), or the same server on several machines: then it is
+//! A member may be on another machine, or the same server on several machines: then it is
 //! one member with the same settings everywhere. In that case the health check is made from here, because a URL may
 //! mean something else there.
 
@@ -18,29 +18,31 @@ use lastdrop_model::{Knob, Setting, Settings, Url};
 
 use crate::ServerError;
 use crate::adapter::{Adapter, EffectiveSettings};
-use crate::adapters::discover;
+use crate::adapters::{discover, not_elsewhere};
+use crate::group::Group;
 use crate::health::{Health, ask, wait_until_it_answers};
 use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
+use crate::member::{ContainedMember, Member};
 use crate::other_traffic::OtherTrafficPolicy;
 use crate::persisted_in::PersistedIn;
-use crate::remote::{Group, NoRemoteHosts, RemoteHosts, RemoteSession, SessionRequest};
 use crate::restore::{RestoreReport, RestoredServer};
 use crate::server_ref::{ServerRef, check_called_apart};
 use crate::session::{Session, tell_on_the_way_out};
 
-mod member_kind;
 mod roles;
 
-use member_kind::{MemberKind, refuse};
 pub use roles::Server;
 
-struct Member {
+/// Opens a server that is on one other machine, as a member of a stack with this position.
+pub type OpenMember<'a> = &'a dyn Fn(&ServerRef, Option<StackPlace>) -> Result<Box<dyn Member>, ServerError>;
+
+struct StackMember {
     /// The member's name in the stack.
     called: String,
     /// True if the user chose the name.
     named: bool,
-    part: MemberKind,
+    part: Box<dyn Member>,
 }
 
 /// Persisted settings that can still be undone: by member, where they are.
@@ -57,7 +59,7 @@ impl PendingPersist {
 
 /// Servers that are being changed.
 pub struct Stack {
-    members: Vec<Member>,
+    members: Vec<StackMember>,
     original: EffectiveSettings,
     /// The listen queue limit that a trial gave the host; `None` for its own. A listener has the limit from when it
     /// began to listen.
@@ -69,7 +71,18 @@ pub struct Stack {
 /// Restored servers whose health has not been checked yet.
 #[derive(Debug)]
 #[must_use = "their journals stay until they are asked"]
-pub struct PendingRestore(Vec<(usize, Result<RestoredServer, ServerError>)>);
+pub struct PendingRestore(pub(crate) Vec<(usize, Result<RestoredServer, ServerError>)>);
+
+impl PendingRestore {
+    /// Restores files and processes of all open members: the host before the servers on it, the servers in reverse
+    /// order, and each one even if others fail.
+    pub(crate) fn of<'a>(members: impl Iterator<Item = &'a mut Box<dyn Member>>) -> PendingRestore {
+        let mut open: Vec<_> = members.enumerate().filter(|(_, member)| member.is_open()).collect();
+        open.reverse();
+        open.sort_by_key(|(_, member)| !member.is_host());
+        PendingRestore(open.into_iter().map(|(i, member)| (i, member.restore_files())).collect())
+    }
+}
 
 impl std::fmt::Debug for Stack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -84,7 +97,7 @@ impl Stack {
     /// # Errors
     /// If two have the same name or are the same server; otherwise as [`Session::open`].
     pub fn open(servers: &[ServerRef], url: Option<&Url>, others: &OtherTrafficPolicy) -> Result<Stack, ServerError> {
-        Stack::open_with(servers, url, others, None)
+        Stack::open_with(servers, url, others, &not_here)
     }
 
     /// Opens one server as a member of a stack that another machine controls.
@@ -97,10 +110,10 @@ impl Stack {
         url: Option<&Url>,
         others: &OtherTrafficPolicy,
     ) -> Result<Stack, ServerError> {
-        Stack::open_all(std::slice::from_ref(server), place, url, others, &NoRemoteHosts)
+        Stack::open_all(std::slice::from_ref(server), place, url, others, &not_here)
     }
 
-    /// Like [`Stack::open`], with servers on other machines if these can be reached.
+    /// Like [`Stack::open`], with servers on other machines, which `elsewhere` opens.
     ///
     /// # Errors
     /// As [`Stack::open`].
@@ -108,9 +121,9 @@ impl Stack {
         servers: &[ServerRef],
         url: Option<&Url>,
         others: &OtherTrafficPolicy,
-        elsewhere: Option<&dyn RemoteHosts>,
+        elsewhere: OpenMember<'_>,
     ) -> Result<Stack, ServerError> {
-        Stack::open_all(servers, None, url, others, elsewhere.unwrap_or(&NoRemoteHosts))
+        Stack::open_all(servers, None, url, others, elsewhere)
     }
 
     fn open_all(
@@ -118,7 +131,7 @@ impl Stack {
         of: Option<StackPlace>,
         url: Option<&Url>,
         others: &OtherTrafficPolicy,
-        elsewhere: &dyn RemoteHosts,
+        elsewhere: OpenMember<'_>,
     ) -> Result<Stack, ServerError> {
         check_called_apart(servers).map_err(ServerError::Setting)?;
         let several = servers.len() > 1;
@@ -142,60 +155,57 @@ impl Stack {
         let mut locks = lock_all(names.iter().map(String::as_str));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let stack = format!("{}-{}", std::process::id(), since.as_nanos());
-        let mut opened =
-            Stack { members: Vec::new(), original: EffectiveSettings::default(), queues: None, health: None };
+        let mut members: Vec<(&ServerRef, Box<dyn Member>)> = Vec::new();
         // The host is changed before the servers on it are started.
         for server in here().filter(|server| server.kind.is_host()) {
             let first = found.first().map(|(_, adapter)| adapter.facts().birth.pid);
             let session = Host::beside(server, first).and_then(|host| HostSession::open(host, others));
-            let part = MemberKind::Host(Box::new(session.map_err(about(server))?));
-            opened.members.push(Member { called: server.called().to_string(), named: server.name.is_some(), part });
+            members.push((server, Box::new(session.map_err(about(server))?)));
         }
         for (place, ((server, adapter), name)) in found.into_iter().zip(&names).enumerate() {
-            let called = server.called().to_string();
             if adapter.contained().is_some() {
                 let effective = adapter.effective().map_err(about(server))?;
-                let part = MemberKind::Contained(adapter, effective);
-                opened.members.push(Member { called, named: server.name.is_some(), part });
+                members.push((server, Box::new(ContainedMember(adapter, effective))));
                 continue;
             }
-            let own = StackPlace { stack: stack.clone(), called: called.clone(), place };
+            let own = StackPlace { stack: stack.clone(), called: server.called().to_string(), place };
             let own = of.clone().or(several.then_some(own));
             let lock = locks.remove(name).unwrap_or(Err(ServerError::Unrestored)).map_err(about(server))?;
             let beside: Vec<i32> = masters.iter().copied().filter(|m| *m != adapter.facts().birth.pid).collect();
             let session = Session::open_in(own, &beside, adapter, lock, url, others);
-            let session = session.map_err(about(server))?;
-            let part = MemberKind::Server(Box::new(session));
-            opened.members.push(Member { called, named: server.name.is_some(), part });
+            members.push((server, Box::new(session.map_err(about(server))?)));
         }
         for (place, server) in servers.iter().enumerate().filter(|(_, server)| server.is_elsewhere()) {
             let called = server.called().to_string();
-            let own = several.then(|| StackPlace { stack: stack.clone(), called: called.clone(), place });
-            let open = |server: &ServerRef| elsewhere.open(server, &SessionRequest { others, place: own.clone() });
+            let own = several.then(|| StackPlace { stack: stack.clone(), called, place });
+            let open = |server: &ServerRef| elsewhere(server, own.clone());
             let mut parts = server.each().iter().map(open).collect::<Result<Vec<_>, _>>().map_err(about(server))?;
-            let part: Box<dyn RemoteSession> =
-                if parts.len() == 1 { parts.swap_remove(0) } else { Box::new(Group::of(parts)?) };
-            opened.members.push(Member { called, named: server.name.is_some(), part: MemberKind::Elsewhere(part) });
+            let part = if parts.len() == 1 { parts.swap_remove(0) } else { Box::new(Group::of(parts)?) };
+            members.push((server, part));
         }
-        if let Some(url) = url.filter(|_| opened.is_elsewhere()) {
+        // The order of changes: hosts before servers, and these in the order in which they were named.
+        let place = |server: &ServerRef| servers.iter().position(|other| other.called() == server.called());
+        members.sort_by_key(|(server, _)| (!server.kind.is_host(), place(server)));
+        let away = members.iter().any(|(_, member)| !member.is_here());
+        let mut opened = Stack::of(members);
+        if let Some(url) = url.filter(|_| away) {
             opened.health = Some(ask(url)?);
         }
-        opened.put_hosts_first_and_the_rest_in_order(servers);
-        opened.original = opened.effective();
         Ok(opened)
     }
 
-    /// Sets the order of changes: hosts before servers, and these in the order in which they were named.
-    fn put_hosts_first_and_the_rest_in_order(&mut self, servers: &[ServerRef]) {
-        let is_host = |called: &str| servers.iter().any(|s| s.called() == called && s.kind.is_host());
-        let place = |called: &str| servers.iter().position(|s| s.called() == called);
-        self.members.sort_by_key(|member| (!is_host(&member.called), place(&member.called)));
-    }
-
-    /// True if any member is on another machine.
+    /// A stack of open servers, in the order in which they are changed.
     #[must_use]
-    pub fn is_elsewhere(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.part, MemberKind::Elsewhere(_)))
+    pub fn of(members: Vec<(&ServerRef, Box<dyn Member>)>) -> Stack {
+        let member = |(server, part): (&ServerRef, Box<dyn Member>)| StackMember {
+            called: server.called().to_string(),
+            named: server.name.is_some(),
+            part,
+        };
+        let members = members.into_iter().map(member).collect();
+        let mut stack = Stack { members, original: EffectiveSettings::default(), queues: None, health: None };
+        stack.original = stack.effective();
+        stack
     }
 
     /// Waits until the site answers as at the start, if that is checked from here.
@@ -212,7 +222,7 @@ impl Stack {
     /// The servers as named on a command line.
     #[must_use]
     pub fn name(&self) -> String {
-        let name = |member: &Member| {
+        let name = |member: &StackMember| {
             let name = member.part.name();
             if member.named && self.is_several() { format!("{}={name}", member.called) } else { name.to_string() }
         };
@@ -222,7 +232,7 @@ impl Stack {
     /// The members on this machine, as their journals name them.
     #[must_use]
     pub fn members(&self) -> Vec<String> {
-        let here = self.members.iter().filter(|member| !matches!(member.part, MemberKind::Elsewhere(_)));
+        let here = self.members.iter().filter(|member| member.part.is_here());
         here.map(|member| member.part.name().to_string()).collect()
     }
 
@@ -233,12 +243,12 @@ impl Stack {
     }
 
     /// Qualified name of a member's setting.
-    fn full(&self, member: &Member, name: &str) -> String {
+    fn full(&self, member: &StackMember, name: &str) -> String {
         if self.is_several() { format!("{}.{name}", member.called) } else { name.to_string() }
     }
 
     /// Settings of a member with qualified names.
-    fn all_full(&self, member: &Member, settings: Settings) -> Settings {
+    fn all_full(&self, member: &StackMember, settings: Settings) -> Settings {
         settings.into_iter().map(|(name, value)| (self.full(member, &name), value)).collect()
     }
 
@@ -250,7 +260,7 @@ impl Stack {
             return Ok((0, own.filter(|_| !plain).unwrap_or(name)));
         }
         // A user's kind may have a dot in its name.
-        let is_of = |member: &Member| name.strip_prefix(&member.called)?.strip_prefix('.');
+        let is_of = |member: &StackMember| name.strip_prefix(&member.called)?.strip_prefix('.');
         let found = self.members.iter().enumerate().filter_map(|(i, member)| Some((i, is_of(member)?)));
         found.min_by_key(|(_, rest)| rest.len()).ok_or_else(|| {
             let called: Vec<&str> = self.members.iter().map(|m| m.called.as_str()).collect();
@@ -308,7 +318,7 @@ impl Stack {
     /// Abbreviations of settings for tables of results: (setting, abbreviation).
     #[must_use]
     pub fn abbreviations(&self) -> Vec<(String, String)> {
-        let short = |member: &Member| -> Vec<(String, String)> {
+        let short = |member: &StackMember| -> Vec<(String, String)> {
             let of = |k: &Knob| Some((self.full(member, k.name), self.full(member, k.short?)));
             member.part.knobs().into_iter().filter_map(of).collect()
         };
@@ -316,7 +326,7 @@ impl Stack {
     }
 
     /// Adds the member's name to its error.
-    fn about(&self, member: &Member) -> impl FnOnce(ServerError) -> ServerError + use<> {
+    fn about(&self, member: &StackMember) -> impl FnOnce(ServerError) -> ServerError + use<> {
         let called = self.is_several().then(|| member.called.clone());
         move |e| match called {
             Some(called) => e.of(&called),
@@ -339,7 +349,7 @@ impl Stack {
     /// With the reason why not.
     pub fn check(&self, settings: &Settings) -> Result<(), ServerError> {
         let parts = self.parts(settings)?;
-        self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check(part).map_err(self.about(m)))
+        self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check(&part).map_err(self.about(m)))
     }
 
     /// Checks that all members can be changed from here; those in containers cannot.
@@ -347,11 +357,7 @@ impl Stack {
     /// # Errors
     /// With the one that cannot, and what to do.
     pub fn check_changeable(&self) -> Result<(), ServerError> {
-        let contained = |m: &Member| match &m.part {
-            MemberKind::Contained(adapter, _) => refuse(adapter.as_ref(), Settings::new()).map_err(self.about(m)),
-            MemberKind::Server(_) | MemberKind::Host(_) | MemberKind::Elsewhere(_) => Ok(()),
-        };
-        self.members.iter().try_for_each(contained)
+        self.members.iter().try_for_each(|m| m.part.check_changeable().map_err(self.about(m)))
     }
 
     /// Brings settings into force, from the first member to the last. Members without any of these settings are
@@ -361,16 +367,18 @@ impl Stack {
     /// If one does not accept them or does not come back healthy. The stack can still be restored.
     pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
         let parts = self.parts(settings)?;
-        let of_host =
-            |(member, part): (&Member, &Settings)| Some(part.get(SOMAXCONN)?.clone()).filter(|_| member.part.is_host());
+        let of_host = |(member, part): (&StackMember, &Settings)| {
+            Some(part.get(SOMAXCONN)?.clone()).filter(|_| member.part.is_host() && member.part.is_here())
+        };
         let queues = self.members.iter().zip(&parts).find_map(of_host);
         let anew = std::mem::replace(&mut self.queues, queues.clone()) != queues;
         for (i, part) in parts.into_iter().enumerate() {
             let about = self.about(&self.members[i]);
-            if let (true, MemberKind::Server(session)) = (anew, &mut self.members[i].part) {
-                session.start_anew_next();
+            let member = &mut self.members[i].part;
+            if anew {
+                member.start_anew_next();
             }
-            self.members[i].part.apply(part).map_err(about)?;
+            member.apply(&part).map_err(about)?;
         }
         self.wait_healthy()
     }
@@ -387,10 +395,7 @@ impl Stack {
 
     /// First half of `restore`: files and processes of all members.
     pub fn restore_files(&mut self) -> PendingRestore {
-        let mut open: Vec<(usize, &mut Member)> =
-            self.members.iter_mut().enumerate().rev().filter(|(_, m)| m.part.is_open()).collect();
-        open.sort_by_key(|(_, member)| !member.part.is_host());
-        PendingRestore(open.into_iter().map(|(i, member)| (i, member.part.restore_files())).collect())
+        PendingRestore::of(self.members.iter_mut().map(|member| &mut member.part))
     }
 
     /// Second half of `restore`: checks that each answers as before, and removes its journal.
@@ -414,11 +419,7 @@ impl Stack {
         if some && errors.is_empty() {
             errors.extend(self.wait_healthy().err());
         }
-        match errors.len() {
-            0 => Ok(restored),
-            1 => Err(errors.remove(0)),
-            _ => Err(ServerError::Several(errors)),
-        }
+        ServerError::all_of(errors).map(|()| restored)
     }
 
     /// Leaves the servers running with these settings; members without any are restored. All settings are in force
@@ -476,11 +477,17 @@ impl Stack {
     pub fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
         let mut all = Settings::new();
         for (member, part) in self.members.iter().zip(self.parts(settings)?) {
-            let whole = member.part.complete(part).map_err(self.about(member))?;
+            let whole = member.part.complete(&part).map_err(self.about(member))?;
             all.extend(self.all_full(member, whole));
         }
         Ok(all)
     }
+}
+
+/// Refuses a server of another machine.
+fn not_here(server: &ServerRef, _: Option<StackPlace>) -> Result<Box<dyn Member>, ServerError> {
+    not_elsewhere(server)?;
+    Err(ServerError::Setting(format!("'{server}' is on this machine")))
 }
 
 impl Drop for Stack {

@@ -12,11 +12,11 @@ use lastdrop_model::documents::DoctorDocument;
 use lastdrop_model::examination::Examination;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{doctor_list, doctor_text, explain_text};
-use lastdrop_server::{Kind, OtherTrafficPolicy, RemoteHosts, ServerRef, check_called_apart, kinds};
+use lastdrop_server::{Kind, OtherTrafficPolicy, ServerRef, check_called_apart, kinds};
 
 use crate::commands::{Report, check_same_machines, observers_of, open_store, site_of};
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{FleetHosts, reach};
+use crate::fleet::{Machines, machines};
 use crate::options::{
     DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs,
 };
@@ -130,7 +130,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         return Err(UsageError("with --observe there is no load of ours that a --fleet could put on".into()).into());
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
-    let reach = reach_of(&args)?;
+    let machines = machines_of(&args)?;
     let target = args.url.clone().unwrap_or_default();
     let mut load = args.load.clone();
     if !load.says_load() && !run_plan::is_plan_file(&target) {
@@ -164,7 +164,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;
     let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
-    let mut site = site_of(reach.as_ref(), &order, &mut lab)?;
+    let mut site = site_of(&machines, &order, &mut lab)?;
     let examination = match examine(&mut lab, &order, site.as_mut()) {
         // The report then says that nothing was measured.
         Err(LabError::Interrupted) if stop.signal().is_some() => {
@@ -176,8 +176,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let mut confirmed = Ok(());
     if args.confirm && stop.signal().is_none() {
         let others = OtherTrafficPolicy::from(&args.others);
-        let elsewhere = reach.as_ref().map(|reach| reach as &dyn RemoteHosts);
-        let trying = ConfirmOptions { others: &others, keep: args.keep, elsewhere };
+        let trying = ConfirmOptions { others: &others, keep: args.keep, machine: &machines };
         confirmed = match confirm(&mut lab, &order, site.as_mut(), &trying, &mut document) {
             Err(LabError::Interrupted) => Ok(()),
             other => other,
@@ -197,23 +196,21 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     Ok(stop.signal().map_or(done, Exit::Signal))
 }
 
-/// The fleet of the servers, if they are on other machines.
-fn reach_of(args: &DoctorArgs) -> Result<Option<FleetHosts>> {
+/// The machines of the servers.
+fn machines_of(args: &DoctorArgs) -> Result<Machines> {
     check_same_machines(&args.servers)?;
-    if !args.servers.iter().any(ServerRef::is_elsewhere) {
-        return Ok(None);
-    }
-    if let Some(option) = args.database.first() {
+    let option = args.database.first().filter(|_| args.servers.iter().any(ServerRef::is_elsewhere));
+    if let Some(option) = option {
         let what = format!(
             "a database behind a server of another machine is asked from there, with what its agent may see: no {option} with AGENT/KIND"
         );
         return Err(UsageError(what).into());
     }
-    let reach = reach(&args.servers, &args.on.of)?;
-    if let Some(reach) = reach.as_ref().filter(|_| args.confirm) {
-        reach.check_may_act(&args.servers, "--confirm")?;
+    let machines = machines(&args.servers, &args.on.of)?;
+    if args.confirm {
+        machines.check_may_act(&args.servers, "--confirm")?;
     }
-    Ok(reach)
+    Ok(machines)
 }
 
 /// Applies the current rules to a stored examination.

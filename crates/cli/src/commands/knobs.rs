@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_experiment::observe::knobs::knobs_anywhere;
+use lastdrop_experiment::observe::knobs::knobs_of_all;
 use lastdrop_report::knobs_text;
-use lastdrop_server::{Kind, ServerError, ServerRef, check_called_apart, kind_schema, kinds};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kind_schema, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
-use crate::fleet::reach;
+use crate::fleet::machines;
 use crate::options::FleetArgs;
 use crate::outfile::Outfile;
 
@@ -42,12 +42,7 @@ pub fn knobs(args: &KnobsArgs) -> Result<Exit> {
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let report = Report::open(args.json.as_deref(), args.quiet)?;
-    let reach = reach(&args.servers, &args.fleet)?;
-    let elsewhere = |server: &ServerRef| match &reach {
-        Some(reach) => reach.knobs(server),
-        None => Err(ServerError::Setting(format!("'{server}' is on another machine"))),
-    };
-    let document = knobs_anywhere(&args.servers, &elsewhere)?;
+    let document = knobs_of_all(&args.servers, &machines(&args.servers, &args.fleet)?)?;
     report.give(&knobs_text(&document), &document)?;
     Ok(Exit::Done)
 }

@@ -34,20 +34,20 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use lastdrop_experiment::doctor::{DoctorOptions, LocalSite, Site, sample_channel};
+use lastdrop_experiment::doctor::{DoctorOptions, Site, sample_channel};
 use lastdrop_experiment::lab::observers::Keeper;
 use lastdrop_experiment::lab::{Lab, Observer};
+use lastdrop_experiment::machine::Machine;
 use lastdrop_model::Url;
 use lastdrop_model::documents::DocumentList;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{Format, ReportDocument, formatted};
-use lastdrop_server::{RemoteHosts, ServerError, ServerRef, Stack, left_at};
+use lastdrop_server::{ServerError, ServerRef, left_at};
 use lastdrop_store::Store;
 
 use crate::exit::UsageError;
 use crate::export::exports;
-use crate::fleet::FleetHosts;
-use crate::options::{FormatArgs, OthersArgs, OutputArgs};
+use crate::options::{FormatArgs, OutputArgs};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -81,33 +81,16 @@ pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
     }
 }
 
-/// Opens the servers that a command changes, on this machine and on those of agents.
+/// The servers' machine as a doctor examines it, with samples for the lab's observers.
 ///
 /// # Errors
-/// When a server is not found, not healthy, in use by others, or may not be changed.
-pub fn open_stack(
-    servers: &[ServerRef],
-    url: Option<&Url>,
-    others: &OthersArgs,
-    reach: Option<&FleetHosts>,
-) -> Result<Stack, ServerError> {
-    Stack::open_with(servers, url, &others.into(), reach.map(|reach| reach as &dyn RemoteHosts))
-}
-
-/// The machine of the servers as a doctor examines it: their agent's, those of several agents, or this one.
-///
-/// # Errors
-/// When the agent cannot be asked.
+/// When an agent cannot be asked.
 pub fn site_of(
-    reach: Option<&FleetHosts>,
+    machine: &dyn Machine,
     order: &DoctorOptions<'_>,
     lab: &mut Lab<'_>,
 ) -> Result<Box<dyn Site>, ServerError> {
-    let told = sample_channel(lab);
-    match reach {
-        Some(reach) => reach.sites(order.servers, &told),
-        None => Ok(Box::new(LocalSite::new(order.servers, order.databases.clone(), told))),
-    }
+    machine.site(order.servers, &order.databases, sample_channel(lab))
 }
 
 /// Checks that all servers of a doctor are on one machine, or all of them on the same machines.

@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 use clap::Args;
+use lastdrop_experiment::machine::Machine;
 use lastdrop_server::{RestoreReport, ServerError, ServerRef, forget, restore_all};
 use serde_json::json;
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{FleetHosts, reach};
+use crate::fleet::machines;
 use crate::options::FleetArgs;
 use crate::signals::Stop;
 use crate::stdio::{note, say};
@@ -37,13 +38,14 @@ pub struct RestoreArgs {
 const ONLY_ELSEWHERE: &str = "restore puts back all servers of this machine, without a name; a server that is named is one of an agent: AGENT/KIND";
 
 /// Undoes the changes of killed runs on the machines of agents. If an agent cannot be asked, goes on with the others.
-fn elsewhere(reach: &FleetHosts, args: &RestoreArgs) -> Result<Vec<Result<RestoreReport, ServerError>>> {
+fn elsewhere(args: &RestoreArgs) -> Result<Vec<Result<RestoreReport, ServerError>>> {
     if !args.servers.iter().all(ServerRef::is_elsewhere) {
         return Err(UsageError(ONLY_ELSEWHERE.into()).into());
     }
+    let machines = machines(&args.servers, &args.fleet)?;
     let mut all = Vec::new();
     for server in args.servers.iter().flat_map(ServerRef::each) {
-        match reach.restore(&server, args.dry_run) {
+        match machines.restore_left(&server, args.dry_run) {
             Ok(results) => all.extend(results),
             Err(e) => all.push(Err(e)),
         }
@@ -65,11 +67,7 @@ pub fn restore(args: RestoreArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     let report = Report::open(args.json.as_deref(), false)?;
-    let results = match reach(&args.servers, &args.fleet)? {
-        Some(reach) => elsewhere(&reach, &args)?,
-        None if !args.servers.is_empty() => return Err(UsageError(ONLY_ELSEWHERE.into()).into()),
-        None => restore_all(args.dry_run)?,
-    };
+    let results = if args.servers.is_empty() { restore_all(args.dry_run)? } else { elsewhere(&args)? };
     let exit = if results.iter().all(Result::is_ok) { Exit::Done } else { Exit::Failed };
     let (servers, errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let servers: Vec<RestoreReport> = servers.into_iter().filter_map(Result::ok).collect();

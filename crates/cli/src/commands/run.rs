@@ -10,17 +10,17 @@ use lastdrop_diagnose::fold;
 use lastdrop_experiment::lab::fleet::rebuild_run;
 use lastdrop_experiment::lab::observers::RequestLog;
 use lastdrop_experiment::lab::{Lab, LabError, Observer};
+use lastdrop_experiment::machine::Machine;
 use lastdrop_model::run::{End, with_question};
 use lastdrop_model::{ObjectiveResult, Plan, Run, Verdict};
 use lastdrop_report::export::Runs;
 use lastdrop_report::{limit_line, run_text};
 use lastdrop_server::ServerRef;
-use lastdrop_server::find;
 use lastdrop_server::{Kind, kinds};
 
 use crate::commands::{Report, hint_of_restore, history, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::fleet::reach;
+use crate::fleet::machines;
 use crate::junit::Junit;
 use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, RunsOnArgs, objectives};
 use crate::outfile::Outfile;
@@ -105,35 +105,21 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let junit_file = Outfile::wanted(args.junit.as_deref())?;
     report.make_room_for(junit_file.as_ref())?;
-    let (here, there) = match &args.server {
-        Some(server) if server.is_elsewhere() => (None, Some(server)),
-        server => (server.as_ref(), None),
-    };
-    if let Some(several) = there.filter(|server| server.agents().len() > 1) {
+    if let Some(several) = args.server.as_ref().filter(|server| server.agents().len() > 1) {
         let why =
             format!("a run looks at one server, and '{several}' are several: lastdrop watch shows them side by side");
         return Err(UsageError(why).into());
     }
-    let server = here.map(find).transpose()?;
-    let remote_sampler = match there {
-        Some(there) => {
-            let reach = reach(std::slice::from_ref(there), &args.on.of)?;
-            reach.map(|reach| reach.looks(there)).transpose()?
-        }
-        None => None,
-    };
+    let machines = machines(args.server.as_slice(), &args.on.of)?;
+    let server = args.server.as_ref().map(|server| machines.sampled(server)).transpose()?;
     let stop = Stop::on_signals(true)?;
     let log = Outfile::wanted(args.log.as_deref())?.map(Outfile::grow).transpose()?;
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
     let carrier = args.on.carrier(&[&plan], store.as_ref())?;
-    let mut lab = Lab {
-        server,
-        remote_sampler,
-        carrier,
-        ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?)
-    };
+    let mut lab =
+        Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     resident::release_code();

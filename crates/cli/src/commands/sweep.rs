@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use lastdrop_experiment::lab::Lab;
+use lastdrop_experiment::machine::Machine;
 use lastdrop_experiment::trials::sweep::sweep as run_sweep;
 use lastdrop_experiment::trials::sweep_plan::SweepPlan;
 use lastdrop_model::bounds::ROUNDS;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{sweep_csv, sweep_text};
 
-use crate::commands::{Report, observers_of, open_stack, open_store};
+use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::fleet::reach;
+use crate::fleet::machines;
 use crate::options::{FormatArgs, OthersArgs, OutputArgs, RunsOnArgs, within};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
@@ -63,8 +64,8 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
         true => None,
         false => {
             let url = plan.cells.first().map(|c| c.url.clone());
-            let reach = reach(&plan.servers, &args.on.of)?;
-            let stack = open_stack(&plan.servers, url.as_ref(), &args.others, reach.as_ref())?;
+            let machines = machines(&plan.servers, &args.on.of)?;
+            let stack = machines.open(&plan.servers, url.as_ref(), &(&args.others).into())?;
             // Check names of settings now, not after an hour.
             plan.settle_names(&stack).map_err(|e| UsageError(e.to_string()))?;
             Some(stack)

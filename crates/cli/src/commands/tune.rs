@@ -9,6 +9,7 @@ use lastdrop_diagnose::findings::diagnose;
 use lastdrop_experiment::doctor::{DoctorOptions, Intrusiveness, clues, examine, examine_again, proposals, workers};
 use lastdrop_experiment::lab::warm::RECYCLING_WARM_UP;
 use lastdrop_experiment::lab::{Lab, LabError, Observer};
+use lastdrop_experiment::machine::Machine;
 use lastdrop_experiment::observe::databases::DatabaseOptions;
 use lastdrop_experiment::observe::visitors::Visitors;
 use lastdrop_experiment::trials::tune::{
@@ -26,11 +27,9 @@ use lastdrop_store::Store;
 use lastdrop_traffic::Format;
 
 use crate::commands::watchdog::Watchdog;
-use crate::commands::{
-    Report, check_same_machines, diary_folder, observers, observers_of, open_stack, open_store, site_of,
-};
+use crate::commands::{Report, check_same_machines, diary_folder, observers, observers_of, open_store, site_of};
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{FleetHosts, reach};
+use crate::fleet::machines;
 use crate::options::{
     FormatArgs, LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs, objectives, within,
 };
@@ -269,13 +268,13 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         time: LOOK,
         brief: false,
     };
-    let reach = reach(&args.servers, &args.on.of)?;
+    let machines = machines(&args.servers, &args.on.of)?;
     let mut carrier = args.on.carrier(&[&look.plan], store.as_ref())?;
     let mut before = None;
     if args.doctor {
         let observers = observers(args.output.progress(), store.clone(), Runs::Several, &stop);
         let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
-        let mut site = site_of(reach.as_ref(), &look, &mut lab)?;
+        let mut site = site_of(&machines, &look, &mut lab)?;
         before = match examine(&mut lab, &look, site.as_mut()) {
             Ok(examination) => Some(diagnose(&examination)),
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
@@ -285,7 +284,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     }
     let visitors = visitors(&args)?;
     let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
-    let stack = open_stack(&args.servers, Some(&plan.url), &args.others, reach.as_ref())?;
+    let stack = machines.open(&args.servers, Some(&plan.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,
         "memory" => Goal::Memory,
@@ -335,7 +334,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     // The watchdog outlives `run_tune`, which restores or keeps everything before it returns.
-    let reach = reach.as_ref();
+    let machines = &machines;
     let mut brief = look.clone();
     brief.brief = true;
     // A short examination for short blocks.
@@ -353,7 +352,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let brief = &brief;
     let mut look_first = move |lab: &mut Lab<'_>| {
         check_same_machines(brief.servers).map_err(|e| LabError::Other(e.to_string()))?;
-        let mut site = site_of(reach, brief, lab)?;
+        let mut site = site_of(machines, brief, lab)?;
         let seen = examine(lab, brief, site.as_mut())?;
         let (clues, notes) = clues(&seen, brief.servers);
         Ok(InitialFindings { clues, notes, workers: workers(&seen, brief.servers) })
@@ -361,7 +360,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let first = is_wanted.then_some(&mut look_first as ExamineBefore<'_>);
     let look = &look;
     let mut after =
-        before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, reach, &before.examination));
+        before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, machines, &before.examination));
     let after = after.as_mut().map(|after| after as ExamineAfter<'_>);
     let document = run_tune(&mut lab, stack, &order, first, after, visitors);
     drop(watchdog);
@@ -399,10 +398,10 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
 fn limit_after(
     lab: &mut Lab<'_>,
     look: &DoctorOptions<'_>,
-    reach: Option<&FleetHosts>,
+    machine: &dyn Machine,
     before: &Examination,
 ) -> Result<RemainingLimit, LabError> {
-    let mut site = site_of(reach, look, lab)?;
+    let mut site = site_of(machine, look, lab)?;
     let found = diagnose(&examine_again(lab, look, site.as_mut(), before)?);
     let limit = found.findings.iter().find(|f| found.limit.as_ref() == Some(&f.id));
     let title = limit.map_or_else(|| "nothing is seen to be the limit".into(), |f| f.title.clone());

@@ -17,12 +17,12 @@ use lastdrop_model::documents::{WatchDocument, WatchOutput};
 use lastdrop_report::watch::{SortBy, View};
 use lastdrop_report::watch_stack::{draw_watched, most_workers, watched_news};
 use lastdrop_report::{limit_line, watched_line, watched_text};
-use lastdrop_server::{Kind, ServerError, ServerRef, check_called_apart, kinds};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use ratatui::crossterm::event::{KeyCode, KeyModifiers};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
-use crate::fleet::{on_agents, reach};
+use crate::fleet::{machines, on_agents};
 use crate::options::{DatabaseArgs, FleetArgs, within};
 use crate::outfile::json_line;
 use crate::signals::Stop;
@@ -94,20 +94,13 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let databases = args.database.options()?;
-    let (servers, reach) = match &args.who {
-        Some(who) => {
-            let (servers, reach) = on_agents(&args.servers, who, &args.fleet)?;
-            (servers, Some(reach))
-        }
-        None => (args.servers.clone(), reach(&args.servers, &args.fleet)?),
-    };
-    let elsewhere = |server: &ServerRef| match &reach {
-        Some(reach) => reach.watch(server),
-        None => Err(ServerError::Setting(format!("'{server}' is on another machine"))),
+    let (servers, machines) = match &args.who {
+        Some(who) => on_agents(&args.servers, who, &args.fleet)?,
+        None => (args.servers.clone(), machines(&args.servers, &args.fleet)?),
     };
     if args.once {
         let report = Report::open(args.json.as_deref(), args.quiet)?;
-        let mut watchers = Watchers::start(&servers, &databases, &elsewhere)?;
+        let mut watchers = Watchers::start(&servers, &databases, &machines)?;
         sleep(args.interval, &stop);
         let seen = watchers.look(true)?;
         if let Some(alert) = watchers.alert() {
@@ -118,7 +111,7 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
         }
         return Ok(leave(&stop));
     }
-    let watchers = Watchers::start(&servers, &databases, &elsewhere)?;
+    let watchers = Watchers::start(&servers, &databases, &machines)?;
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
     let source = Live { watchers, interval: args.interval };

@@ -8,17 +8,19 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lastdrop_experiment::doctor::{Goal, Machine, ModuleTrials, Servers, Site, SiteSummary};
+use lastdrop_experiment::doctor::{Goal, MachineFacts, ModuleTrials, Servers, Site, SiteSummary};
 use lastdrop_experiment::lab::LabError;
-use lastdrop_experiment::observe::knobs::knobs;
-use lastdrop_experiment::observe::watch::RemoteServerInfo;
+use lastdrop_experiment::machine::{Machine, ThisMachine};
+use lastdrop_experiment::observe::watch::ServerInfo;
 use lastdrop_fleet::EngineError;
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_model::{Knob, Sample, Settings};
+use lastdrop_server::operations::OperationCall;
 use lastdrop_server::{EffectiveSettings, RestoreReport, ServerError, ServerRef, StackPlace};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::respond::ServerHandler;
 
@@ -160,9 +162,9 @@ macro_rules! calls {
 
 calls! { at:
     /// Begins to watch the server.
-    Watch {} -> RemoteServerInfo, false, SOON => at.watch()?;
+    Watch {} -> ServerInfo, false, SOON => at.watch()?;
     Look { patient: bool } -> RemoteLook, false, SOON => at.look(patient)?;
-    ReadKnobs {} -> KnobsDocument, false, SOON => knobs(&[at.server.unnamed()])?;
+    ReadKnobs {} -> KnobsDocument, false, SOON => ThisMachine.knobs(&at.server.unnamed())?;
     /// Undoes what killed runs left.
     RestoreLeft { dry_run: bool } -> Vec<Result<RestoreReport, String>>, !dry_run, LATER => at.restore_left(dry_run)?;
 
@@ -176,8 +178,7 @@ calls! { at:
     VerifyHealth {} -> Vec<RestoreReport>, true, LATER => at.changed()?.verify_health()?;
     Persist { settings: Settings } -> String, true, LATER => at.changed()?.persist(&settings)?;
     Commit {} -> (), true, LATER => at.changed()?.commit()?;
-    CountWorkers {} -> usize, false, SOON => at.changed()?.stack.count_workers();
-    RealMemory {} -> Option<u64>, false, SOON => at.changed()?.real_memory();
+    Operate { call: OperationCall } -> Value, call.changes(), SOON => at.changed()?.operate(call)?;
     Size { memory: Option<u64> } -> SizeDocument, false, SOON => at.changed()?.size(memory)?;
 
     /// Finds the server and those `beside` it. The calls from here on are the methods of a [`Site`].
@@ -222,13 +223,13 @@ pub struct OpenedSession {
 pub struct RemoteLook {
     pub document: WatchDocument,
     pub alive: bool,
-    pub found: RemoteServerInfo,
+    pub found: ServerInfo,
 }
 
 /// The answer to [`FindServers`], with the agent's names for the servers, in their order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServersFound {
-    pub machine: Machine,
+    pub machine: MachineFacts,
     pub called: Vec<String>,
 }
 

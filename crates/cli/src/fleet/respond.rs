@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use lastdrop_experiment::doctor::{Goal, LocalSite, ModuleTrials, Site};
 use lastdrop_experiment::lab::LabError;
+use lastdrop_experiment::machine::{Machine, ThisMachine};
 use lastdrop_experiment::observe::databases::DatabaseOptions;
-use lastdrop_experiment::observe::watch::{RemoteServerInfo, Watcher};
-use lastdrop_experiment::trials::size::{real_memory, size_of};
+use lastdrop_experiment::observe::watch::{ServerInfo, ServerWatch};
+use lastdrop_experiment::trials::size::size_of_server;
 use lastdrop_fleet::{Answerer, ConversationEnd, EngineError, Responder};
 use lastdrop_model::documents::SizeDocument;
 use lastdrop_model::{Sample, Settings, Url};
@@ -18,10 +19,11 @@ use lastdrop_probe::host::cpus;
 use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::status;
 use lastdrop_server::kind::Status;
+use lastdrop_server::operations::OperationCall;
 use lastdrop_server::{
-    OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, ServerError, ServerRef, Session, Stack, find,
-    restore_like,
+    OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, Server, ServerError, ServerRef, Stack, find,
 };
+use serde_json::Value;
 
 use super::calls::{CallAbout, CallError, OpenRequest, OpenedSession, RemoteLook, ServerName, ServersFound};
 
@@ -55,7 +57,7 @@ pub struct ServerHandler {
     servers: AgentServers,
     /// The server of the present call.
     pub server: ServerRef,
-    watcher: Option<Watcher>,
+    watcher: Option<Box<dyn ServerWatch>>,
     session: Option<ChangeSession>,
     examined: Option<ExaminedSite>,
 }
@@ -137,28 +139,21 @@ impl ServerHandler {
         ServerHandler { servers, server, watcher: None, session: None, examined: None }
     }
 
-    pub fn watch(&mut self) -> Result<RemoteServerInfo, ServerError> {
-        let watcher = self.watcher.insert(Watcher::start(&self.server)?);
-        Ok(RemoteServerInfo::from(watcher.found()))
+    pub fn watch(&mut self) -> Result<ServerInfo, ServerError> {
+        Ok(self.watcher.insert(ThisMachine.watch(&self.server)?).info())
     }
 
     pub fn look(&mut self, patient: bool) -> Result<RemoteLook, ServerError> {
-        let watcher = match &mut self.watcher {
-            Some(watcher) => watcher,
-            none => none.insert(Watcher::start(&self.server)?),
-        };
-        if !watcher.is_alive() {
-            watcher.find_again();
+        if self.watcher.is_none() {
+            self.watch()?;
         }
-        let document = watcher.look(patient);
-        Ok(RemoteLook { document, alive: watcher.is_alive(), found: watcher.found().into() })
+        let watcher = self.watcher.as_mut().ok_or_else(|| ServerError::Setting("it is not watched".into()))?;
+        let (document, alive) = watcher.sample(patient)?;
+        Ok(RemoteLook { document, alive, found: watcher.info() })
     }
 
     pub fn restore_left(&self, dry_run: bool) -> Result<Vec<Result<RestoreReport, String>>, ServerError> {
-        let (kind, config) = (self.server.kind.name, self.server.config.as_deref());
-        let results = restore_like(dry_run, |journal| {
-            journal.kind.name == kind && (config.is_none() || journal.config.as_deref() == config)
-        })?;
+        let results = ThisMachine.restore_left(&self.server, dry_run)?;
         Ok(results.into_iter().map(|result| result.map_err(|e| e.to_string())).collect())
     }
 
@@ -259,18 +254,16 @@ impl ChangeSession {
         self.stack.commit(staying).map(drop)
     }
 
-    fn own(&self) -> Option<&Session> {
-        self.stack.pool()?.session()
+    fn own(&self) -> Result<Server<'_>, ServerError> {
+        self.stack.pool().ok_or_else(|| ServerError::Setting(format!("{} has no workers", self.server)))
     }
 
-    pub fn real_memory(&self) -> Option<u64> {
-        self.own().and_then(|session| real_memory(session.master(), &session.workers()).ok())
+    pub fn operate(&self, call: OperationCall) -> Result<Value, ServerError> {
+        self.own()?.call(call)
     }
 
     pub fn size(&self, memory: Option<u64>) -> Result<SizeDocument, CallError> {
-        let none = || ServerError::Setting(format!("{} has no workers", self.server));
-        let session = self.own().ok_or_else(none)?;
-        Ok(size_of(session.adapter(), &session.original().settings, memory, Vec::new())?)
+        Ok(size_of_server(self.own()?, memory)?)
     }
 }
 

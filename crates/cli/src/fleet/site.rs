@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lastdrop_experiment::doctor::{Goal, Machine, ModuleTrials, Nodes, Servers, Site, SiteSummary};
+use lastdrop_experiment::doctor::{Goal, MachineFacts, ModuleTrials, Nodes, Servers, Site, SiteSummary};
 use lastdrop_experiment::lab::LabError;
 use lastdrop_model::Sample;
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
@@ -19,7 +19,7 @@ use super::calls::{
     BeginStep, Call, EndStep, FindServers, FindVisitors, FinishExamination, FollowLinks, ReadMemory, ReadServers,
     ServerName, ServersFound, SettleQueues, TakeSamples, TraceServers, TryModules,
 };
-use super::reach::{FleetHosts, ServerConversation};
+use super::machines::{AgentHosts, ServerConversation};
 
 /// How often samples for the user's view are asked for.
 const EVERY: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ struct SampleForwarder {
     thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
 
-impl FleetHosts {
+impl AgentHosts {
     /// The machine of the agent that has the servers, or the machines of several agents that each have all of them. Samples of
     /// the first server go to `told` as they come.
     ///
@@ -166,7 +166,7 @@ fn source(to: &SocketAddr) -> Option<IpAddr> {
 }
 
 impl Site for RemoteSite {
-    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
+    fn find(&mut self, goal: &Goal) -> Result<MachineFacts, LabError> {
         (self.forwarder, self.failed) = (None, None);
         let beside = self.servers.iter().skip(1).map(ServerName::of).collect();
         let goal = Box::new(self.goal_there(goal));
@@ -174,7 +174,7 @@ impl Site for RemoteSite {
         let ours = self.servers.iter().map(|server| server.called().to_string());
         self.called = called.into_iter().zip(ours).collect();
         let (name, agents) = (self.asking.agent().into(), self.there.clone());
-        Ok(Machine { name, away: !self.is_here(), agents, ..machine })
+        Ok(MachineFacts { name, away: !self.is_here(), agents, ..machine })
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {

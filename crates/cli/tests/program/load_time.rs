@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Folder, Target};
 use lastdrop_experiment::doctor::{
-    DoctorOptions, Goal, Intrusiveness, LocalSite, Machine, ModuleTrials, Servers, Site, SiteSummary, examine,
+    DoctorOptions, Goal, Intrusiveness, LocalSite, MachineFacts, ModuleTrials, Servers, Site, SiteSummary, examine,
 };
 use lastdrop_experiment::lab::{Carrier, CarrierResult, CarrierTask, Lab, LabError};
 use lastdrop_experiment::observe::databases::DatabaseOptions;
@@ -46,7 +46,7 @@ fn sent<T: Serialize + DeserializeOwned>(what: T) -> T {
 }
 
 impl Site for RemoteSiteStub {
-    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
+    fn find(&mut self, goal: &Goal) -> Result<MachineFacts, LabError> {
         self.0.find(&sent(goal.clone())).map(sent)
     }
 

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::lab::warm::RECYCLING_WARM_UP;
 use crate::lab::{Lab, LabError};
+use crate::machine::Machine;
 use crate::trials::trial::{TrialSpec, trial};
 use lastdrop_analyze::ratio;
 use lastdrop_diagnose::findings::{diagnose, diagnose_without};
 use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
 use lastdrop_model::examination::Examination;
 use lastdrop_model::{Event, Setting, Settings};
-use lastdrop_server::{OtherTrafficPolicy, RemoteHosts, RestoreReport, ServerRef, Stack};
+use lastdrop_server::{OtherTrafficPolicy, RestoreReport, ServerRef, Stack};
 use serde_json::Value;
 
 use crate::doctor::examine::{DoctorOptions, examine_again};
@@ -28,8 +29,8 @@ pub struct ConfirmOptions<'a> {
     pub others: &'a OtherTrafficPolicy,
     /// Keeps the change if it helped.
     pub keep: bool,
-    /// Changes servers on other machines, if there are any.
-    pub elsewhere: Option<&'a dyn RemoteHosts>,
+    /// Where the servers run.
+    pub machine: &'a dyn Machine,
 }
 
 impl std::fmt::Debug for ConfirmOptions<'_> {
@@ -60,7 +61,7 @@ pub fn confirm(
         return Ok(());
     };
     let url = Some(&options.plan.url);
-    let mut stack = Stack::open_with(&references, url, trying.others, trying.elsewhere)?;
+    let mut stack = trying.machine.open(&references, url, trying.others)?;
     if let Err(e) = stack.check_names(&settings).and_then(|()| stack.check(&settings)) {
         document.notes.push(format!("{} cannot be confirmed: {e}", limit.id));
         return Ok(());

@@ -17,7 +17,7 @@ use lastdrop_server::{ServerError, ServerRef};
 use crate::doctor::contrast;
 use crate::doctor::inside::CONNECTS_EACH;
 use crate::doctor::load_time::{LoadTime, during, until_done};
-use crate::doctor::site::{Goal, Machine, ModuleTrials, Servers, Site};
+use crate::doctor::site::{Goal, MachineFacts, ModuleTrials, Servers, Site};
 use crate::doctor::step;
 
 /// How much a server may be disturbed.
@@ -255,7 +255,7 @@ fn steps(
     lab: &mut Lab<'_>,
     options: &DoctorOptions<'_>,
     site: &mut dyn Site,
-    machine: &Machine,
+    machine: &MachineFacts,
     all: &mut Examination,
 ) -> Result<(), LabError> {
     let plan = &options.plan;
@@ -387,7 +387,7 @@ fn few_of(gentle: bool, is_open: bool, few: u32) -> Option<u32> {
 fn inside_step(
     lab: &mut Lab<'_>,
     plan: &Plan,
-    machine: &Machine,
+    machine: &MachineFacts,
     users: Option<u32>,
     site: &mut dyn Site,
     all: &mut Examination,
@@ -418,7 +418,7 @@ fn wait(lab: &Lab<'_>, time: Duration) {
 fn put_on(
     lab: &mut Lab<'_>,
     plan: &Plan,
-    machine: &Machine,
+    machine: &MachineFacts,
     kind: StepKind,
     users: Option<u32>,
     time: Duration,

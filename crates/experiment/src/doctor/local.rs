@@ -12,7 +12,7 @@ use lastdrop_model::Sample;
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_probe::host::{self, HostMemory, timed};
 use lastdrop_probe::listeners;
-use lastdrop_probe::namespace::{Namespace, longest_queue, taken};
+use lastdrop_probe::namespace::{Namespace, taken, wait_for_empty_queues};
 use lastdrop_probe::process;
 use lastdrop_server::ServerRef;
 
@@ -20,7 +20,7 @@ use crate::doctor::costs::Costs;
 use crate::doctor::growth::Readings;
 use crate::doctor::members::{ConnectionFollower, Member, Members, Scope, endpoint, named};
 use crate::doctor::samplers::StepSamplers;
-use crate::doctor::site::{Goal, Machine, ModuleTrials, Servers, Site, SiteSummary};
+use crate::doctor::site::{Goal, MachineFacts, ModuleTrials, Servers, Site, SiteSummary};
 use crate::doctor::{inside, settings};
 
 /// Number of checks for visitors, and the pause after each: a connection may be a single request and last only some
@@ -29,11 +29,6 @@ const VISITOR_LOOKS: u32 = 60;
 const VISITOR_PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a check as a multiple of its processor time, at least.
 const VISITOR_PAUSES: u32 = 4;
-/// Pause between checks whether connections still wait; and as a multiple of a check's processor time, at least.
-const SETTLING_PAUSE: Duration = Duration::from_millis(100);
-const SETTLING_PAUSES: u32 = 50;
-/// Maximum time to settle: a queue whose requests have given up takes a while to empty.
-const MOST_SETTLING: Duration = Duration::from_secs(6);
 
 /// A server that used fewer cores than this does not lack processors, if some were free. Its profile says nothing, and
 /// perf takes half a second of a core for it.
@@ -106,7 +101,7 @@ impl LocalSite {
 }
 
 impl Site for LocalSite {
-    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
+    fn find(&mut self, goal: &Goal) -> Result<MachineFacts, LabError> {
         let read = |name: &String| match self.known.iter().find(|s| s.to_string() == *name) {
             Some(server) => Ok(server.clone()),
             None if self.only_known => {
@@ -122,7 +117,7 @@ impl Site for LocalSite {
         self.members = Members { all, ..Members::default() };
         self.goal = Some(goal.clone());
         let memory_bytes = HostMemory::now().map_or(0, |m| m.total);
-        Ok(Machine { processors: host::processors(), memory_bytes, ..Machine::default() })
+        Ok(MachineFacts { processors: host::processors(), memory_bytes, ..MachineFacts::default() })
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
@@ -218,16 +213,9 @@ impl Site for LocalSite {
     }
 
     fn settle(&mut self) -> Result<(), LabError> {
-        let end = Instant::now() + MOST_SETTLING;
-        let waits = |m: &Member| longest_queue(m.found.master).unwrap_or(0) > 0;
-        while Instant::now() < end {
-            let (waiting, cost) = timed(|| self.members.all.iter().any(waits));
-            self.costs.add("settling", cost);
-            if !waiting {
-                break;
-            }
-            thread::sleep(SETTLING_PAUSE.max(cost * SETTLING_PAUSES));
-        }
+        let masters: Vec<i32> = self.members.all.iter().map(|m| m.found.master).collect();
+        let (_, cost) = wait_for_empty_queues(&masters);
+        self.costs.add("settling", cost);
         Ok(())
     }
 

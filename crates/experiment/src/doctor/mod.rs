@@ -23,4 +23,4 @@ pub use examine::{DoctorOptions, Intrusiveness, examine, examine_again, sample_c
 pub use local::LocalSite;
 pub use nodes::Nodes;
 pub use propose::{clues, proposals, workers};
-pub use site::{Goal, Machine, ModuleTrials, Servers, Site, SiteSummary};
+pub use site::{Goal, MachineFacts, ModuleTrials, Servers, Site, SiteSummary};

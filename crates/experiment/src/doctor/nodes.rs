@@ -9,7 +9,7 @@ use std::thread;
 use crate::lab::LabError;
 use lastdrop_model::examination::{Examination, ExaminationStep, Growth, ServerProfile, StepKind};
 
-use crate::doctor::site::{Goal, Machine, ModuleTrials, Servers, Site, SiteSummary};
+use crate::doctor::site::{Goal, MachineFacts, ModuleTrials, Servers, Site, SiteSummary};
 use crate::doctor::step::cores_beside;
 
 /// Several machines as one site.
@@ -18,7 +18,7 @@ pub struct Nodes(Vec<Node>);
 /// A machine, and its answers so far.
 struct Node {
     site: Box<dyn Site>,
-    machine: Machine,
+    machine: MachineFacts,
     servers: Servers,
     steps: Vec<ExaminationStep>,
     inside: Vec<ServerProfile>,
@@ -64,7 +64,7 @@ impl Node {
     fn new(site: Box<dyn Site>) -> Node {
         Node {
             site,
-            machine: Machine::default(),
+            machine: MachineFacts::default(),
             servers: Servers::default(),
             steps: Vec::new(),
             inside: Vec::new(),
@@ -110,7 +110,12 @@ impl Node {
 
 /// Returns a step with one machine's samples and its part of the load. The machines are assumed to share the load
 /// evenly, as nothing here shows how they do.
-fn part(whole: &ExaminationStep, seen: Option<&ExaminationStep>, machine: &Machine, parts: u64) -> ExaminationStep {
+fn part(
+    whole: &ExaminationStep,
+    seen: Option<&ExaminationStep>,
+    machine: &MachineFacts,
+    parts: u64,
+) -> ExaminationStep {
     let n = parts.max(1);
     let each = |map: &BTreeMap<String, u64>| map.iter().map(|(k, v)| (k.clone(), v.div_ceil(n))).collect();
     let mut step = ExaminationStep {
@@ -145,8 +150,8 @@ fn part(whole: &ExaminationStep, seen: Option<&ExaminationStep>, machine: &Machi
 }
 
 impl Site for Nodes {
-    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
-        let mut all = Machine { away: true, ..Machine::default() };
+    fn find(&mut self, goal: &Goal) -> Result<MachineFacts, LabError> {
+        let mut all = MachineFacts { away: true, ..MachineFacts::default() };
         let mut names = Vec::new();
         for (node, machine) in self.ask(|site| site.find(goal))? {
             all.processors += machine.processors;
@@ -159,7 +164,7 @@ impl Site for Nodes {
         }
         all.agents.sort();
         all.agents.dedup();
-        Ok(Machine { name: names.join(", "), ..all })
+        Ok(MachineFacts { name: names.join(", "), ..all })
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
@@ -281,14 +286,14 @@ mod tests {
     }
 
     impl Site for FakeSite {
-        fn find(&mut self, _: &Goal) -> Result<Machine, LabError> {
+        fn find(&mut self, _: &Goal) -> Result<MachineFacts, LabError> {
             let processors = self.cores.len() as u64;
-            Ok(Machine {
+            Ok(MachineFacts {
                 name: self.name.into(),
                 away: true,
                 processors,
                 agents: vec![self.name.into()],
-                ..Machine::default()
+                ..MachineFacts::default()
             })
         }
         fn visitors(&mut self) -> Result<Option<String>, LabError> {

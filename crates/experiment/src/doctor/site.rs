@@ -1,5 +1,5 @@
-//! The questions that the doctor asks about the servers' machine. Every question and every answer is plain data: the
-//! machine may be another one, and several can be asked the same. [`LocalSite`](crate::doctor::LocalSite) is this machine.
+//! The questions that the doctor asks about the servers' machine, which hands out a [`Site`] to answer them. Every
+//! question and every answer is plain data: several machines can be asked the same.
 //!
 //! The order of an examination: `find`, `visitors`, `follow` during a first load, `servers`. For each step `begin` and
 //! `end`, with `memory` and `settle` after it. Then `inside` under load once more; at the end `modules` and `finish`.
@@ -32,7 +32,7 @@ pub struct Goal {
 
 /// The servers' machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineFacts {
     pub processors: u64,
     pub memory_bytes: u64,
     /// Its name; empty for the machine of the process that asks.
@@ -80,7 +80,7 @@ pub struct ModuleTrials {
 /// be asked.
 pub trait Site: Send {
     /// Finds the servers, which all other questions are about.
-    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError>;
+    fn find(&mut self, goal: &Goal) -> Result<MachineFacts, LabError>;
 
     /// Describes who else is connected to the first server, checked for a second or so.
     fn visitors(&mut self) -> Result<Option<String>, LabError>;

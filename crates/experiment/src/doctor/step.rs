@@ -7,7 +7,7 @@ use lastdrop_model::examination::{ExaminationStep, GeneratorMeasurements, StepKi
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Kind, Run};
 
-use crate::doctor::site::Machine;
+use crate::doctor::site::MachineFacts;
 
 /// Returns the plan with this many users for this time; with its own load if `users` is None.
 pub fn plan(plan: &Plan, users: Option<u32>, time: Duration) -> Plan {
@@ -51,7 +51,7 @@ pub fn of(
     plan: &Plan,
     users: u32,
     seen: Option<ExaminationStep>,
-    machine: &Machine,
+    machine: &MachineFacts,
 ) -> ExaminationStep {
     let is_fleet = !run.agents.is_empty();
     // Steal on other machines does not matter to the servers.
@@ -85,13 +85,13 @@ pub fn of(
     // Agents on this machine are known by their addresses.
     let here = || run.agents.iter().filter(|a| a.here).map(|a| a.name.clone()).collect();
     let known = !machine.agents.is_empty() || machine.away;
-    let machine = Machine { agents: if known { machine.agents.clone() } else { here() }, ..machine.clone() };
+    let machine = MachineFacts { agents: if known { machine.agents.clone() } else { here() }, ..machine.clone() };
     step.generator.cores_here = cores_beside(&step.generator, &machine);
     step
 }
 
 /// Cores that the load used on this machine. None means all of them.
-pub fn cores_beside(generator: &GeneratorMeasurements, machine: &Machine) -> Option<f64> {
+pub fn cores_beside(generator: &GeneratorMeasurements, machine: &MachineFacts) -> Option<f64> {
     let own = generator.agents.iter().filter(|(name, _)| machine.agents.contains(name)).map(|(_, cores)| cores);
     (machine.away || !generator.agents.is_empty()).then(|| own.sum())
 }

@@ -14,5 +14,5 @@ pub mod warm;
 pub use carrier::{Carrier, CarrierResult, CarrierTask};
 pub use observers::Observer;
 pub use others::SharedChain;
-pub use run_sampler::RemoteSampler;
+pub use run_sampler::SampledServer;
 pub use runs::{Lab, LabError};

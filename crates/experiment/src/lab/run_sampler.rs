@@ -2,14 +2,15 @@
 //!
 //! A server that the user named (`--server`) is sampled with its status page. A server found only by its listening
 //! socket is sampled from outside: reading its status page would be a request that the user did not ask for, and would
-//! show in the server's counts. A server on another machine is sampled there (`RemoteSampler`).
+//! show in the server's counts. A server on another machine is sampled there.
 
+use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lastdrop_load::RunClock;
-use lastdrop_model::documents::WatchDocument;
 use lastdrop_model::run::Pool;
 use lastdrop_model::{Plan, Sample, ServerTimeline, Timeline};
 use lastdrop_probe::listeners::{Endpoint, is_local};
@@ -19,14 +20,38 @@ use lastdrop_probe::sampler::{Detail, Sampler};
 use lastdrop_server::{FoundServer, find_listening_at};
 
 use crate::lab::others::LoadTarget;
+use crate::observe::watch::ServerWatch;
 
 /// Shorter runs are too short for a pool to grow, and for a sample of every process.
 const SHORTEST: Duration = Duration::from_secs(3);
 /// Delay before searching for the server, so that the search does not compete with the first requests for a processor.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Samples a server on another machine; each call returns a sample with the differences since the previous one.
-pub type RemoteSampler = Box<dyn FnMut() -> Result<WatchDocument, String> + Send>;
+/// A server that is sampled during runs.
+#[derive(Clone)]
+pub enum SampledServer {
+    /// Its processes are read by this one.
+    Found(FoundServer),
+    /// Its machine samples it.
+    Watched(Arc<Mutex<dyn ServerWatch>>),
+}
+
+impl fmt::Debug for SampledServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SampledServer::Found(found) => f.debug_tuple("Found").field(&found.name).finish(),
+            SampledServer::Watched(_) => f.write_str("Watched"),
+        }
+    }
+}
+
+impl SampledServer {
+    /// A server whose machine samples it.
+    #[must_use]
+    pub fn watched(watch: impl ServerWatch + 'static) -> SampledServer {
+        SampledServer::Watched(Arc::new(Mutex::new(watch)))
+    }
+}
 
 enum SamplerMessage {
     Found { name: String, pool: Pool, helpers: Helpers },
@@ -47,28 +72,23 @@ pub struct RunSampler {
 }
 
 impl RunSampler {
-    /// Starts to look for the server and then to sample it. `named` is the server that the user named. `remote` samples a
-    /// server on another machine instead.
-    pub fn start(
-        plan: &Plan,
-        clock: RunClock,
-        named: Option<FoundServer>,
-        remote: Option<RemoteSampler>,
-        observe: bool,
-    ) -> RunSampler {
+    /// Starts to look for the server and then to sample it. `named` is the server that the user named.
+    pub fn start(plan: &Plan, clock: RunClock, named: Option<SampledServer>, observe: bool) -> RunSampler {
         let (tell, news) = channel();
         let (over, is_over) = channel();
         let measured = plan.phases.iter().find(|p| p.measured);
         let long_enough = measured.is_some_and(|p| p.duration.is_none_or(|d| d >= SHORTEST));
         let asked = plan.objectives.iter().any(|o| o.metric.is_of_server());
-        let wanted = observe && (named.is_some() || remote.is_some() || long_enough || asked);
+        let wanted = observe && (named.is_some() || long_enough || asked);
         let work = {
             let goal = LoadTarget::of(plan);
             move || {
                 sleep(SETTLE, &is_over);
-                if let Some(remote) = remote {
-                    return sample_remote(remote, clock, &is_over, &tell);
-                }
+                let named = match named {
+                    Some(SampledServer::Watched(watch)) => return sample_watched(&watch, clock, &is_over, &tell),
+                    Some(SampledServer::Found(found)) => Some(found),
+                    None => None,
+                };
                 let endpoint = goal.endpoint();
                 let here = endpoint.as_ref().filter(|e| !matches!(e, Endpoint::Tcp(address) if !is_local(address)));
                 let found = named.or_else(|| find_listening_at(here?))?;
@@ -161,21 +181,25 @@ fn sample_local(
 
 /// Samples a server of another machine. Each sample covers the time between two answers. If a sample does not come,
 /// sampling ends and this is reported.
-fn sample_remote(
-    mut remote: RemoteSampler,
+fn sample_watched(
+    watch: &Mutex<dyn ServerWatch>,
     clock: RunClock,
     over: &Receiver<()>,
     tell: &Sender<SamplerMessage>,
 ) -> Option<ServerTimeline> {
     let seconds = || (clock.now_us() as f64 / 1e3).round() / 1e3;
-    let mut seen = match remote() {
+    let sample = || {
+        let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+        watch.sample(false).map(|(document, _)| document).map_err(|e| e.to_string())
+    };
+    let mut seen = match sample() {
         Ok(first) => first,
         Err(why) => return Some(ServerTimeline { unread: vec![why], ..ServerTimeline::default() }),
     };
     let mut trouble = None;
     loop {
         let on = sleep(Duration::from_micros(1_000_000 - clock.now_us() % 1_000_000), over);
-        match remote() {
+        match sample() {
             Ok(next) => seen = next,
             Err(why) => {
                 trouble = Some(format!("anything after {:.0} s: {why}", seconds()));

@@ -20,13 +20,12 @@ use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::{namespace, tool};
-use lastdrop_server::FoundServer;
 use serde_json::json;
 
 use crate::lab::carrier::{Carrier, CarrierTask};
 use crate::lab::observers::{Observer, Scratch};
 use crate::lab::others::{CpuUse, CpuUseMeter, LoadTarget, SharedChain, lock};
-use crate::lab::run_sampler::{RemoteSampler, RunSampler};
+use crate::lab::run_sampler::{RunSampler, SampledServer};
 use crate::lab::server_log::ServerLog;
 
 /// Why an experiment failed.
@@ -51,9 +50,7 @@ pub struct Lab<'a> {
     /// Observers, in the order in which they see events.
     pub observers: Vec<Box<dyn Observer + 'a>>,
     /// The server under test, if the user named it; otherwise it is found by the URL.
-    pub server: Option<FoundServer>,
-    /// Samples the server of the next run, if that is on another machine.
-    pub remote_sampler: Option<RemoteSampler>,
+    pub server: Option<SampledServer>,
     /// Generates the load; None: this process does.
     pub carrier: Option<Box<dyn Carrier + 'a>>,
     /// Sample the server during the load.
@@ -101,7 +98,6 @@ impl<'a> Lab<'a> {
             stop,
             observers,
             server: None,
-            remote_sampler: None,
             carrier: None,
             observe: true,
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
@@ -269,7 +265,7 @@ impl Lab<'_> {
         };
         let ticks = CpuTicks::now();
         let measured_phase = plan.phases.iter().position(|p| p.measured);
-        if let Some(server) = &self.server {
+        if let Some(SampledServer::Found(server)) = &self.server {
             lock(&self.chain).add(server.master);
         }
         let mut others = CpuUseMeter::start(&self.chain, LoadTarget::of(plan), self.find_chain);
@@ -283,7 +279,7 @@ impl Lab<'_> {
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
-        let mut sampler = RunSampler::start(plan, clock, self.server.clone(), self.remote_sampler.take(), self.observe);
+        let mut sampler = RunSampler::start(plan, clock, self.server.clone(), self.observe);
         let told = self.looks.as_ref();
         // Drop samples from the time between runs.
         let _ = told.map_or(0, |told| told.try_iter().count());

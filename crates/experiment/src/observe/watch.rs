@@ -6,28 +6,29 @@ use lastdrop_model::Settings;
 use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
 use lastdrop_probe::namespace::ConnectionTables;
 use lastdrop_probe::sampler::{Detail, Sampler};
-use lastdrop_server::{FoundServer, ServerError, ServerRef, find};
+use lastdrop_server::{FoundServer, ServerError, ServerRef, find, knobs_of};
 use serde::{Deserialize, Serialize};
 
-/// Watches a server of another machine; implementations differ in how samples get here.
-pub trait RemoteWatcher: Send {
+/// A server under watch, wherever it runs.
+pub trait ServerWatch: Send {
     /// Returns the server that was found; it changes when the server is found again.
-    fn found(&self) -> &RemoteServerInfo;
+    fn info(&self) -> ServerInfo;
 
-    /// Like [`Watcher::look`], but looks for a server that has ended. Also returns whether it is alive.
+    /// Takes a sample, and looks for a server that has ended. Also returns whether it is alive. With `patient`, reads every
+    /// process's memory now and waits for the status page.
     ///
     /// # Errors
     /// When its machine cannot be reached.
-    fn look(&mut self, patient: bool) -> Result<(WatchDocument, bool), ServerError>;
+    fn sample(&mut self, patient: bool) -> Result<(WatchDocument, bool), ServerError>;
 
     /// Returns its present settings; None if they cannot be read.
     fn settings(&mut self) -> Option<Settings>;
 }
 
-/// A server of another machine.
+/// A server under watch, in plain data.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct RemoteServerInfo {
-    /// Its name on a command line of that machine.
+pub struct ServerInfo {
+    /// Its name on a command line of its machine.
     pub name: String,
     pub kind: String,
     pub software: String,
@@ -35,9 +36,9 @@ pub struct RemoteServerInfo {
     pub listens: Vec<String>,
 }
 
-impl From<&FoundServer> for RemoteServerInfo {
-    fn from(found: &FoundServer) -> RemoteServerInfo {
-        RemoteServerInfo {
+impl From<&FoundServer> for ServerInfo {
+    fn from(found: &FoundServer) -> ServerInfo {
+        ServerInfo {
             name: found.name.clone(),
             kind: kind(found),
             software: found.software.clone(),
@@ -112,5 +113,23 @@ impl Watcher {
         self.sampler.sample(self.started.elapsed().as_secs_f64(), true);
         self.found = found;
         true
+    }
+}
+
+impl ServerWatch for Watcher {
+    fn info(&self) -> ServerInfo {
+        ServerInfo::from(&self.found)
+    }
+
+    fn sample(&mut self, patient: bool) -> Result<(WatchDocument, bool), ServerError> {
+        if !self.is_alive() {
+            self.find_again();
+        }
+        let document = self.look(patient);
+        Ok((document, self.is_alive()))
+    }
+
+    fn settings(&mut self) -> Option<Settings> {
+        Some(knobs_of(&self.server).ok()?.effective.settings)
     }
 }

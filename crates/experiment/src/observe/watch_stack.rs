@@ -13,8 +13,9 @@ use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, 
 use lastdrop_probe::links::{LinkTracker, Links};
 use lastdrop_server::{ServerError, ServerRef};
 
+use crate::machine::Machine;
 use crate::observe::databases::{DatabaseOptions, Databases, UnnamedDatabase};
-use crate::observe::watch::{RemoteServerInfo, RemoteWatcher, Watcher, kind};
+use crate::observe::watch::{ServerInfo, ServerWatch, Watcher, kind};
 
 /// How often connections are searched at first, so that short watches see them too; a connection may last for only a
 /// millisecond.
@@ -47,7 +48,7 @@ struct NodeWatch {
     called: String,
     /// Index among all named servers.
     place: usize,
-    watch: Box<dyn RemoteWatcher>,
+    watch: Box<dyn ServerWatch>,
     settings: Option<Settings>,
     /// Samples until the settings are read again.
     settings_in: u32,
@@ -60,9 +61,6 @@ impl std::fmt::Debug for NodeWatch {
         f.debug_struct("NodeWatch").field("called", &self.called).finish_non_exhaustive()
     }
 }
-
-/// Starts to watch a server of another machine.
-pub type StartRemoteWatch<'a> = &'a dyn Fn(&ServerRef) -> Result<Box<dyn RemoteWatcher>, ServerError>;
 
 #[derive(Debug)]
 struct LocalServer {
@@ -79,12 +77,12 @@ impl Watchers {
     pub fn start(
         servers: &[ServerRef],
         options: &DatabaseOptions,
-        elsewhere: StartRemoteWatch<'_>,
+        machine: &dyn Machine,
     ) -> Result<Watchers, ServerError> {
         let all: Vec<ServerRef> = servers.iter().flat_map(ServerRef::each).collect();
         let mut nodes = Vec::new();
         for (place, server) in all.iter().enumerate().filter(|(_, server)| server.is_elsewhere()) {
-            let (called, watch) = (server.called().to_string(), elsewhere(server)?);
+            let (called, watch) = (server.called().to_string(), machine.watch(server)?);
             nodes.push(NodeWatch { called, place, watch, settings: None, settings_in: 0, trouble: None });
         }
         let start = |server: &ServerRef| {
@@ -184,7 +182,7 @@ impl Watchers {
             errors.insert("lines of the kernel log".into(), look.log.len() as u64);
             Some(Node {
                 server: called.clone(),
-                kind: node.watch.found().kind.clone(),
+                kind: node.watch.info().kind,
                 settings: node.settings.clone(),
                 real_memory_bytes: look.real_memory_bytes,
                 requests_rps: look.requests_rps,
@@ -213,7 +211,7 @@ impl Watchers {
         };
         let others = (self.members.len()..).zip(&self.nearby).filter_map(database);
         let node = |node: &NodeWatch| {
-            let RemoteServerInfo { kind, listens, .. } = node.watch.found().clone();
+            let ServerInfo { kind, listens, .. } = node.watch.info();
             ChainServer { server: node.called.clone(), kind, listens, ..ChainServer::default() }
         };
         let mut all: Vec<ChainServer> = self.members.iter().enumerate().map(server).collect();
@@ -246,7 +244,7 @@ impl NodeWatch {
     /// Takes a sample, and reads the settings if they are due and compared. None if the server has ended and is being
     /// looked for.
     fn look(&mut self, patient: bool, compared: bool) -> Result<Option<WatchDocument>, ServerError> {
-        let (document, alive) = self.watch.look(patient)?;
+        let (document, alive) = self.watch.sample(patient)?;
         if compared && alive && self.settings_in == 0 {
             self.settings = self.watch.settings();
             self.settings_in = SETTINGS_EVERY;

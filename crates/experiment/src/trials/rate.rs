@@ -14,6 +14,7 @@ use lastdrop_model::objective::Metric;
 use lastdrop_model::plan::{Arrival, Load};
 use lastdrop_model::{Event, Kind, Objective, ObjectiveResult, Plan, Run};
 use lastdrop_server::Stack;
+use lastdrop_server::operations::Drain;
 
 use crate::lab::{Lab, LabError};
 use crate::trials::capacity::{HORIZON_S, cool_down, step_of};
@@ -141,6 +142,8 @@ pub(crate) fn rate_trial(
         if trial.cut_short || trial.steps.len() >= from.most_steps() {
             break;
         }
+        // Connections that still wait would be part of the next rate.
+        stack.pool().map(|pool| pool.operate(Drain)).transpose()?;
         let calm_us = best.as_ref().map_or_else(|| limit_us(objectives), |b| 2.0 * b.step.p50_us + 1000.0);
         cool_down(lab, order.plan, calm_us, MOST_COOLING)?;
     }

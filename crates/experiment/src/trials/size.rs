@@ -67,15 +67,6 @@ pub(crate) fn warm_twice(plan: &Plan, workers: usize) {
     }
 }
 
-/// Returns the real memory (sum of PSS) of a server's master and workers.
-///
-/// # Errors
-/// When its processes may not be read.
-pub fn real_memory(master: i32, workers: &[i32]) -> Result<u64, LabError> {
-    let parent = memory::of_process(master)?.pss;
-    Ok(parent + memory::of_group(workers)?.iter().map(|m| m.pss).sum::<u64>())
-}
-
 /// Returns the memory of a server's workers. A small pool that recycles may have none for a moment: Apache starts
 /// workers once per second, and workers just listed may have ended before they are read.
 fn present_workers(adapter: &dyn Adapter) -> Result<Vec<ProcessMemory>, LabError> {
@@ -89,15 +80,14 @@ fn present_workers(adapter: &dyn Adapter) -> Result<Vec<ProcessMemory>, LabError
     }
 }
 
-/// Sizes a server of a stack, on this or another machine.
+/// Sizes a server of a stack, on its machine.
 ///
 /// # Errors
 /// When its processes may not be read.
-pub(crate) fn size_of_server(server: Server<'_>, memory: Option<u64>) -> Result<SizeDocument, LabError> {
-    match (server.session(), server.elsewhere()) {
-        (Some(session), _) => size_of(session.adapter(), &session.original().settings, memory, Vec::new()),
-        (None, Some(there)) => Ok(there.size(memory)?),
-        (None, None) => Err(LabError::Other("the server has no processes to size".into())),
+pub fn size_of_server(server: Server<'_>, memory: Option<u64>) -> Result<SizeDocument, LabError> {
+    match server.session() {
+        Some(session) => size_of(session.adapter(), &session.original().settings, memory, Vec::new()),
+        None => Ok(server.size(memory)?),
     }
 }
 

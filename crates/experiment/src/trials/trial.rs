@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
 use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
+use lastdrop_server::operations::RealMemory;
 use lastdrop_server::{Server, Stack};
 
 use crate::lab::warm::{WarmUpMethod, complete_pool, warm_each, warmth};
 use crate::lab::{Lab, LabError, Observer};
 use crate::trials::early_stop::{EarlyStop, EarlyStopObserver};
-use crate::trials::size::real_memory;
 
 /// A pool that grows with its load is measured so many times more at most, until it is grown. Against a pool that begins with all of its
 /// workers, one that begins with 5 of 16 seemed slower by a third, and gave the same half a minute later.
@@ -154,11 +154,7 @@ fn count_pool(stack: &Stack) -> usize {
 
 /// Returns the real memory of the pool in bytes.
 pub(crate) fn memory(stack: &Stack) -> Option<u64> {
-    let pool = stack.pool()?;
-    match pool.session() {
-        Some(session) => real_memory(session.master(), &session.workers()).ok(),
-        None => pool.elsewhere()?.real_memory(),
-    }
+    stack.pool()?.operate(RealMemory).ok()?
 }
 
 /// Returns the status of the healthy server's response.

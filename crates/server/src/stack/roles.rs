@@ -1,11 +1,14 @@
 //! What a search needs of a stack: which server has the pool, and which knobs exist.
 
+use lastdrop_model::documents::SizeDocument;
 use lastdrop_model::{Knob, Role, Setting, Settings};
-use lastdrop_probe::host::cpus;
+use serde_json::Value;
 
-use super::{Member, MemberKind, Stack};
+use super::{Stack, StackMember};
+use crate::ServerError;
 use crate::health::Health;
-use crate::remote::RemoteSession;
+use crate::member::Member;
+use crate::operations::{CountWorkers, Operation, OperationCall, read};
 use crate::session::Session;
 
 /// A member of a stack that has processes, on this or another machine.
@@ -13,7 +16,7 @@ use crate::session::Session;
 pub struct Server<'a> {
     /// Its position among the members, which identifies it.
     place: usize,
-    part: &'a MemberKind,
+    part: &'a dyn Member,
 }
 
 impl std::fmt::Debug for Server<'_> {
@@ -35,26 +38,40 @@ impl<'a> Server<'a> {
         self.part.session()
     }
 
-    /// Its session, if it is on another machine.
-    #[must_use]
-    pub fn elsewhere(self) -> Option<&'a dyn RemoteSession> {
-        match self.part {
-            MemberKind::Elsewhere(there) => Some(there.as_ref()),
-            MemberKind::Server(_) | MemberKind::Host(_) | MemberKind::Contained(..) => None,
-        }
+    /// Carries out an operation.
+    ///
+    /// # Errors
+    /// If its machine cannot be asked.
+    pub fn operate<O: Operation>(self, operation: O) -> Result<O::Answer, ServerError> {
+        read(self.call(operation.into())?)
     }
 
-    /// Number of workers now, on all its machines.
+    /// Like [`Server::operate`], for an operation that came from another machine.
+    ///
+    /// # Errors
+    /// As [`Server::operate`].
+    pub fn call(self, call: OperationCall) -> Result<Value, ServerError> {
+        self.part.operate(call)
+    }
+
+    /// Number of workers now, on all its machines; 0 if these cannot be asked.
     #[must_use]
     pub fn count_workers(self) -> usize {
-        self.session().map_or(0, |session| session.workers().len())
-            + self.elsewhere().map_or(0, RemoteSession::count_workers)
+        self.operate(CountWorkers).unwrap_or(0)
+    }
+
+    /// As [`Member::size`].
+    ///
+    /// # Errors
+    /// If its machine cannot be asked.
+    pub fn size(self, memory: Option<u64>) -> Result<SizeDocument, ServerError> {
+        self.part.size(memory)
     }
 
     /// Processors of its machine.
     #[must_use]
     pub fn cores(self) -> u64 {
-        self.elsewhere().map_or_else(|| cpus() as u64, |there| there.about().cores)
+        self.part.cores()
     }
 
     fn has_pool(self) -> bool {
@@ -66,17 +83,12 @@ impl Stack {
     /// The member at this position, if it has processes.
     #[must_use]
     pub fn server(&self, place: usize) -> Option<Server<'_>> {
-        let part = &self.members.get(place)?.part;
-        let is_server = match part {
-            MemberKind::Server(_) => true,
-            MemberKind::Elsewhere(there) => !there.about().is_host,
-            MemberKind::Host(_) | MemberKind::Contained(..) => false,
-        };
-        is_server.then_some(Server { place, part })
+        let part = self.members.get(place)?.part.as_ref();
+        part.has_processes().then_some(Server { place, part })
     }
 
     /// The servers among the members; those with a pool of adjustable size come first.
-    fn servers(&self) -> Vec<(&Member, Server<'_>)> {
+    fn servers(&self) -> Vec<(&StackMember, Server<'_>)> {
         let mut all: Vec<_> =
             self.members.iter().enumerate().filter_map(|(place, m)| Some((m, self.server(place)?))).collect();
         all.sort_by_key(|(_, server)| !server.has_pool());
