@@ -3,6 +3,7 @@
 pub mod capacity;
 pub mod compare;
 pub mod guard;
+pub mod headroom;
 pub mod inside;
 pub mod memory_model;
 pub mod nodes;

@@ -94,8 +94,8 @@ fn fit_columns(points: &[(f64, f64)], used: [bool; 3]) -> Option<Fit> {
     Some(fit)
 }
 
-/// Inverts a matrix by Gauss–Jordan elimination with pivots; `None` if it is singular. At most 3 × 3 here.
-fn invert(mut m: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
+/// Inverts a matrix by Gauss–Jordan elimination with pivots; `None` if it is singular. At most 8 × 8.
+pub(crate) fn invert(mut m: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = m.len();
     for (i, row) in m.iter_mut().enumerate() {
         row.extend((0..n).map(|j| f64::from(u8::from(i == j))));

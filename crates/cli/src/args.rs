@@ -13,6 +13,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::fleet::FleetCommandArgs;
 use crate::commands::guard::GuardArgs;
+use crate::commands::headroom::HeadroomArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::import::ImportArgs;
 use crate::commands::knobs::KnobsArgs;
@@ -40,6 +41,7 @@ Examples:
   lastdrop demo                                      see the whole thing work on a server of its own
   lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s   50 users for 30 s
   lastdrop capacity http://127.0.0.1/ --objective 'p99<300ms'   how much it can take
+  lastdrop headroom --log access.log* --url http://127.0.0.1/ --objective 'p99<300ms'   and for how long that is enough
   lastdrop replay access.log --to http://127.0.0.1:8080/   what users did, again
   lastdrop record --to http://127.0.0.1:8080/        a browser's path as a plan
   lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/   which is faster
@@ -83,6 +85,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Find the highest rate that meets an objective, and the knee
     Capacity(Box<CapacityArgs>),
+    /// How many times the demand of a log the server bears, when the limit is reached, how many machines
+    Headroom(Box<HeadroomArgs>),
     /// Is B faster or slower than A? Two runs, or two URLs or plans in interleaved blocks
     Compare(Box<CompareArgs>),
     /// Name what limits a server, with evidence, and what to change

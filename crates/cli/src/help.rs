@@ -8,6 +8,23 @@ const SHORT: &[(&str, &[&str])] = &[
     ("run", &["users", "rate", "duration", "requests", "warm_up", "keepalive", "server", "objective", "json"]),
     ("replay", &["to", "analyse", "output_plan", "speed", "rate", "users", "sessions", "duration", "objective"]),
     ("capacity", &["objective", "rate", "hold", "max_time", "max_users", "arrivals", "keepalive", "json"]),
+    (
+        "headroom",
+        &[
+            "log",
+            "per_day",
+            "size",
+            "peak",
+            "url",
+            "capacity",
+            "reserve",
+            "burst",
+            "workers",
+            "objective",
+            "max_time",
+            "json",
+        ],
+    ),
     ("compare", &["live", "aa", "blocks", "fail_on_worse", "users", "rate", "duration", "json", "format"]),
     (
         "doctor",

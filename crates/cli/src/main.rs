@@ -102,6 +102,7 @@ fn run(args: &[OsString]) -> Exit {
         Command::Record(args) => commands::record::record(&args),
         Command::Import(args) => commands::import::import(&args),
         Command::Capacity(args) => commands::capacity::capacity(&args),
+        Command::Headroom(args) => commands::headroom::headroom(&args),
         Command::Compare(args) => commands::compare::compare(&args),
         Command::History(args) => commands::history::history(args),
         Command::Export(args) => commands::export::export(args),

@@ -307,6 +307,10 @@ table! {
     PER_WORKER PerWorker: u64 = Count "requests of a worker" 4 to 1_000_000, "size: requests that each worker serves";
     MEMORY Memory: u64 = Size "memory" 1 to 1_u64 << 50, "a limit or a budget of memory";
     SHARE Share: f64 = Percent "the share" 1 to 100, "guard: part of the pool that is replaced at a time";
+    DAILY DailyRequests: f64 = Number "requests a day" 1 to 10_000_000_000_u64, "headroom: requests of a day";
+    PEAK Peak: f64 = Number "the peak" 1 to 1440, "headroom: the busiest minute, in times of the day's mean";
+    ANSWER AnswerSize: u64 = Size "an answer" 1 to 1_u64 << 40, "headroom: bytes of an answer";
+    RESERVE Reserve: f64 = Number "the reserve" 1 to 100, "headroom: demand that machines are counted for, in times of the busiest minute";
     LISTED Listed: usize = Count "the list" 1 to 1_000_000, "history: runs";
     WORKERS Workers: i64 = Count "workers" 1 to 2048, "target: processes";
     BACKLOG Backlog: i64 = Count "the backlog" 1 to 1_000_000, "target: connections that may wait";

@@ -7,6 +7,7 @@ pub mod bounds;
 pub mod class;
 pub mod counts;
 pub mod database;
+pub mod demand;
 pub mod documents;
 pub mod event;
 pub mod examination;

@@ -22,7 +22,7 @@ pub mod tail;
 pub mod time;
 pub mod window;
 
-pub use analysis::{Analysis, Imitation};
+pub use analysis::{Analysis, DemandCounter, Imitation};
 pub use entries::{LogEntries, LogError, LogOptions};
 pub use entry::{LogEntry, SessionKey};
 pub use format::Format;

@@ -12,7 +12,7 @@ mod classes;
 mod errors;
 mod estimate;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod live;
 mod metrics;
 mod numbers;

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod export;
 pub mod fleet;
 pub mod guard;
+pub mod headroom;
 pub mod history;
 pub mod import;
 pub mod knobs;

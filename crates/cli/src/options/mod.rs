@@ -10,6 +10,7 @@ mod others;
 mod output;
 mod request;
 mod runs_on;
+mod search;
 mod secret;
 mod values;
 
@@ -21,4 +22,5 @@ pub use self::others::OthersArgs;
 pub use self::output::{FormatArgs, OutputArgs};
 pub use self::request::RequestArgs;
 pub use self::runs_on::{RunsOnArgs, address_of};
+pub use self::search::SearchArgs;
 pub use self::values::{Objectives, objectives, pair, within, written};

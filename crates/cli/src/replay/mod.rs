@@ -5,6 +5,7 @@
 //! one that the user names.
 
 pub mod feed;
+pub mod mix;
 pub mod recording;
 pub mod spread;
 pub mod target;

@@ -43,6 +43,7 @@ const SHORT: &[(&str, &[(&str, &str)])] = &[
     ("capacity", &[("--max-time", "5s"), ("-c", "4")]),
     ("doctor", &[("-d", "1s")]),
     ("guard", &[("-d", "1s"), ("--every", "200ms")]),
+    ("headroom", &[("--max-time", "8s")]),
     ("profile", &[("-d", "1s")]),
     ("run", &[("-d", "1s")]),
     ("top", &[("-d", "1s")]),
@@ -151,7 +152,7 @@ fn done_with(command: &str) -> BTreeSet<i32> {
     if ["--objective", "--fail-on-worse", "examples/ci/regression"].iter().any(|word| command.contains(word)) {
         codes.insert(3);
     }
-    if ["run", "replay", "capacity", "compare"].contains(&name) {
+    if ["run", "replay", "capacity", "headroom", "compare"].contains(&name) {
         codes.insert(4);
     }
     if ["target", "record", "ui"].contains(&name) {
@@ -285,8 +286,9 @@ fn trouble(house: &House, page: &str, step: &Step) -> Option<String> {
     let began = Instant::now();
     let done = house.sh(&script);
     println!("{:6.1} s  {page}:{}: {script}", began.elapsed().as_secs_f64(), step.line);
-    let no_time =
-        command.starts_with("lastdrop capacity") && done.code == 1 && done.stdout.contains("the time was over");
+    let no_time = ["lastdrop capacity", "lastdrop headroom"].iter().any(|c| command.starts_with(c))
+        && done.code == 1
+        && done.stdout.contains("the time was over");
     // A machine with busy processors has none left for a comparison of settings.
     let no_cpu = command.contains("cpu<") && done.code == 1 && done.stdout.contains("INFEASIBLE");
     let wrong = !done_with(&command).contains(&done.code) && !no_time && !no_cpu;
@@ -332,6 +334,7 @@ pages! {
     commands_about_runs_and_requests [
         "docs/commands/export.md",
         "docs/commands/fleet.md",
+        "docs/commands/headroom.md",
         "docs/commands/history.md",
         "docs/commands/import.md",
         "docs/commands/record.md",

@@ -282,6 +282,10 @@ fn command_line(
     let rest = match option.command.as_str() {
         "run" => format!("run {url} -n 5 --no-store"),
         "capacity" => format!("capacity {url} --objective p99<1s --max-time 1s --no-store"),
+        "headroom" => format!(
+            "headroom --log {} --url {url} --objective p99<1s --max-time 1s --no-store",
+            folder.join("log").display()
+        ),
         "compare" => format!("compare --live {url} {url} --no-store"),
         "tune" => format!("tune target:/no/such.toml --url {url} --no-store"),
         "sweep" => "sweep /no/such.toml --no-store".into(),

@@ -28,6 +28,7 @@ mod fleet_run;
 mod formats;
 mod fpm;
 mod haproxy;
+mod headroom;
 mod host;
 mod import;
 mod imports;

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod early_stop;
 pub mod fit;
 mod fit_model;
+pub mod headroom;
 mod rate;
 pub mod size;
 pub mod sweep;

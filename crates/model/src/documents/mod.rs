@@ -4,6 +4,7 @@
 mod capacity;
 mod compare;
 mod doctor;
+mod headroom;
 mod knobs;
 mod log;
 mod nodes;
@@ -20,6 +21,7 @@ mod workers;
 pub use self::capacity::*;
 pub use self::compare::*;
 pub use self::doctor::*;
+pub use self::headroom::*;
 pub use self::knobs::*;
 pub use self::log::*;
 pub use self::nodes::*;

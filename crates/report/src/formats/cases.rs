@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use lastdrop_model::documents::{
-    CapacityDocument, CompareDocument, DoctorDocument, MetricVerdict, Severity, SweepDocument,
+    CapacityDocument, CompareDocument, DoctorDocument, HeadroomDocument, MetricVerdict, Severity, SweepDocument,
 };
 use lastdrop_model::documents::{TuneDocument, TuneVerdict};
 use lastdrop_model::printable::xml;
@@ -48,6 +48,7 @@ pub(super) fn of_documents(shown: &[ReportDocument]) -> Result<String, String> {
         ReportDocument::Run(run) => Ok(of_run(run)),
         ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => Ok(of_compare(d)),
         ReportDocument::Capacity(d) => Ok(of_capacity(d)),
+        ReportDocument::Headroom(d) => Ok(of_headroom(d)),
         ReportDocument::Tune(d) => Ok(of_tune(d)),
         ReportDocument::Doctor(d) => Ok(of_doctor(d)),
         ReportDocument::Sweep(d) => Ok(of_sweep(d)),
@@ -104,6 +105,18 @@ fn of_capacity(d: &CapacityDocument) -> Suite {
     };
     let seconds = d.steps.iter().map(|s| s.seconds).sum();
     Suite { of: d.url.clone(), seconds, cases: vec![(if name.is_empty() { "capacity".into() } else { name }, came)] }
+}
+
+fn of_headroom(d: &HeadroomDocument) -> Suite {
+    let came = match d.headroom {
+        Some(times) if times >= 1.0 => TestOutcome::Passed,
+        Some(times) => TestOutcome::Failed(
+            format!("the server bears only {times:.2} of the busiest minute"),
+            format!("busiest minute {:.1}/s", d.demand.busiest_minute_rps),
+        ),
+        None => TestOutcome::Skipped("the capacity is not known".into()),
+    };
+    Suite { of: d.url.clone(), seconds: 0.0, cases: vec![("headroom".into(), came)] }
 }
 
 fn of_tune(d: &TuneDocument) -> Suite {

@@ -2,8 +2,8 @@
 //! people.
 
 use lastdrop_model::documents::{
-    CapacityDocument, CompareDocument, DoctorDocument, Severity, SizeDocument, SweepDocument, TraceDocument,
-    TuneDocument,
+    CapacityDocument, CompareDocument, DoctorDocument, HeadroomDocument, Severity, SizeDocument, SweepDocument,
+    TraceDocument, TuneDocument,
 };
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Run, Settings};
@@ -155,6 +155,7 @@ pub(super) fn table(shown: &ReportDocument) -> Option<Table> {
         ReportDocument::Run(run) => phases(run),
         ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => metrics(d),
         ReportDocument::Capacity(d) => steps(d),
+        ReportDocument::Headroom(d) => headroom(d),
         ReportDocument::Tune(d) => trials(d),
         ReportDocument::Doctor(d) => findings(d),
         ReportDocument::Sweep(d) => sweep(d),
@@ -254,6 +255,35 @@ fn steps(d: &CapacityDocument) -> Table {
     });
     let heading = ["what", "users", "rate_rps", "answered_rps", "p50_us", "p99_us", "errors", "ok", "run"];
     Table::new(&heading, stairs.chain(steps))
+}
+
+fn headroom(d: &HeadroomDocument) -> Table {
+    let days = d.reached.as_ref();
+    let row = vec![
+        Cell::Number(d.demand.peak_rps),
+        Cell::Number(d.demand.busiest_minute_rps),
+        Cell::Number(d.demand.busiest_hour_rps),
+        Cell::maybe(d.demand.growth.as_ref(), |g| Cell::Share(g.per_week)),
+        Cell::maybe(d.capacity_rps, Cell::Number),
+        Cell::maybe(d.headroom, Cell::Number),
+        Cell::maybe(d.workers, Cell::Count),
+        Cell::maybe(d.machines, Cell::Count),
+        Cell::maybe(days, |days| Cell::text(&days.from)),
+        Cell::maybe(days, |days| Cell::text(&days.to)),
+    ];
+    let heading = [
+        "peak_rps",
+        "busiest_minute_rps",
+        "busiest_hour_rps",
+        "growth_per_week",
+        "capacity_rps",
+        "headroom",
+        "workers",
+        "machines",
+        "reached_from",
+        "reached_to",
+    ];
+    Table::new(&heading, [row])
 }
 
 /// Settings as `NAME=VALUE`, separated by blanks.

@@ -16,6 +16,7 @@ mod compare;
 mod doctor;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod headroom;
 mod heatmap;
 mod live;
 pub(crate) mod number;
@@ -35,9 +36,9 @@ mod verdict;
 
 use lastdrop_model::Run;
 use lastdrop_model::documents::{
-    CAPACITY_SCHEMA, COMPARE_SCHEMA, CapacityDocument, CompareDocument, DOCTOR_SCHEMA, DoctorDocument, PROFILE_SCHEMA,
-    ProfileDocument, SIZE_SCHEMA, SWEEP_SCHEMA, SizeDocument, SweepDocument, TRACE_SCHEMA, TUNE_SCHEMA, TraceDocument,
-    TuneDocument,
+    CAPACITY_SCHEMA, COMPARE_SCHEMA, CapacityDocument, CompareDocument, DOCTOR_SCHEMA, DoctorDocument, HEADROOM_SCHEMA,
+    HeadroomDocument, PROFILE_SCHEMA, ProfileDocument, SIZE_SCHEMA, SWEEP_SCHEMA, SizeDocument, SweepDocument,
+    TRACE_SCHEMA, TUNE_SCHEMA, TraceDocument, TuneDocument,
 };
 use lastdrop_model::run::RUN_SCHEMA;
 use serde_json::Value;
@@ -55,6 +56,7 @@ use self::verdict::Headline;
 pub(crate) mod first {
     pub(crate) use super::capacity::verdict as capacity;
     pub(crate) use super::compare::verdict as compare;
+    pub(crate) use super::headroom::verdict as headroom;
     pub(crate) use super::run::verdict as run;
     pub(crate) use super::size::verdict as size;
     pub(crate) use super::sweep::verdict as sweep;
@@ -66,6 +68,7 @@ pub(crate) mod first {
 pub enum ReportDocument {
     Run(Box<Run>),
     Capacity(Box<CapacityDocument>),
+    Headroom(Box<HeadroomDocument>),
     Compare(Box<CompareDocument>),
     /// A comparison with both of its runs.
     Pair(Box<CompareDocument>, Box<Run>, Box<Run>),
@@ -98,6 +101,7 @@ impl ReportDocument {
         Ok(match schema {
             RUN_SCHEMA => ReportDocument::Run(boxed(value)?),
             CAPACITY_SCHEMA => ReportDocument::Capacity(boxed(value)?),
+            HEADROOM_SCHEMA => ReportDocument::Headroom(boxed(value)?),
             COMPARE_SCHEMA => ReportDocument::Compare(boxed(value)?),
             TUNE_SCHEMA => ReportDocument::Tune(boxed(value)?),
             DOCTOR_SCHEMA => ReportDocument::Doctor(boxed(value)?),
@@ -117,6 +121,7 @@ impl ReportDocument {
             ReportDocument::Run(run) => crate::run_text(run),
             ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => crate::compare_text(d),
             ReportDocument::Capacity(d) => crate::capacity_text(d),
+            ReportDocument::Headroom(d) => crate::headroom_text(d),
             ReportDocument::Tune(d) => crate::tune_text(d, false),
             // There is no --all for a stored document, so show everything.
             ReportDocument::Doctor(d) => crate::doctor_text(d, true),
@@ -133,6 +138,7 @@ impl ReportDocument {
             ReportDocument::Run(run) => run::verdict(run),
             ReportDocument::Pair(d, ..) | ReportDocument::Compare(d) => compare::verdict(d),
             ReportDocument::Capacity(d) => capacity::verdict(d),
+            ReportDocument::Headroom(d) => headroom::verdict(d),
             ReportDocument::Tune(d) => tune::verdict(d),
             ReportDocument::Doctor(d) => doctor::verdict(d),
             ReportDocument::Sweep(d) => sweep::verdict(d),
@@ -194,6 +200,7 @@ fn sections(shown: &[ReportDocument], plots: &mut Plots) -> Vec<Section> {
             }
             ReportDocument::Compare(document) => sections.push(compare::section(document, None, plots)),
             ReportDocument::Capacity(document) => sections.push(capacity::section(document)),
+            ReportDocument::Headroom(document) => sections.push(headroom::section(document)),
             ReportDocument::Tune(document) => sections.push(tune::section(document)),
             ReportDocument::Doctor(document) => sections.push(doctor::section(document)),
             ReportDocument::Sweep(document) => sections.push(sweep::section(document)),
@@ -319,6 +326,12 @@ mod tests {
                 "usl": {"lambda": 10.0, "sigma": 0.1, "kappa": 0.001, "lambda_interval": [9.0, 11.0], "sigma_interval": [0.0, 0.2],
                     "kappa_interval": [0.0, 0.01], "peak_users": 30.0, "peak_rps": 70.0, "residuals": [0.0], "fits": true, "why": ""},
                 "departure_rps": null, "interrupted": false, "notes": [EVIL]}),
+            json!({"schema": HEADROOM_SCHEMA, "url": EVIL, "objective": ["p99<300ms"], "logs": [EVIL],
+                "demand": {"peak_rps": 9.0, "busiest_minute_rps": 5.0, "requests": 9, "rhythm": [1.0],
+                    "growth": {"per_week": 0.1, "interval": [0.0, 0.2]}},
+                "capacity_rps": 10.0, "headroom": 2.0, "workers": 3, "held_s": 0.1, "held_from": EVIL, "machines": 2,
+                "burst": [{"rank": 9, "wait_s": 0.9}], "reached": {"from": EVIL, "to": EVIL}, "cannot_tell": EVIL,
+                "step": {"what": "machine", "because": EVIL, "headroom": 4.0}, "assumptions": [EVIL], "notes": [EVIL]}),
             json!({"schema": COMPARE_SCHEMA, "kind": "live", "a": {"name": EVIL, "runs": []}, "b": {"name": EVIL, "runs": []},
                 "metrics": {"rps": {"a": 1.0, "b": 2.0, "ratio": 2.0, "interval": [1.5, 2.5], "verdict": "better", "smallest_difference": 0.1},
                     EVIL: {"a": 0.0, "b": 0.0, "ratio": 1.0, "interval": [0.0, 1e300], "verdict": "inconclusive", "smallest_difference": 0.1}},

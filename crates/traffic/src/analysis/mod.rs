@@ -5,6 +5,7 @@
 
 pub(crate) mod bounded;
 pub(crate) mod coarse;
+mod demand;
 mod imitate;
 mod rates;
 mod sessions;
@@ -18,6 +19,7 @@ use lastdrop_model::{Histogram, class};
 
 use self::bounded::{Mergeable, Slot, TopCounters};
 use self::coarse::CoarseHistogram;
+pub use self::demand::DemandCounter;
 use self::imitate::Sample;
 pub use self::imitate::{Imitation, URLS};
 use self::rates::Rates;
