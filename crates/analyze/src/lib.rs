@@ -1,6 +1,7 @@
 //! Pure evaluation: runs and measurements in, verdicts with their evidence out. No I/O, no clock.
 
 pub mod capacity;
+pub mod code_stacks;
 pub mod compare;
 pub mod guard;
 pub mod headroom;

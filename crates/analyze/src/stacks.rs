@@ -80,6 +80,7 @@ pub fn functions(stacks: &Stacks, us_per_request: Option<f64>) -> Vec<ProfileFun
                 self_share: own,
                 total_share: share(total),
                 us_per_request: us_per_request.map(|us| round(us * own)),
+                code: None,
             }
         })
         .collect();

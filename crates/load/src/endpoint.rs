@@ -65,6 +65,10 @@ impl Endpoint {
             let address = Address::Unix(path.as_path().into());
             check_allowed(allow, &url.origin(), &address)?;
             (None, vec![address])
+        } else if let Some(to) = network.connect_to.as_ref().filter(|to| to.matches(url)) {
+            let address = Address::Tcp(to.address);
+            check_allowed(allow, &url.origin(), &address)?;
+            (None, vec![address])
         } else {
             let (host, port) = match &network.proxy {
                 Some(proxy) => (proxy.host.clone(), proxy.port),

@@ -23,7 +23,7 @@ use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, wr
 use crate::restart::Launch;
 use crate::streams::Streams;
 use crate::undo_step::{UndoStep, steps_of};
-use crate::{ServerError, ServerRef, edited, execution, haproxy, host, nginx, restart, systemd};
+use crate::{ServerError, ServerRef, edited, execution, haproxy, host, leftover_folders, nginx, restart, systemd};
 
 /// How long workers of an old generation may take to finish their work.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -401,6 +401,9 @@ fn differences_from(journal: &Journal) -> Vec<String> {
 /// # Errors
 /// If the state folder cannot be read. The list contains each server's result.
 pub fn restore_all(dry_run: bool) -> Result<Vec<Result<RestoreReport, ServerError>>, ServerError> {
+    if !dry_run {
+        leftover_folders::remove();
+    }
     restore_journals(dry_run, true, |_| true)
 }
 

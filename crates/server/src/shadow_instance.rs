@@ -100,6 +100,7 @@ pub fn dispensable<E>(
 }
 
 /// Processes of an instance, in their own session; they end when this is dropped.
+#[derive(Debug)]
 pub struct InstanceProcesses(Child);
 
 impl InstanceProcesses {
@@ -126,6 +127,19 @@ impl InstanceProcesses {
         process::child_pids(self.master())
     }
 
+    /// Asks it to end and waits until it has. Returns false if it has not in time.
+    pub fn end(&mut self, limit: Duration) -> bool {
+        let _ = kill(Pid::from_raw(self.master()), Signal::SIGTERM);
+        let until = Instant::now() + limit;
+        while matches!(self.0.try_wait(), Ok(None)) {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(POLL);
+        }
+        true
+    }
+
     /// Mean PSS of its workers, in bytes.
     pub fn worker_bytes(&self) -> Result<Option<u64>, ProbeError> {
         let all = memory::of_group(&self.workers())?;
@@ -135,6 +149,9 @@ impl InstanceProcesses {
 
 impl Drop for InstanceProcesses {
     fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(None)) {
+            return;
+        }
         // It is a session leader, so its pid is its process group's id.
         let pid = Pid::from_raw(self.master());
         let _ = kill(pid, Signal::SIGTERM);

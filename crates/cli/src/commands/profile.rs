@@ -6,12 +6,14 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use lastdrop_experiment::lab::LabError;
+use lastdrop_experiment::observe::code::{CodeOptions, profile_code};
 use lastdrop_experiment::observe::profile::profile as run_profile;
 use lastdrop_model::bounds::{DURATION, RATE, USERS};
 use lastdrop_model::documents::PROFILE_SCHEMA;
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Plan};
 use lastdrop_report::{flame_graph, profile_text};
+use lastdrop_server::code::{Clock, Language};
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
 use crate::commands::Report;
@@ -23,7 +25,7 @@ use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
+    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile apache --code --url http://127.0.0.1/app    functions of Perl\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
 )]
 pub struct ProfileArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -43,6 +45,12 @@ pub struct ProfileArgs {
     /// How long to sample
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(DURATION))]
     pub duration: Duration,
+    /// Functions of its own language: perl, on a second instance
+    #[arg(long, value_name = "LANGUAGE", num_args = 0..=1, require_equals = true, requires = "url")]
+    pub code: Option<Option<Language>>,
+    /// With --code: time that passes, waits included, not CPU time
+    #[arg(long, requires = "code")]
+    pub wall: bool,
     /// Write a flame graph (SVG) to this file; with several servers one file each, FILE.NAME.svg
     #[arg(long, value_name = "FILE")]
     pub flame: Option<String>,
@@ -66,7 +74,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
     }
     let plan_for = |target: &String| -> Result<Plan> {
         let load = LoadArgs {
-            users: args.users,
+            users: args.users.or(args.code.is_some().then(few_users).filter(|_| args.rate.is_none())),
             rate: args.rate,
             headers: args.headers.clone(),
             drain: Some(Duration::ZERO),
@@ -89,7 +97,15 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
     let mut profiles = Vec::new();
     // One server at a time, so that each has its own load.
     for (server, flame) in args.servers.iter().zip(flames) {
-        let mut profiled = match run_profile(server, plan.as_ref(), args.duration, &stop.flag) {
+        let profiled = match (args.code, &plan) {
+            (Some(language), Some(plan)) => {
+                let clock = if args.wall { Clock::Wall } else { Clock::Cpu };
+                let options = CodeOptions { language, clock, time: args.duration };
+                profile_code(server, plan, &options, &stop.flag)
+            }
+            _ => run_profile(server, plan.as_ref(), args.duration, &stop.flag),
+        };
+        let mut profiled = match profiled {
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
             other => other?,
         };
@@ -101,7 +117,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
                 text.push_str("note: without stacks there is no flame graph\n");
             } else {
                 let title = format!("{}: {} samples by {}", document.server, document.samples, document.how);
-                file.text(&flame_graph(&title, &profiled.stacks))?;
+                file.text(&flame_graph(&title, &profiled.stacks, document.unit()))?;
                 text.push_str(&format!("flame graph: {name} (open it in a browser)\n"));
             }
         }
@@ -112,6 +128,11 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
     }
     report.give_each(PROFILE_SCHEMA, profiles)?;
     Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
+}
+
+/// Users of a load under which code is profiled: with more, requests would wait for a processor.
+fn few_users() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(4) as u32)
 }
 
 /// The file of a server's flame graph. With several servers, the name of the server goes before the extension.

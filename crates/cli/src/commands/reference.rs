@@ -141,7 +141,9 @@ fn spelling(arg: &Arg) -> String {
         None => code(&value),
         Some((last, before)) => {
             let mut all: Vec<String> = before.iter().map(|n| code(n)).collect();
-            all.push(code(&format!("{last} {value}")));
+            // A value that may be left out.
+            let is_optional = arg.is_require_equals_set() && arg.get_num_args().is_some_and(|n| n.min_values() == 0);
+            all.push(code(&if is_optional { format!("{last}[={value}]") } else { format!("{last} {value}") }));
             all.join(", ")
         }
     }

@@ -73,6 +73,7 @@ impl NetworkArgs {
     pub fn fill(&self, plan: &mut Plan) {
         plan.network = Network {
             unix_socket: self.unix_socket.clone(),
+            connect_to: None,
             sources: self.source.clone(),
             proxy: self.proxy.clone().map(|p| Proxy { tunnel: self.proxy_tunnel, ..p }),
             family: if self.ipv4 { Some(4) } else { self.ipv6.then_some(6) },

@@ -11,6 +11,7 @@ mod application;
 mod book;
 mod by_chance;
 mod classes;
+mod code;
 mod command_lines;
 mod container;
 mod database;

@@ -1,6 +1,7 @@
 //! Commands that observe a server under other clients' load or a few requests of ours (watch, trace, profile, guard),
 //! and its settings.
 
+pub mod code;
 pub mod databases;
 pub mod guard;
 pub mod knobs;

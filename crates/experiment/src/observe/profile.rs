@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_millis(50);
 
 /// Most stacks in the document; more would not make a page clearer.
-const MOST_STACKS: usize = 600;
+pub(super) const MOST_STACKS: usize = 600;
 
 /// A profile with the stacks of its flame graph, outermost caller first; no stacks without perf.
 #[derive(Debug)]

@@ -9,8 +9,11 @@ pub const PROFILE_SCHEMA: &str = "lastdrop.profile/1";
 pub struct ProfileDocument {
     pub schema: String,
     pub server: String,
-    /// `perf (cycles)`, `perf (cpu-clock)`, or `/proc`.
+    /// `perf (cycles)`, `perf (cpu-clock)`, `/proc`, or the profiler of a language and its clock.
     pub how: String,
+    /// The language whose functions these are; none for functions of programs and libraries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
     pub seconds: f64,
     pub samples: u64,
     /// CPU time of the server during the profile, by the kernel's count.
@@ -18,6 +21,12 @@ pub struct ProfileDocument {
     /// Requests during the profile: those of the load, otherwise by the status page.
     pub requests: Option<u64>,
     pub us_per_request: Option<f64>,
+    /// CPU time per request that the profiler of a language added, as a share of the time without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<f64>,
+    /// Time in the functions of a language, by the profiler's clock: the whole of their shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions_s: Option<f64>,
     /// Functions by self time, the costliest first; empty without perf.
     pub functions: Vec<ProfileFunction>,
     /// Programs and libraries; without perf, states of the processes as the kernel shows them.
@@ -36,6 +45,34 @@ pub struct ProfileFunction {
     /// Share including the functions that it calls.
     pub total_share: f64,
     pub us_per_request: Option<f64>,
+    /// For functions of a language.
+    #[serde(flatten)]
+    pub code: Option<CodeFunction>,
+}
+
+/// A function of the program's own language. The shares are of the time in all its functions.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CodeFunction {
+    pub name: String,
+    /// Empty for a function that is not written in this language.
+    pub file: String,
+    /// Line of its definition, or of its code that was seen first; 0 if unknown.
+    pub line: u32,
+    pub exclusive_share: f64,
+    pub cumulative_share: f64,
+    /// None if the profiler samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<u64>,
+}
+
+impl ProfileDocument {
+    /// Unit of the numbers of its stacks.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        // Only a profiler that times each call counts them.
+        let is_timed = |f: &ProfileFunction| f.code.as_ref().is_some_and(|c| c.calls.is_some());
+        if self.functions.iter().any(is_timed) { "µs" } else { "samples" }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ pub use abandon::{AbandonRules, GiveUpRule};
 pub use check::{PlanError, PlanPart};
 pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
-pub use network::{Network, Proxy};
+pub use network::{ConnectTo, Network, Proxy};
 pub use replay::{Pace, Replay, ReplaySummary, UsualAnswer};
 pub use server_time::{REQUEST_ID, ServerTimeFrom, TimeUnit};
 pub use tls::TlsOptions;

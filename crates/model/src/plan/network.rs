@@ -1,6 +1,6 @@
 //! How connections are made: source addresses, proxy, address family, bandwidth.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -41,12 +41,30 @@ impl FromStr for Proxy {
     }
 }
 
+/// Connections to a host and port that go to another address; requests stay as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectTo {
+    pub host: String,
+    pub port: u16,
+    pub address: SocketAddr,
+}
+
+impl ConnectTo {
+    #[must_use]
+    pub fn matches(&self, url: &Url) -> bool {
+        self.host == url.host && self.port == url.port
+    }
+}
+
 /// How connections are made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Network {
     /// Connect to this socket instead of the host of the URL.
     pub unix_socket: Option<PathBuf>,
+    /// Connect elsewhere for one host and port. Not an option of the user's: lastdrop loads a second instance so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect_to: Option<ConnectTo>,
     /// Addresses to connect from, in turn.
     pub sources: Vec<IpAddr>,
     pub proxy: Option<Proxy>,

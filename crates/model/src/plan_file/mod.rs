@@ -129,6 +129,7 @@ pub fn schema() -> serde_json::Value {
 fn read_network(n: &NetworkFile, folder: &Path) -> Network {
     Network {
         unix_socket: n.unix_socket.as_ref().map(|p| folder.join(p)),
+        connect_to: None,
         sources: n.sources.iter().map(|s| s.0).collect(),
         proxy: n.proxy.as_ref().map(|p| Proxy { tunnel: n.proxy_tunnel, ..p.0.clone() }),
         family: n.family.map(|f| f.0 as u8),

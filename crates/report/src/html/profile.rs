@@ -26,7 +26,8 @@ pub(super) fn section(d: &ProfileDocument) -> Section {
         (libraries(d))
         (notes(&d.notes))
     };
-    let about = vec![d.how.clone(), seconds(d.seconds), format!("{} samples", count(d.samples))];
+    let counted = if d.unit() == "samples" { "samples" } else { "calls" };
+    let about = vec![d.how.clone(), seconds(d.seconds), format!("{} {counted}", count(d.samples))];
     Section { title: format!("Where the CPU of {} goes", d.server), about, body }
 }
 
@@ -61,7 +62,7 @@ fn flames(d: &ProfileDocument) -> Markup {
         @if !d.stacks.is_empty() {
             h3 { "Who calls whom" }
             p.quiet { "A box a function, as wide as its share of the samples, above its caller." }
-            div.flame tabindex="0" role="img" aria-label="Flame graph" { (PreEscaped(flame_graph("", &d.stacks))) }
+            div.flame tabindex="0" role="img" aria-label="Flame graph" { (PreEscaped(flame_graph("", &d.stacks, d.unit()))) }
         }
     }
 }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::config::split_words;
 use crate::execution::Question;
 use crate::shadow_instance::{InstanceProcesses, POLL};
-use crate::{ServerError, private};
+use crate::{ServerError, leftover_folders, private};
 
 /// Directives that name files the master writes; they point into the instance's folder.
 const FILES: &[&str] = &[
@@ -36,6 +36,17 @@ const FILES: &[&str] = &[
 /// Directives for ports and for files that exist once per server; the instance sets its own.
 const OURS: &[&str] = &["defaultruntimedir", "listen", "lockfile", "mutex", "pidfile"];
 
+/// How an instance differs from the server, besides its ports and files.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InstanceVariant<'a> {
+    /// Modules that it does not load.
+    pub without: &'a [String],
+    /// Lines that come directly after a module is loaded, before all others about it.
+    pub after: Option<(&'a str, &'a str)>,
+    /// Workers of prefork, all started at once and never replaced; otherwise a small pool.
+    pub workers: Option<u32>,
+}
+
 /// Where an instance listens, and which URL it stands in for.
 #[derive(Debug)]
 pub struct InstanceAddress {
@@ -47,15 +58,15 @@ pub struct InstanceAddress {
     pub threaded: bool,
 }
 
-/// Rewrites a flat configuration for another folder and port, without some modules.
-pub fn isolated(flat: &[u8], place: &InstanceAddress, without: &[String]) -> Vec<u8> {
+/// Rewrites a flat configuration for another folder and port.
+pub fn isolated(flat: &[u8], place: &InstanceAddress, variant: InstanceVariant<'_>) -> Vec<u8> {
     let folder = place.folder.display();
     let mut out = format!("DefaultRuntimeDir \"{folder}\"\n").into_bytes();
     for line in logical_lines(flat) {
         let words = split_words(&line);
         let word = |n: usize| words.get(n).map(|(text, ..)| String::from_utf8_lossy(text).into_owned());
         let name = word(0).unwrap_or_default().to_ascii_lowercase();
-        if name == "loadmodule" && word(1).is_some_and(|module| without.contains(&module))
+        if name == "loadmodule" && word(1).is_some_and(|module| variant.without.contains(&module))
             || OURS.contains(&name.as_str())
         {
             continue;
@@ -79,13 +90,24 @@ pub fn isolated(flat: &[u8], place: &InstanceAddress, without: &[String]) -> Vec
             _ => out.extend(line),
         }
         out.push(b'\n');
+        if let Some((_, lines)) =
+            variant.after.filter(|(module, _)| name == "loadmodule" && word(1).is_some_and(|m| m == *module))
+        {
+            out.extend(lines.bytes());
+        }
     }
-    let pool = if place.threaded {
-        "ServerLimit 2\nThreadsPerChild 4\nMaxRequestWorkers 8\nMinSpareThreads 1\nMaxSpareThreads 8\n"
+    let pool = if let Some(n) = variant.workers {
+        &format!(
+            "ServerLimit {n}\nMaxRequestWorkers {n}\nStartServers {n}\nMinSpareServers {n}\nMaxSpareServers {}\n\
+             MaxConnectionsPerChild 0\n",
+            n + 1
+        )
+    } else if place.threaded {
+        "StartServers 1\nServerLimit 2\nThreadsPerChild 4\nMaxRequestWorkers 8\nMinSpareThreads 1\nMaxSpareThreads 8\n"
     } else {
-        "ServerLimit 4\nMaxRequestWorkers 4\nMinSpareServers 1\nMaxSpareServers 2\n"
+        "StartServers 1\nServerLimit 4\nMaxRequestWorkers 4\nMinSpareServers 1\nMaxSpareServers 2\n"
     };
-    out.extend(format!("Listen 127.0.0.1:{}\nPidFile \"{folder}/pid\"\nStartServers 1\n{pool}", place.port).bytes());
+    out.extend(format!("Listen 127.0.0.1:{}\nPidFile \"{folder}/pid\"\n{pool}", place.port).bytes());
     out
 }
 
@@ -126,23 +148,30 @@ fn host_address(address: &str, place: &InstanceAddress) -> String {
 }
 
 /// What is needed to start instances of one server.
+#[derive(Debug)]
 pub struct InstanceTemplate {
     folder: TempDir,
     place: InstanceAddress,
     birth: Birth,
     argv: Vec<String>,
+    /// The purpose of the instances, in the list of executed programs.
+    pub why: &'static str,
+    /// Environment variables that an instance has besides those of a question.
+    pub variables: Vec<(String, String)>,
 }
 
 impl InstanceTemplate {
-    /// `argv` returns the command line that starts the server on a given file.
+    /// `argv` returns the command line that starts the server on a given file. `for_what` is part of the name of the
+    /// instance's folder.
     pub fn new(
+        for_what: &str,
         birth: &Birth,
         url: &Url,
         threaded: bool,
         argv: impl Fn(&Path) -> Vec<String>,
     ) -> Result<InstanceTemplate, ServerError> {
         let cannot = || ServerError::io("cannot make a place for a second instance");
-        let folder = tempfile::Builder::new().prefix("lastdrop-modules-").tempdir().map_err(cannot())?;
+        let folder = leftover_folders::create(for_what).map_err(cannot())?;
         // Workers of another user reach sockets in the folder but cannot list it.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).map_err(cannot())?;
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(cannot())?.port();
@@ -157,7 +186,14 @@ impl InstanceTemplate {
         };
         let mut argv = process::without(&argv(&folder.path().join("conf")), &["-k"]);
         argv.push("-DFOREGROUND".into());
-        Ok(InstanceTemplate { folder, place, birth: birth.clone(), argv })
+        Ok(InstanceTemplate {
+            folder,
+            place,
+            birth: birth.clone(),
+            argv,
+            why: "a second Apache shows which modules it needs",
+            variables: Vec::new(),
+        })
     }
 
     /// Path for a temporary file.
@@ -165,15 +201,24 @@ impl InstanceTemplate {
         self.folder.path().join(name)
     }
 
-    /// Starts the configuration without some modules and waits until it answers.
+    /// Starts the configuration and waits until it answers.
     ///
     /// # Errors
     /// In words, if it does not answer by the deadline.
-    pub fn start(&self, flat: &[u8], without: &[String], url: &Url, until: Instant) -> Result<Instance, String> {
+    pub fn start(
+        &self,
+        flat: &[u8],
+        variant: InstanceVariant<'_>,
+        url: &Url,
+        until: Instant,
+    ) -> Result<Instance, String> {
         let file = self.file("conf");
-        private::write_for_question(&self.birth, &file, &isolated(flat, &self.place, without))
+        private::write_for_question(&self.birth, &file, &isolated(flat, &self.place, variant))
             .map_err(|e| e.to_string())?;
-        let question = Question::new(&self.birth, "a second Apache shows which modules it needs").argv(&self.argv);
+        let mut question = Question::new(&self.birth, self.why).argv(&self.argv);
+        for (name, value) in &self.variables {
+            question = question.variable(name, value);
+        }
         let question = question.reads(self.birth.code.iter().cloned()).like_the_server();
         let mut command = question.command().map_err(|e| e.to_string())?;
         let said = self.file("said");
@@ -203,9 +248,10 @@ impl InstanceTemplate {
 }
 
 /// A running instance; it ends when dropped.
+#[derive(Debug)]
 pub struct Instance {
     pub processes: InstanceProcesses,
-    at: SocketAddr,
+    pub at: SocketAddr,
     /// Time from the start to the first answer.
     pub started: Duration,
 }
@@ -233,7 +279,9 @@ mod tests {
             b"PidFile /run/a.pid\nListen 80\nListen 443\nLoadModule a_module a.so\nLoadModule \\\n b_module b.so\n\
             <VirtualHost *:80 10.0.0.1:80 10.0.0.2:80 _default_:443>\nCustomLog \"|/bin/rotate x\" combined env=!no\n\
             ErrorLog /var/log/e\n</VirtualHost>\nMutex file:/run/lock default\n";
-        let text = String::from_utf8(isolated(flat, &place, &["b_module".into()])).expect("text");
+        let without = ["b_module".to_string()];
+        let variant = InstanceVariant { without: &without, ..InstanceVariant::default() };
+        let text = String::from_utf8(isolated(flat, &place, variant)).expect("text");
         let (config, ours) = text.split_once("Listen").expect("ours");
         assert_eq!(
             config,
@@ -242,5 +290,9 @@ mod tests {
              errorlog \"/tmp/x/errorlog\"\n</VirtualHost>\n\n"
         );
         assert!(ours.starts_with(" 127.0.0.1:7000\nPidFile \"/tmp/x/pid\"\n"), "{ours}");
+        let variant = InstanceVariant { after: Some(("a_module", "PerlModule X\n")), workers: Some(3), ..variant };
+        let text = String::from_utf8(isolated(flat, &place, variant)).expect("text");
+        assert!(text.contains("LoadModule a_module a.so\nPerlModule X\n<VirtualHost"), "{text}");
+        assert!(text.contains("\nStartServers 3\n") && text.ends_with("MaxConnectionsPerChild 0\n"), "{text}");
     }
 }

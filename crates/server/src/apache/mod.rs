@@ -1,5 +1,6 @@
 //! Apache httpd 2.4: prefork, worker and event.
 
+mod code;
 mod config;
 mod instance;
 pub mod knobs;
@@ -11,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use code::{CodeInstance, CodeTemplate};
 use config::{Conditions, Scan};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::SpareWorkers;
@@ -18,7 +20,7 @@ use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
-use location::{Configuration, ask, code, locate, not_found, started_on, status_url};
+use location::{Configuration, ask, code as code_files, locate, not_found, started_on, status_url};
 pub use modules::unused_modules;
 use nix::sys::signal::Signal;
 
@@ -89,7 +91,7 @@ impl Apache {
             .collect();
         let status_url = status_url(server, &listeners);
         let mut birth = birth;
-        birth.code = code(&birth, &located.started_on, &located.root);
+        birth.code = code_files(&birth, &located.started_on, &located.root);
         let mut apache = Apache {
             facts: Facts {
                 kind: server.kind,

@@ -17,11 +17,12 @@ use lastdrop_probe::{ProbeError, memory, status};
 
 use super::Apache;
 use super::config::{DirectiveLine, Scan, split_words};
-use super::instance::{Instance, InstanceTemplate, logical_lines};
+use super::instance::{Instance, InstanceTemplate, InstanceVariant, logical_lines};
 use super::location::{Configuration, question};
 use crate::adapter::Adapter;
 use crate::edits::Edits;
 use crate::execution::Reader;
+use crate::leftover_folders::FOR_MODULES;
 use crate::private::write_for_question;
 use crate::shadow_instance::{ComparableAnswer, MOST_TIME, dispensable};
 use crate::{ServerError, ServerRef, container};
@@ -117,12 +118,12 @@ impl Apache {
         if candidates.is_empty() {
             return Ok(ModuleTrial::default());
         }
-        let ground = InstanceTemplate::new(birth, url, self.threaded(), |file| self.argv_with(file))?;
+        let ground = InstanceTemplate::new(FOR_MODULES, birth, url, self.threaded(), |file| self.argv_with(file))?;
         let until = Instant::now() + MOST_TIME;
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
         let mut tried = ModuleTrial::default();
         let (answer, sizes) = {
-            let all = ground.start(&flat, &[], url, until).map_err(refuse)?;
+            let all = ground.start(&flat, InstanceVariant::default(), url, until).map_err(refuse)?;
             let answer = Apache::stable_answer(&all, url, until)?;
             (tried.start_s, tried.worker_bytes) = (all.started.as_secs_f64(), all.processes.worker_bytes()?);
             (answer, all.processes.workers().first().and_then(|pid| memory::of_files(*pid).ok()).unwrap_or_default())
@@ -132,7 +133,9 @@ impl Apache {
             if Instant::now() >= until {
                 return Ok(None);
             }
-            let Ok(instance) = ground.start(&flat, without, url, until) else {
+            let Ok(instance) =
+                ground.start(&flat, InstanceVariant { without, ..InstanceVariant::default() }, url, until)
+            else {
                 return Ok((Instant::now() < until).then_some(false));
             };
             let same = instance.ask(url, until).is_ok_and(|a| ComparableAnswer::of(&a) == answer);

@@ -21,7 +21,7 @@ use crate::execution::Question;
 use crate::fpm_config::{Scan, SettingLine};
 use crate::private::write_durably;
 use crate::shadow_instance::{InstanceProcesses, POLL};
-use crate::{ServerError, private};
+use crate::{ServerError, leftover_folders, private};
 
 /// Settings that the instance replaces or omits.
 const OURS: &[&str] = &[
@@ -88,7 +88,7 @@ pub struct InstanceTemplate<'a> {
 impl<'a> InstanceTemplate<'a> {
     pub fn new(birth: &Birth, scan: &'a Scan, pool: &str, ini: &'a Ini) -> Result<InstanceTemplate<'a>, ServerError> {
         let cannot = || ServerError::io("cannot make a place for a second instance");
-        let folder = tempfile::Builder::new().prefix("lastdrop-extensions-").tempdir().map_err(cannot())?;
+        let folder = leftover_folders::create(leftover_folders::FOR_EXTENSIONS).map_err(cannot())?;
         // Workers of another user read a script in the folder but cannot list it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).map_err(cannot())?;
         Ok(InstanceTemplate { folder, birth: birth.clone(), scan, pool: pool.into(), ini })

@@ -1,0 +1,202 @@
+//! Profiles the functions of the language that a server's workers execute, by a profiler of that language.
+//!
+//! The same load is put on without the profiler and with it: the difference in CPU time per request is what the profiler
+//! costs. Nothing is loaded into a process that serves visitors: an Apache is profiled on a second instance.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lastdrop_analyze::code_stacks::CodeStacks;
+use lastdrop_load::{PreparedPlan, RunClock};
+use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument};
+use lastdrop_model::plan::ConnectTo;
+use lastdrop_model::{CaptureLevel, Event, Load, Plan, Sample};
+use lastdrop_probe::group::ProcessGroup;
+use lastdrop_server::code::{Clock, Language};
+use lastdrop_server::{CodeInstance, CodeTemplate, ServerRef, remove_leftover_folders};
+
+use super::profile::{MOST_STACKS, Profile};
+use crate::lab::LabError;
+
+/// Most workers of a second instance: each has the memory of a worker of the server's.
+pub const MOST_WORKERS: u32 = 8;
+/// Bounds of the time in which the workers get warm.
+const WARM: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
+/// Rows of the document.
+const MOST_FUNCTIONS: usize = 500;
+
+/// What is profiled, and how long.
+#[derive(Debug, Clone, Copy)]
+pub struct CodeOptions {
+    /// None: the server's.
+    pub language: Option<Language>,
+    pub clock: Clock,
+    pub time: Duration,
+}
+
+/// A stretch of load and what it took.
+#[derive(Debug, Clone, Copy)]
+struct LoadedStretch {
+    requests: u64,
+    cpu_s: f64,
+    seconds: f64,
+}
+
+impl LoadedStretch {
+    fn us_per_request(self) -> f64 {
+        self.cpu_s * 1e6 / self.requests.max(1) as f64
+    }
+}
+
+/// Profiles the code that answers the requests of a plan.
+///
+/// # Errors
+/// If the server or the profiler is not there, or the code cannot be profiled.
+pub fn profile_code(
+    server: &ServerRef,
+    plan: &Plan,
+    options: &CodeOptions,
+    stop: &AtomicBool,
+) -> Result<Profile, LabError> {
+    remove_leftover_folders();
+    match server.kind.name {
+        "apache" => by_second_instance(server, plan, options, stop),
+        other => Err(LabError::Other(format!(
+            "the code of {other} is not profiled: --code knows Perl in Apache (mod_perl). Without --code the \
+             functions of programs and libraries are shown"
+        ))),
+    }
+}
+
+fn by_second_instance(
+    server: &ServerRef,
+    plan: &Plan,
+    options: &CodeOptions,
+    stop: &AtomicBool,
+) -> Result<Profile, LabError> {
+    let workers = most_at_once(plan);
+    let template = CodeTemplate::new(server, &plan.url, options.language, options.clock, workers)?;
+    let warm = (options.time / 4).clamp(WARM.0, WARM.1);
+    let load = |instance: &CodeInstance, time| {
+        stretch(server, instance.master(), &plan_for(plan, Some(instance.address()), time), stop)
+    };
+    let without = {
+        let plain = template.start(false)?;
+        load(&plain, warm)?;
+        load(&plain, (options.time / 2).max(WARM.0))?
+    };
+    let profiled = template.start(true)?;
+    load(&profiled, warm)?;
+    profiled.begin()?;
+    let with = load(&profiled, options.time)?;
+    let stacks = CodeStacks::of_records(&profiled.finish()?);
+    let note = format!(
+        "on a second instance with {workers} workers and the same configuration; nothing was loaded into the server's own workers"
+    );
+    profile_of(template.server, template.language, options.clock, stacks, without, with, vec![note])
+}
+
+/// Users of a closed loop, or connections of an open one, as [`plan_for`] limits them.
+fn most_at_once(plan: &Plan) -> u32 {
+    match plan.phases.iter().find(|p| p.measured).map(|p| &p.load) {
+        Some(Load::Closed { users, .. }) => (*users).clamp(1, MOST_WORKERS),
+        _ => MOST_WORKERS,
+    }
+}
+
+/// The plan's measured load for some time, with no more connections than a second instance has workers.
+fn plan_for(plan: &Plan, address: Option<SocketAddr>, time: Duration) -> Plan {
+    let mut plan = plan.clone();
+    plan.phases.retain(|p| p.measured);
+    plan.phases.truncate(1);
+    for phase in &mut plan.phases {
+        (phase.duration, phase.requests) = (Some(time), None);
+    }
+    if let Some(address) = address {
+        for phase in &mut plan.phases {
+            match &mut phase.load {
+                Load::Closed { users, .. } => *users = (*users).clamp(1, MOST_WORKERS),
+                Load::Open { connections, .. } => *connections = (*connections).clamp(1, MOST_WORKERS),
+            }
+        }
+        plan.network.connect_to = Some(ConnectTo { host: plan.url.host.clone(), port: plan.url.port, address });
+    }
+    plan
+}
+
+/// Puts the load of a plan on a server and measures the CPU time of its processes.
+fn stretch(server: &ServerRef, master: i32, plan: &Plan, stop: &AtomicBool) -> Result<LoadedStretch, LabError> {
+    let prepared = PreparedPlan::new(plan)?;
+    let mut group = ProcessGroup::new(master, false, server.kind.helpers);
+    let cpu_before = cpu_s(&mut group);
+    let start = Instant::now();
+    let mut requests = 0;
+    let halt = AtomicBool::new(false);
+    lastdrop_load::run(plan, &prepared, RunClock::start(), stop, &halt, CaptureLevel::Nothing, |event| {
+        if let Event::Second { slice } = event {
+            requests += slice.counts.answered;
+        }
+    })?;
+    if stop.load(Ordering::Relaxed) {
+        return Err(LabError::Interrupted);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    if requests == 0 {
+        return Err(LabError::Other("nothing was answered while the code was profiled; is the URL right?".into()));
+    }
+    Ok(LoadedStretch { requests, cpu_s: (cpu_s(&mut group) - cpu_before).max(0.0), seconds })
+}
+
+fn cpu_s(group: &mut ProcessGroup) -> f64 {
+    group.look(false, &mut Sample::default());
+    group.cpu_s()
+}
+
+fn profile_of(
+    server: String,
+    language: Language,
+    clock: Clock,
+    stacks: CodeStacks,
+    without: LoadedStretch,
+    with: LoadedStretch,
+    notes: Vec<String>,
+) -> Result<Profile, LabError> {
+    if stacks.total() == 0 {
+        return Err(LabError::Other(format!(
+            "{} has seen no function of {language}: the requests were answered without it, or in less time than it can see",
+            language.tool()
+        )));
+    }
+    let is_timed = stacks.calls() > 0;
+    let us_per_request = round(without.us_per_request(), 1);
+    let mut functions = stacks.functions(Some(us_per_request));
+    functions.truncate(MOST_FUNCTIONS);
+    let (total, calls) = (stacks.total(), stacks.calls());
+    // Timed stacks are in microseconds, samples are a millisecond each.
+    let functions_s = total as f64 / if is_timed { 1e6 } else { 1e3 };
+    let stacks = stacks.by_names();
+    let document = ProfileDocument {
+        schema: PROFILE_SCHEMA.into(),
+        server,
+        how: format!("{} ({clock})", language.tool()),
+        language: Some(language.name().into()),
+        seconds: round(with.seconds, 3),
+        samples: if is_timed { calls } else { total },
+        cpu_s: round(with.cpu_s, 3),
+        requests: Some(with.requests),
+        us_per_request: Some(us_per_request),
+        overhead: Some(round((with.us_per_request() / without.us_per_request() - 1.0).max(0.0), 3)),
+        functions_s: Some(round(functions_s, 3)),
+        functions,
+        stacks: stacks.iter().take(MOST_STACKS).cloned().collect(),
+        notes,
+        ..ProfileDocument::default()
+    };
+    Ok(Profile { document, stacks })
+}
+
+fn round(x: f64, digits: i32) -> f64 {
+    let by = 10_f64.powi(digits);
+    (x * by).round() / by
+}
