@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use crate::common::chapters::{Step, anchors, commands, links};
 use crate::common::house::{Front, House};
@@ -283,9 +282,7 @@ fn trouble(house: &House, page: &str, step: &Step) -> Option<String> {
         command = command.replace("3fa2", first.trim());
     }
     let script = ended(&command).unwrap_or_else(|| command.clone());
-    let began = Instant::now();
     let done = house.sh(&script);
-    println!("{:6.1} s  {page}:{}: {script}", began.elapsed().as_secs_f64(), step.line);
     let no_time = ["lastdrop capacity", "lastdrop headroom"].iter().any(|c| command.starts_with(c))
         && done.code == 1
         && done.stdout.contains("the time was over");
