@@ -13,7 +13,7 @@ fn a_fleet_shows_the_doctor_what_one_machine_would() {
     let apache = Apache::small(&folder);
     let _fleet = Fleet::start(&folder, &[("a", &[]), ("b", &[])]);
     let url = apache.url("/perl/sleep.pl");
-    let args = ["doctor", &apache.name(), "--url", &url, "-d", "2s", "--keepalive", "off", "-c", "12"];
+    let args = ["doctor", &apache.name(), "--url", &url, "-d", "4s", "--keepalive", "off", "-c", "12"];
     let said = folder.json(&[&args[..], &["--fleet", "all"]].concat(), 0);
     assert_eq!(said["limit"], "workers-exhausted", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
     let steps = said["examination"]["steps"].as_array().expect("steps");
