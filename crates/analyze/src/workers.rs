@@ -11,7 +11,7 @@
 //! replaces X.
 //!
 //! D is measured beside a light load, since the pool may be too small for a full one. On busy cores a request
-//! takes less: fewer switches, warmer caches. So the waits are divided by [`BUSY_COST`].
+//! takes less: fewer switches, warmer caches. So the waits are divided by 0.8 (`BUSY_COST`).
 //!
 //! Held workers: measured if clients are connected. Otherwise each request may leave a connection that holds
 //! its worker for the keep-alive timeout: X · timeout, again by Little's law.
