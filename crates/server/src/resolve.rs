@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use lastdrop_model::Url;
 use lastdrop_probe::process::{self, ProcessInfo};
@@ -19,14 +21,38 @@ pub(crate) fn masters(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> 
     masters
 }
 
+/// How often to look again for the parent of processes that seem to be masters side by side, and how long to wait before.
+const LOOKS_FOR_PARENT: u32 = 3;
+const BEFORE_NEXT_LOOK: Duration = Duration::from_millis(30);
+
 /// The same including containers.
 pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
+    let mut masters = masters_now(&is_of);
+    for _ in 0..LOOKS_FOR_PARENT {
+        if !share_a_parent(&masters) {
+            break;
+        }
+        thread::sleep(BEFORE_NEXT_LOOK);
+        masters = masters_now(&is_of);
+    }
+    leave_out_heirs(&mut masters);
+    masters
+}
+
+fn masters_now(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
     let mut group = process::all();
     group.retain(is_of);
     let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
     group.retain(|p| !pids.contains(&p.parent));
-    leave_out_heirs(&mut group);
     group
+}
+
+/// True if several have one parent that runs their program: workers of a master that was not recognised, since it changed
+/// its title at that moment.
+fn share_a_parent(masters: &[ProcessInfo]) -> bool {
+    let is_shared = |p: &&ProcessInfo| masters.iter().any(|other| other.pid != p.pid && other.parent == p.parent);
+    let runs_it = |p: &ProcessInfo| process::look(p.parent).is_some_and(|parent| parent.exe == p.exe);
+    masters.iter().filter(is_shared).any(|p| p.exe.is_some() && runs_it(p))
 }
 
 /// Removes processes that inherited all their listening sockets from an older master. Such a process was started by a
@@ -157,4 +183,24 @@ pub(crate) fn url_of(address: SocketAddr) -> Url {
         std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
     };
     Url { tls: false, host: ip.to_string(), port: address.port(), path: "/".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_beside_each_other_have_a_master_if_their_parent_runs_their_program() {
+        let own = process::look(std::process::id() as i32).expect("this process");
+        let child = |pid, exe: Option<&str>| ProcessInfo {
+            pid,
+            parent: own.pid,
+            exe: exe.map_or_else(|| own.exe.clone(), |path| Some(path.into())),
+            ..own.clone()
+        };
+        assert!(share_a_parent(&[child(-2, None), child(-3, None)]));
+        // One alone may be a server that another of its kind has started, and servers of a shell are its own.
+        assert!(!share_a_parent(&[child(-2, None)]));
+        assert!(!share_a_parent(&[child(-2, Some("/usr/sbin/nginx")), child(-3, Some("/usr/sbin/nginx"))]));
+    }
 }
