@@ -2,16 +2,14 @@
 
 import dataclasses
 import json
-import os
 import subprocess
-import time
 
-from faults.ask import quiet
-from faults.measure import alone, environment, lastdrop
-from faults.place import LabError, Place
+from faults.measure import environment, lastdrop
+from faults.place import LabError
 from faults.rows import programs
 
 from . import grid as grids
+from .row import asked
 
 NAME = "tune-advised.jsonl"
 WANTED = 0.95
@@ -32,32 +30,25 @@ def advised(place, case):
                           env=environment(place), capture_output=True, text=True, timeout=PATIENCE)
     if not out.exists():
         raise LabError(f"size ends with {done.returncode}: {done.stderr[-600:]}")
-    return json.loads(out.read_text())["workers_advice"]
+    advice = json.loads(out.read_text()).get("workers_advice")
+    if not advice:
+        raise LabError("size advises no number of workers")
+    return advice
 
 
 def examine(setup, seed):
     """A row about one set-up."""
-    row = {"name": setup.name, "strength": seed, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "load": os.getloadavg()[0]}
-    place = None
-    try:
-        with alone():
-            row["others"] = quiet()
-            place = Place()
-            case = setup.build(place)
-            advice = advised(place, case)
-            number, pool = advice["number"], POOLS[setup.name]
-            values = sorted({max(1, round(number * share)) for share in SHARES})
-            wide = dataclasses.replace(setup, users=max(setup.users, AT_LEAST_USERS * number))
-            points = grids.sweep(place, wide, case, ROUNDS, {pool: values})
-    except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError, KeyError, TypeError) as error:
-        return {**row, "state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
-    finally:
-        if place:
-            place.close()
-    grid = {"start": {pool: number}, "points": points}
-    best, ours = grids.best(grid), grids.nearest(grid, {})
-    return {**row, "state": "ok", "users": wide.users, "advice": advice, "number": number, "rps": ours["rps"], "best": best["settings"][pool],
-            "best_rps": best["rps"], "share": (ours["rps"] or 0) / best["rps"], "points": points}
+    def question(place, case):
+        advice = advised(place, case)
+        number, pool = advice["number"], POOLS[setup.name]
+        values = sorted({max(1, round(number * share)) for share in SHARES})
+        wide = dataclasses.replace(setup, users=max(setup.users, AT_LEAST_USERS * number))
+        points = grids.sweep(place, wide, case, ROUNDS, {pool: values})
+        grid = {"start": {pool: number}, "points": points}
+        best, ours = grids.best(grid), grids.nearest(grid, {})
+        return {"users": wide.users, "advice": advice, "number": number, "rps": ours["rps"], "best": best["settings"][pool],
+                "best_rps": best["rps"], "share": (ours["rps"] or 0) / best["rps"], "points": points}
+    return asked(setup, seed, question)
 
 
 def is_good(row):

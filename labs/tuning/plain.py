@@ -1,16 +1,15 @@
 """A tune that is told no settings, and the same server swept by hand: what the tune came to as a share of the best by hand."""
 
 import json
-import os
 import subprocess
 import time
 
-from faults.ask import quiet
-from faults.measure import alone, environment, lastdrop
-from faults.place import LabError, Place
+from faults.measure import environment, lastdrop
+from faults.place import LabError
 from faults.rows import programs
 
 from . import grid as grids
+from .row import asked
 
 NAME = "tune-plain.jsonl"
 WANTED = 0.9
@@ -39,30 +38,20 @@ def with_chosen(setup, chosen):
 
 def examine(setup, seed):
     """A row about one set-up."""
-    row = {"name": setup.name, "strength": seed, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "load": os.getloadavg()[0]}
-    place = None
-    try:
-        with alone():
-            row["others"] = quiet()
-            place = Place()
-            case = setup.build(place)
-            began = time.monotonic()
-            document = tune(place, setup, case, seed)
-            row["seconds"] = round(time.monotonic() - began, 1)
-            winner = document.get("winner") or {}
-            chosen = (winner.get("settings") or {}) if document["verdict"] == "improved" else {}
-            points = grids.sweep(place, setup, case, ROUNDS, with_chosen(setup, chosen))
-    except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
-        return {**row, "state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
-    finally:
-        if place:
-            place.close()
-    grid = {"start": setup.start, "points": points}
-    best, reached, start = grids.best(grid), grids.nearest(grid, chosen), grids.nearest(grid, {})
-    return {**row, "state": "ok", "verdict": document["verdict"], "because": document["because"], "settings": chosen,
-            "ratio": winner.get("ratio"), "best": best["settings"], "share": (reached["rps"] or 0) / best["rps"],
-            "start": (start["rps"] or 0) / best["rps"], "at_best": setup.at_best, "trials": len(document["trials"]),
-            "advised": (document.get("workers_advice") or {}).get("number"), "points": points}
+    def question(place, case):
+        began = time.monotonic()
+        document = tune(place, setup, case, seed)
+        seconds = round(time.monotonic() - began, 1)
+        winner = document.get("winner") or {}
+        chosen = (winner.get("settings") or {}) if document["verdict"] == "improved" else {}
+        points = grids.sweep(place, setup, case, ROUNDS, with_chosen(setup, chosen))
+        grid = {"start": setup.start, "points": points}
+        best, reached, start = grids.best(grid), grids.nearest(grid, chosen), grids.nearest(grid, {})
+        return {"seconds": seconds, "verdict": document["verdict"], "because": document["because"], "settings": chosen,
+                "ratio": winner.get("ratio"), "best": best["settings"], "share": (reached["rps"] or 0) / best["rps"],
+                "start": (start["rps"] or 0) / best["rps"], "at_best": setup.at_best, "trials": len(document["trials"]),
+                "advised": (document.get("workers_advice") or {}).get("number"), "points": points}
+    return asked(setup, seed, question)
 
 
 def is_good(row):

@@ -11,7 +11,7 @@ use lastdrop_probe::process::{self, ProcessInfo};
 use lastdrop_probe::{ProbeError, listeners, namespace};
 
 use crate::private::is_settings_file;
-use crate::{ServerError, ServerRef, container};
+use crate::{ServerError, ServerRef, container, restart};
 
 /// Master processes of a program: those whose parent is of another program or user. Excludes containers, because file
 /// names have another meaning there.
@@ -42,9 +42,7 @@ pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<Proc
 fn masters_now(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
     let mut group = process::all();
     group.retain(is_of);
-    let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
-    group.retain(|p| !pids.contains(&p.parent));
-    group
+    restart::masters(&group).into_iter().cloned().collect()
 }
 
 /// True if several have one parent that runs their program: workers of a master that was not recognised, since it changed

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use lastdrop_experiment::lab::Lab;
-use lastdrop_experiment::trials::capacity::capacity as find_capacity;
+use lastdrop_experiment::trials::capacity::{CapacityOptions, capacity as find_capacity};
 use lastdrop_model::documents::CapacityDocument;
 use lastdrop_model::{KeepAlive, Plan};
 use lastdrop_report::capacity_text;
@@ -37,11 +37,7 @@ pub struct CapacityArgs {
 }
 
 pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
-    let (read, origin) = run_plan::requests_of(&args.target, &args.network)?;
-    let plan = Plan { keep_secrets: args.output.keep_secrets, ..read.plan };
-    let keepalive = if run_plan::is_plan_file(&args.target) { plan.keepalive } else { KeepAlive::Off };
-    let order = args.search.search(plan, keepalive, read.has_seed)?;
-    origin.check(&order.plan)?;
+    let order = search_of(&args.target, &args.search, &args.network, &args.output)?;
     let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
@@ -57,6 +53,21 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
         Some(signal) => Exit::Signal(signal),
         None => exit_of(&document),
     })
+}
+
+/// The search for the capacity with the requests of a URL or a plan file.
+pub fn search_of(
+    target: &str,
+    search: &SearchArgs,
+    network: &NetworkArgs,
+    output: &OutputArgs,
+) -> Result<CapacityOptions> {
+    let (read, origin) = run_plan::requests_of(target, network)?;
+    let plan = Plan { keep_secrets: output.keep_secrets, ..read.plan };
+    let keepalive = if run_plan::is_plan_file(target) { plan.keepalive } else { KeepAlive::Off };
+    let options = search.search(plan, keepalive, read.has_seed)?;
+    origin.check(&options.plan)?;
+    Ok(options)
 }
 
 /// The exit code of a search.

@@ -17,7 +17,7 @@ use lastdrop_report::export::Runs;
 use lastdrop_report::headroom_text;
 use lastdrop_traffic::{DemandCounter, Format, LineCounts, LogEntries, LogOptions};
 
-use crate::commands::capacity::exit_of;
+use crate::commands::capacity::{self, exit_of};
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{FormatArgs, NetworkArgs, OutputArgs, RunsOnArgs, SearchArgs, within};
@@ -212,16 +212,10 @@ fn notes_of(tally: &LineCounts) -> Vec<String> {
 
 /// The search for the capacity: with the mix of the logs, or with what --url names.
 fn search_of(args: &HeadroomArgs, url: &str, to: Option<&Url>, mix: Option<&LogMix>) -> Result<CapacityOptions> {
-    let keep_secrets = args.output.keep_secrets;
     let (Some(to), Some(mix)) = (to, mix) else {
-        let (read, origin) = run_plan::requests_of(url, &args.network)?;
-        let plan = Plan { keep_secrets, ..read.plan };
-        let keepalive = if run_plan::is_plan_file(url) { plan.keepalive } else { KeepAlive::Off };
-        let search = args.search.search(plan, keepalive, read.has_seed)?;
-        origin.check(&search.plan)?;
-        return Ok(search);
+        return capacity::search_of(url, &args.search, &args.network, &args.output);
     };
-    let mut plan = Plan { keep_secrets, pick: Pick::Weighted, ..Plan::new(to.clone(), 0) };
+    let mut plan = Plan { keep_secrets: args.output.keep_secrets, pick: Pick::Weighted, ..Plan::new(to.clone(), 0) };
     args.network.fill(&mut plan);
     plan.requests = mix.requests(to);
     if plan.requests.is_empty() {

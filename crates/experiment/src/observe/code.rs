@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lastdrop_analyze::code_stacks::CodeStacks;
-use lastdrop_load::{PreparedPlan, RunClock};
 use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument};
 use lastdrop_model::plan::ConnectTo;
-use lastdrop_model::{CaptureLevel, Event, Load, Plan, Sample};
+use lastdrop_model::{Load, Plan};
 use lastdrop_probe::group::ProcessGroup;
 use lastdrop_server::code::{Clock, Language};
 use lastdrop_server::{CodeInstance, CodeTemplate, ServerRef, remove_leftover_folders};
 
-use super::profile::{MOST_STACKS, Profile};
+use super::profile::{MOST_STACKS, Profile, answered_of, cpu_s};
 use crate::lab::LabError;
 
 /// Most workers of a second instance: each has the memory of a worker of the server's.
@@ -79,7 +78,7 @@ fn by_second_instance(
     let template = CodeTemplate::new(server, &plan.url, options.language, options.clock, workers)?;
     let warm = (options.time / 4).clamp(WARM.0, WARM.1);
     let load = |instance: &CodeInstance, time| {
-        stretch(server, instance.master(), &plan_for(plan, Some(instance.address()), time), stop)
+        stretch(server, instance.master(), &plan_for(plan, instance.address(), time), stop)
     };
     let without = {
         let plain = template.start(false)?;
@@ -106,38 +105,27 @@ fn most_at_once(plan: &Plan) -> u32 {
 }
 
 /// The plan's measured load for some time, with no more connections than a second instance has workers.
-fn plan_for(plan: &Plan, address: Option<SocketAddr>, time: Duration) -> Plan {
+fn plan_for(plan: &Plan, address: SocketAddr, time: Duration) -> Plan {
     let mut plan = plan.clone();
     plan.phases.retain(|p| p.measured);
     plan.phases.truncate(1);
     for phase in &mut plan.phases {
         (phase.duration, phase.requests) = (Some(time), None);
-    }
-    if let Some(address) = address {
-        for phase in &mut plan.phases {
-            match &mut phase.load {
-                Load::Closed { users, .. } => *users = (*users).clamp(1, MOST_WORKERS),
-                Load::Open { connections, .. } => *connections = (*connections).clamp(1, MOST_WORKERS),
-            }
+        match &mut phase.load {
+            Load::Closed { users, .. } => *users = (*users).clamp(1, MOST_WORKERS),
+            Load::Open { connections, .. } => *connections = (*connections).clamp(1, MOST_WORKERS),
         }
-        plan.network.connect_to = Some(ConnectTo { host: plan.url.host.clone(), port: plan.url.port, address });
     }
+    plan.network.connect_to = Some(ConnectTo { host: plan.url.host.clone(), port: plan.url.port, address });
     plan
 }
 
 /// Puts the load of a plan on a server and measures the CPU time of its processes.
 fn stretch(server: &ServerRef, master: i32, plan: &Plan, stop: &AtomicBool) -> Result<LoadedStretch, LabError> {
-    let prepared = PreparedPlan::new(plan)?;
     let mut group = ProcessGroup::new(master, false, server.kind.helpers);
     let cpu_before = cpu_s(&mut group);
     let start = Instant::now();
-    let mut requests = 0;
-    let halt = AtomicBool::new(false);
-    lastdrop_load::run(plan, &prepared, RunClock::start(), stop, &halt, CaptureLevel::Nothing, |event| {
-        if let Event::Second { slice } = event {
-            requests += slice.counts.answered;
-        }
-    })?;
+    let requests = answered_of(plan, stop)?;
     if stop.load(Ordering::Relaxed) {
         return Err(LabError::Interrupted);
     }
@@ -146,11 +134,6 @@ fn stretch(server: &ServerRef, master: i32, plan: &Plan, stop: &AtomicBool) -> R
         return Err(LabError::Other("nothing was answered while the code was profiled; is the URL right?".into()));
     }
     Ok(LoadedStretch { requests, cpu_s: (cpu_s(&mut group) - cpu_before).max(0.0), seconds })
-}
-
-fn cpu_s(group: &mut ProcessGroup) -> f64 {
-    group.look(false, &mut Sample::default());
-    group.cpu_s()
 }
 
 fn profile_of(
@@ -168,13 +151,12 @@ fn profile_of(
             language.tool()
         )));
     }
-    let is_timed = stacks.calls() > 0;
     let us_per_request = round(without.us_per_request(), 1);
     let mut functions = stacks.functions(Some(us_per_request));
     functions.truncate(MOST_FUNCTIONS);
     let (total, calls) = (stacks.total(), stacks.calls());
-    // Timed stacks are in microseconds, samples are a millisecond each.
-    let functions_s = total as f64 / if is_timed { 1e6 } else { 1e3 };
+    // The profiler times each call, in microseconds.
+    let functions_s = total as f64 / 1e6;
     let stacks = stacks.by_names();
     let document = ProfileDocument {
         schema: PROFILE_SCHEMA.into(),
@@ -182,7 +164,7 @@ fn profile_of(
         how: format!("{} ({clock})", language.tool()),
         language: Some(language.name().into()),
         seconds: round(with.seconds, 3),
-        samples: if is_timed { calls } else { total },
+        samples: calls,
         cpu_s: round(with.cpu_s, 3),
         requests: Some(with.requests),
         us_per_request: Some(us_per_request),

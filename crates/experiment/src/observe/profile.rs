@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_analyze::stacks::{self, Stacks};
-use lastdrop_load::{PreparedPlan, RunClock};
+use lastdrop_load::{LoadError, PreparedPlan, RunClock};
 use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument, ProfileShare};
 use lastdrop_model::{CaptureLevel, Event, Plan, Sample};
 use lastdrop_probe::group::ProcessGroup;
@@ -58,17 +58,7 @@ pub fn profile(
     let over = Arc::new(AtomicBool::new(false));
     let loading = load.map(|plan| {
         let (plan, over) = (plan.clone(), Arc::clone(&over));
-        thread::spawn(move || {
-            let mut answered = 0;
-            let prepared = PreparedPlan::new(&plan)?;
-            let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
-            let result = lastdrop_load::run(&plan, &prepared, clock, &over, &halt, CaptureLevel::Nothing, |event| {
-                if let Event::Second { slice } = event {
-                    answered += slice.counts.answered;
-                }
-            });
-            result.map(|_| answered)
-        })
+        thread::spawn(move || answered_of(&plan, &over))
     });
     let on = || start.elapsed() < time && !stop.load(Ordering::Relaxed);
     let seen = if let Some(perf) = &mut recording {
@@ -133,7 +123,20 @@ pub fn profile(
     Ok(Profile { document, stacks })
 }
 
-fn cpu_s(group: &mut ProcessGroup) -> f64 {
+/// Carries out a plan and returns how many requests were answered.
+pub(super) fn answered_of(plan: &Plan, stop: &AtomicBool) -> Result<u64, LoadError> {
+    let mut answered = 0;
+    let prepared = PreparedPlan::new(plan)?;
+    let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
+    lastdrop_load::run(plan, &prepared, clock, stop, &halt, CaptureLevel::Nothing, |event| {
+        if let Event::Second { slice } = event {
+            answered += slice.counts.answered;
+        }
+    })?;
+    Ok(answered)
+}
+
+pub(super) fn cpu_s(group: &mut ProcessGroup) -> f64 {
     group.look(false, &mut Sample::default());
     group.cpu_s()
 }

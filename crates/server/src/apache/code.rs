@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
@@ -13,6 +13,7 @@ use lastdrop_probe::status;
 
 use super::Apache;
 use super::instance::{Instance, InstanceTemplate, InstanceVariant};
+use crate::adapter::Adapter as _;
 use crate::code::{Clock, Language, perl};
 use crate::edits::Edits;
 use crate::leftover_folders::FOR_CODE;
@@ -97,7 +98,7 @@ impl CodeTemplate {
             return no(problem);
         }
         let flat = scan.flat(&Edits::default()).text;
-        let mut template = InstanceTemplate::new(FOR_CODE, birth, url, false, |file| apache.argv_with_file(file))?;
+        let mut template = InstanceTemplate::new(FOR_CODE, birth, url, false, |file| apache.argv_with(file))?;
         template.why = "a second Apache is profiled";
         // The application's own code is found as the server finds it.
         let paths = birth.environment.iter().filter(|(name, _)| ["PERL5LIB", "PERLLIB"].contains(&name.as_str()));
@@ -194,10 +195,5 @@ impl Apache {
     /// The language that the server executes, if any.
     fn language(&self) -> Option<Language> {
         self.modules.contains("perl_module").then_some(Language::Perl)
-    }
-
-    fn argv_with_file(&self, file: &Path) -> Vec<String> {
-        use crate::adapter::Adapter as _;
-        self.argv_with(file)
     }
 }
