@@ -110,12 +110,7 @@ fn find_any(server: &ServerRef) -> Result<FoundServer, ServerError> {
             Ok(FoundServer { name: server.unnamed().to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
         // For these kinds, everything needed is visible from outside, even without access to the configuration.
-        (None, Some(AdapterName::Nginx | AdapterName::PhpFpm) | None) => from_outside(server),
-        // Only the adapter recognises a server that shows a title instead of its command line.
-        (None, Some(AdapterName::Described)) => from_outside(server).or_else(|e| {
-            let one_request = server.kind.one_request_a_worker;
-            by_adapter(server).map(|found| FoundServer { prefork: one_request, ..found }).map_err(|_| e)
-        }),
+        (None, Some(AdapterName::Nginx | AdapterName::PhpFpm | AdapterName::Described) | None) => from_outside(server),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server).or_else(|e| {
             // A server whose program is not executed, or that belongs to another user, can still be read from outside.
             let unasked = matches!(e, ServerError::NotAsked { .. } | ServerError::Timeout { .. });
@@ -229,7 +224,7 @@ pub(crate) fn master_of(server: &ServerRef) -> Result<Master, ServerError> {
         masters.retain(is_here);
     }
     let candidate = |p: ProcessInfo| {
-        let config = kind.named_by.likely(&p).map(|config| container::seen_from_here(p.pid, &config));
+        let config = kind.config_of(&p).map(|config| container::seen_from_here(p.pid, &config));
         let listeners = listeners_of(p.pid);
         Candidate { pid: p.pid, found: p, config, listeners }
     };

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::change_method::ChangeMethods;
+use crate::change_method::{ChangeMethods, LineFormat, SettingsFile};
 
 #[derive(Debug)]
 pub struct Kind {
@@ -212,6 +212,24 @@ impl Kind {
             given.is_some_and(|a| fits(name, a))
         });
         argument && self.word.is_none_or(|word| info.argv.iter().skip(1).any(|a| a == word))
+    }
+
+    /// True if a process shows a title instead of its command line.
+    pub(crate) fn shows_title(&self, info: &ProcessInfo) -> bool {
+        let first = info.argv.first().map_or("", String::as_str);
+        self.titles.iter().any(|begins| first.starts_with(begins)) || (info.argv.len() == 1 && first.contains(' '))
+    }
+
+    /// The configuration file that a process most likely has: as its command line or title says, otherwise the one that
+    /// its program looks for in the working folder.
+    pub(crate) fn config_of(&self, info: &ProcessInfo) -> Option<PathBuf> {
+        let otherwise = || match &self.means.as_ref()?.written {
+            Some(SettingsFile::Lines(LineFormat { otherwise: Some(file), .. })) => {
+                works_in(info).map(|folder| folder.join(file)).filter(|file| file.is_file())
+            }
+            _ => None,
+        };
+        self.named_by.likely(info).or_else(otherwise)
     }
 
     /// True for the host: it has settings but no process.

@@ -3,8 +3,6 @@
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use lastdrop_model::Url;
 use lastdrop_probe::process::{self, ProcessInfo};
@@ -21,36 +19,13 @@ pub(crate) fn masters(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> 
     masters
 }
 
-/// How often to look again for the parent of processes that seem to be masters side by side, and how long to wait before.
-const LOOKS_FOR_PARENT: u32 = 3;
-const BEFORE_NEXT_LOOK: Duration = Duration::from_millis(30);
-
 /// The same including containers.
 pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
-    let mut masters = masters_now(&is_of);
-    for _ in 0..LOOKS_FOR_PARENT {
-        if !share_a_parent(&masters) {
-            break;
-        }
-        thread::sleep(BEFORE_NEXT_LOOK);
-        masters = masters_now(&is_of);
-    }
-    leave_out_heirs(&mut masters);
-    masters
-}
-
-fn masters_now(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
     let mut group = process::all();
     group.retain(is_of);
-    restart::masters(&group).into_iter().cloned().collect()
-}
-
-/// True if several have one parent that runs their program: workers of a master that was not recognised, since it changed
-/// its title at that moment.
-fn share_a_parent(masters: &[ProcessInfo]) -> bool {
-    let is_shared = |p: &&ProcessInfo| masters.iter().any(|other| other.pid != p.pid && other.parent == p.parent);
-    let runs_it = |p: &ProcessInfo| process::look(p.parent).is_some_and(|parent| parent.exe == p.exe);
-    masters.iter().filter(is_shared).any(|p| p.exe.is_some() && runs_it(p))
+    let mut masters = restart::masters(&group).into_iter().cloned().collect();
+    leave_out_heirs(&mut masters);
+    masters
 }
 
 /// Removes processes that inherited all their listening sockets from an older master. Such a process was started by a
@@ -113,13 +88,15 @@ pub(crate) fn choose<T>(
     if let Some(wanted) = &server.config {
         std::fs::metadata(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
         let is_wanted = |config: &PathBuf| container::is_same_file(config, wanted) == Some(true);
+        let runs_on = |c: &Candidate<T>| c.config.as_ref().is_some_and(is_wanted);
         let also_named =
             |c: &Candidate<T>| process::look(c.pid).is_some_and(|info| server.kind.named_by.also_names(&info, wanted));
-        let by_its_name = candidates.iter().any(|c| c.config.as_ref().is_some_and(is_wanted));
-        candidates.retain(|c| match by_its_name {
-            true => c.config.as_ref().is_some_and(is_wanted),
-            false => also_named(c),
-        });
+        // A title may hide which file it has.
+        let may_have =
+            |c: &Candidate<T>| c.config.is_none() && process::look(c.pid).is_some_and(|p| server.kind.shows_title(&p));
+        let signs: [&dyn Fn(&Candidate<T>) -> bool; 3] = [&runs_on, &also_named, &may_have];
+        let surest = signs.into_iter().find(|sign| candidates.iter().any(sign));
+        candidates.retain(|c| surest.is_some_and(|sign| sign(c)));
         for candidate in &mut candidates {
             candidate.config.get_or_insert_with(|| wanted.clone());
         }
@@ -132,12 +109,17 @@ pub(crate) fn choose<T>(
         candidates.retain(|c| !c.listeners.is_empty());
     }
     if candidates.len() > 1 {
-        let names: Vec<String> = candidates
-            .iter()
-            .map(|c| {
-                c.config.as_ref().map_or("(no file)".to_string(), |c| format!("{}:{}", server.kind.name, c.display()))
-            })
-            .collect();
+        let files: Vec<Option<&PathBuf>> = candidates.iter().map(|c| c.config.as_ref()).collect();
+        let name = |c: &Candidate<T>| {
+            let file =
+                c.config.as_ref().map_or("(no file)".into(), |f| format!("{}:{}", server.kind.name, f.display()));
+            let is_shared = files.iter().filter(|f| **f == c.config.as_ref()).count() > 1;
+            match c.listeners.first().filter(|_| is_shared && c.config.is_some()) {
+                Some(address) => format!("{file}@{}", url_of(*address)),
+                None => file,
+            }
+        };
+        let names: Vec<String> = candidates.iter().map(name).collect();
         return Err(ServerError::NotFound {
             what: format!("'{server}' could be any of {} servers", candidates.len()),
             advice: format!("name one: {}", names.join(", ")),
@@ -181,24 +163,4 @@ pub(crate) fn url_of(address: SocketAddr) -> Url {
         std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
     };
     Url { tls: false, host: ip.to_string(), port: address.port(), path: "/".into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn workers_beside_each_other_have_a_master_if_their_parent_runs_their_program() {
-        let own = process::look(std::process::id() as i32).expect("this process");
-        let child = |pid, exe: Option<&str>| ProcessInfo {
-            pid,
-            parent: own.pid,
-            exe: exe.map_or_else(|| own.exe.clone(), |path| Some(path.into())),
-            ..own.clone()
-        };
-        assert!(share_a_parent(&[child(-2, None), child(-3, None)]));
-        // One alone may be a server that another of its kind has started, and servers of a shell are its own.
-        assert!(!share_a_parent(&[child(-2, None)]));
-        assert!(!share_a_parent(&[child(-2, Some("/usr/sbin/nginx")), child(-3, Some("/usr/sbin/nginx"))]));
-    }
 }

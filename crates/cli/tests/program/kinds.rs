@@ -9,7 +9,7 @@ use std::slice;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::servers::children_of;
+use crate::common::servers::{Daemon, children_of};
 use crate::common::{CommandOutput, Folder, end_at_each_step, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
@@ -359,6 +359,32 @@ fn gunicorn_with_a_title_is_changed_by_its_file() {
     assert!(seen.contains(&(1, Some(50))) && seen.contains(&(3, Some(50))), "{seen:?}");
     wait_until("its own workers", || server.workers() == 2);
     assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before, true));
+}
+
+#[test]
+fn a_title_that_hides_its_file_is_not_taken_for_a_server_whose_file_is_known() {
+    let (folder, apart) = (Folder::new(), Folder::new());
+    let server = gunicorn(&folder, true);
+    let port = free_port();
+    fs::write(apart.join("app.py"), "def application(env, start):\n    start('200 OK', [])\n    return [b'']\n")
+        .expect("written");
+    let mut other = Command::new("/usr/bin/gunicorn");
+    other.args(["-b", &format!("127.0.0.1:{port}"), "app:application"]).current_dir(apart.path());
+    let _other = Daemon::start(other, "gunicorn", |_| get(port, "/").is_some());
+    wait_until("its workers", || server.workers() == 2);
+    let name = format!("gunicorn:{}", folder.join("gunicorn.conf.py").display());
+    let knobs = folder.json(&["knobs", &name], 0);
+    assert!(knobs["knobs"].as_array().expect("rows").iter().any(|row| row["value"] == 50), "{knobs:#}");
+    let size = folder.json(&["size", &name], 0);
+    assert_eq!(size["server"], name, "{size:#}");
+    // Its title does not say that this is not its file.
+    let hidden = apart.join("hidden.py");
+    fs::write(&hidden, "workers = 1\n").expect("written");
+    let at = |port: u16| format!("gunicorn:{}@http://127.0.0.1:{port}/", hidden.display());
+    let size = folder.json(&["size", &at(port)], 0);
+    assert!(size["server"].as_str().is_some_and(|name| name.contains("hidden.py")), "{size:#}");
+    let wrong = folder.run(&["size", &at(server.port)]);
+    assert!(wrong.code == 1 && wrong.stderr.contains("no running gunicorn is meant"), "{wrong:?}");
 }
 
 #[test]

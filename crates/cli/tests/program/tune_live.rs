@@ -10,7 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
-use crate::common::{CommandOutput, Folder, Target, free_port, get, n, number, processes_with, signal, wait_until};
+use crate::common::{
+    CommandOutput, Folder, Target, free_port, get, n, number, processes_with, quiet, signal, wait_until,
+};
 use serde_json::Value;
 
 /// nginx with a log that has times, and a pool of two whose page sleeps for the time in a file. If the file says 0, the page
@@ -188,6 +190,7 @@ fn steps(document: &Value) -> &Vec<Value> {
 
 #[test]
 fn beside_visitors_one_small_step_after_the_other_is_judged_by_what_they_see() {
+    let _quiet = quiet();
     let site = Site::start();
     let visitors = Visitors::come(&site, 6);
     let ([web, pool], url) = (site.names(), site.url());
@@ -217,6 +220,7 @@ fn beside_visitors_one_small_step_after_the_other_is_judged_by_what_they_see() {
 
 #[test]
 fn what_visitors_come_to_fear_is_put_back_during_the_watch() {
+    let _quiet = quiet();
     let site = Site::start();
     let visitors = Visitors::come(&site, 6);
     let ([web, pool], url) = (site.names(), site.url());
@@ -250,6 +254,7 @@ fn what_visitors_come_to_fear_is_put_back_during_the_watch() {
 
 #[test]
 fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
+    let _quiet = quiet();
     let site = Site::start();
     let ([_, pool], url) = (site.names(), site.url());
     site.takes(10);

@@ -14,7 +14,7 @@ use lastdrop_files::input;
 use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::ProbeError;
-use lastdrop_probe::process::{self, Birth, ProcessInfo};
+use lastdrop_probe::process::{self, Birth};
 use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
@@ -23,7 +23,7 @@ use crate::edited::{EditedFile, beside};
 
 use crate::change_method::{self, ChangeMethods, LineFormat, SettingsFile, Spelling};
 use crate::execution::{self, Reader};
-use crate::kind::{Kind, NameSource, program_of};
+use crate::kind::{NameSource, program_of};
 use crate::private::{FileAttributes, prepare, remove_if_there, write_durably};
 use crate::resolve::{Candidate, choose, listeners_of, masters, url_of};
 use crate::restart::Launch;
@@ -49,12 +49,6 @@ enum ChosenMethod {
     CommandLine,
     Environment,
     Written(&'static SettingsFile),
-}
-
-/// True if a process shows a title instead of its command line.
-fn is_titled(kind: &Kind, info: &ProcessInfo) -> bool {
-    let first = info.argv.first().map_or("", String::as_str);
-    kind.titles.iter().any(|begins| first.starts_with(begins)) || (info.argv.len() == 1 && first.contains(' '))
 }
 
 /// Makes a program test itself as a command line would start it. Returns `None` if its configuration is unknown.
@@ -87,7 +81,7 @@ impl DescribedServer {
         let means = kind.means.as_ref().ok_or_else(not_found)?;
         let found = masters(|p| kind.runs(p)).into_iter().filter(|p| !means.is_asked(&p.argv));
         let candidates = found.map(|p| {
-            let config = config_of(kind, means, &p).or_else(|| server.config.clone().filter(|_| is_titled(kind, &p)));
+            let config = kind.config_of(&p);
             let listeners = listeners_of(p.pid);
             Candidate { pid: p.pid, found: p, config, listeners }
         });
@@ -98,7 +92,7 @@ impl DescribedServer {
             ProbeError::Gone(_) => not_found(),
             e => e.into(),
         })?;
-        let titled = is_titled(kind, &info);
+        let titled = kind.shows_title(&info);
         if titled {
             birth.shown = Some(info.argv.join(" ").trim_end().into());
             birth.argv.clear();
@@ -409,18 +403,6 @@ impl DescribedServer {
         }
         Ok(())
     }
-}
-
-/// The configuration file of a running server, by its command line or its folder.
-fn config_of(kind: &Kind, means: &ChangeMethods, info: &ProcessInfo) -> Option<PathBuf> {
-    let otherwise = || match &means.written {
-        Some(SettingsFile::Lines(LineFormat { otherwise: Some(file), .. })) => {
-            let file = fs::read_link(format!("/proc/{}/cwd", info.pid)).ok()?.join(file);
-            file.is_file().then_some(file)
-        }
-        _ => None,
-    };
-    kind.named_by.likely(info).or_else(otherwise)
 }
 
 /// Files that decide what a server executes: its configuration with all includes; for an interpreter also the scripts

@@ -37,6 +37,11 @@ pub fn alone() -> impl Drop {
     nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).expect("a lock")
 }
 
+/// The same for tests that judge how long answers take: `tests/run` lets nothing at all run beside them.
+pub fn quiet() -> impl Drop {
+    alone()
+}
+
 /// A folder for a test, readable by the users that servers run as.
 pub struct Folder(tempfile::TempDir);
 
