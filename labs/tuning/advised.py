@@ -13,7 +13,7 @@ from .row import asked
 
 NAME = "tune-advised.jsonl"
 WANTED = 0.95
-ROUNDS = 3
+ROUNDS = 5
 PATIENCE = 600
 AT_LEAST_USERS = 3
 """So many times the advised workers' number of users load the server in the sweep, or those of the set-up."""

@@ -6,9 +6,9 @@
 //! Busy workers: a request takes D seconds of CPU and holds its worker for S seconds. The cores can answer X
 //! = cores / D requests/s. By Little's law X · S workers are then busy: cores · (1 + wait / compute), as in
 //! Goetz, "Java Concurrency in Practice", 8.2. With exactly as many, the CPU idles whenever more of them wait
-//! than on average; √n more keep at least 97 % of the throughput (square-root staffing; Whitt, "What you
-//! should know about queueing models", 2007). If the rate is known and lower than the cores allow, it
-//! replaces X.
+//! than on average. √n more keep 95 to 98 % of the throughput, 2·√n more keep 99 % (square-root staffing; Whitt,
+//! "What you should know about queueing models", 2007; the machine-repair model on 1 to 64 cores says the
+//! same). If the rate is known and lower than the cores allow, it replaces X.
 //!
 //! D is measured beside a light load, since the pool may be too small for a full one. On busy cores a request
 //! takes less: fewer switches, warmer caches. So the waits are divided by 0.7 (`BUSY_COST`).
@@ -22,6 +22,9 @@ use lastdrop_model::documents::{WorkersAdvice, WorkersCeiling};
 /// gunicorn and PHP-FPM with pages that mostly wait (`./x lab tune --advised`). With 0.8 some advised numbers
 /// came to 94 % of the best only; workers beyond the need cost memory alone, which has a ceiling.
 const BUSY_COST: f64 = 0.7;
+
+/// Workers beyond those at work on average, in units of the square root of their number.
+const SPARE: f64 = 2.0;
 
 /// The cost of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,7 +78,7 @@ fn busy(e: &WorkersEvidence, cost: &RequestCost) -> Option<(f64, f64)> {
     let at_once = rate * cost.cpu_s + waits.max(0.0);
     // Subtract a millionth, so that rounding does not add a worker to 2 cores with requests that only
     // compute.
-    Some((rate, (at_once + at_once.sqrt() - 1e-6).ceil().max(1.0)))
+    Some((rate, (at_once + SPARE * at_once.sqrt() - 1e-6).ceil().max(1.0)))
 }
 
 fn held(k: &KeepAliveHold, rate: f64, busy: f64) -> f64 {
@@ -194,15 +197,15 @@ mod tests {
             (f64, f64, f64, Option<KeepAliveHold>, Option<f64>, u64, &'a [(&'a str, u64)], u64, Option<u64>, &'a str);
         let rows: &[TestRow<'_>] = &[
             // Pure computation needs a worker per core, and some for the moments between two requests.
-            (2.0, 10.0, 10.0, None, None, 1, &[("memory", 200)], 4, Some(4), "need"),
-            // 200 of 210 ms are waiting: 2 · (1 + 20 / 0.7) workers are busy, plus √59.
-            (2.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 77)], 67, Some(67), "need"),
+            (2.0, 10.0, 10.0, None, None, 1, &[("memory", 200)], 5, Some(5), "need"),
+            // 200 of 210 ms are waiting: 2 · (1 + 20 / 0.7) workers are busy, plus 2·√59.
+            (2.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 77)], 75, Some(75), "need"),
             // The database allows fewer than memory does.
-            (4.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 57)], 57, Some(130), "database"),
-            (4.0, 10.0, 210.0, None, None, 1, &[("memory", 30), ("database", 57)], 30, Some(130), "memory"),
+            (4.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 57)], 57, Some(141), "database"),
+            (4.0, 10.0, 210.0, None, None, 1, &[("memory", 30), ("database", 57)], 30, Some(141), "memory"),
             // A required rate replaces what the cores allow, but only if it is lower.
-            (2.0, 10.0, 210.0, None, Some(20.0), 1, &[("memory", 200)], 7, Some(7), "need"),
-            (2.0, 10.0, 210.0, None, Some(1e6), 1, &[("memory", 200)], 67, Some(67), "need"),
+            (2.0, 10.0, 210.0, None, Some(20.0), 1, &[("memory", 200)], 9, Some(9), "need"),
+            (2.0, 10.0, 210.0, None, Some(1e6), 1, &[("memory", 200)], 75, Some(75), "need"),
             // 9 requests/s leave 45 connections that wait for 5 s.
             (
                 2.0,
@@ -212,19 +215,19 @@ mod tests {
                 None,
                 1,
                 &[("memory", 210), ("database", 57)],
-                50,
-                Some(50),
+                52,
+                Some(52),
                 "need",
             ),
-            (2.0, 220.0, 250.0, keep(5.0, None, 0.0), None, 1, &[("memory", 20)], 20, Some(50), "memory"),
+            (2.0, 220.0, 250.0, keep(5.0, None, 0.0), None, 1, &[("memory", 20)], 20, Some(52), "memory"),
             // Ten measured connections; then a load of a hundred users.
-            (2.0, 220.0, 250.0, keep(5.0, Some(10.0), 0.0), None, 1, &[("memory", 210)], 14, Some(14), "need"),
+            (2.0, 220.0, 250.0, keep(5.0, Some(10.0), 0.0), None, 1, &[("memory", 210)], 16, Some(16), "need"),
             (2.0, 220.0, 250.0, keep(5.0, None, 100.0), None, 1, &[("memory", 210)], 100, Some(100), "need"),
             // Whole processes of 25 threads.
             (2.0, 10.0, 210.0, None, None, 25, &[("memory", 210)], 75, Some(75), "need"),
             (2.0, 10.0, 210.0, None, None, 25, &[("memory", 40)], 25, Some(75), "memory"),
             // CPU time above the total time is an artefact of the clock tick.
-            (4.0, 6.0, 5.0, None, None, 1, &[], 6, Some(6), "need"),
+            (4.0, 6.0, 5.0, None, None, 1, &[], 8, Some(8), "need"),
             // A value that was not measured gives no need.
             (4.0, 0.0, 5.0, None, None, 1, &[("memory", 40)], 40, None, "memory"),
             (4.0, f64::NAN, 5.0, None, None, 1, &[("memory", 40)], 40, None, "memory"),
@@ -261,9 +264,9 @@ mod tests {
     #[test]
     fn a_need_stays_the_same_below_other_ceilings() {
         let free = advise(&evidence(2.0, 10.0, 210.0, &[("memory", 200)])).expect("known");
-        assert_eq!((free.number, free.need, free.too_few), (67, Some(67), false));
+        assert_eq!((free.number, free.need, free.too_few), (75, Some(75), false));
         let tight = capped(free.clone(), ceilings(&[("database", 57), ("memory", 20)]));
-        assert_eq!((tight.number, tight.need, tight.bound_by.as_str(), tight.too_few), (20, Some(67), "memory", true));
+        assert_eq!((tight.number, tight.need, tight.bound_by.as_str(), tight.too_few), (20, Some(75), "memory", true));
         assert_eq!(tight.ceilings.len(), 2);
         assert_eq!(capped(tight, free.ceilings.clone()), free);
         let unknown = capped(WorkersAdvice::default(), ceilings(&[("memory", 20)]));
@@ -276,7 +279,7 @@ mod tests {
         let e = WorkersEvidence { keep_alive: Some(hold), ..evidence(2.0, 220.0, 250.0, &[("memory", 20)]) };
         let lower = advise(&e).expect("known").lower.join("; ");
         assert!(
-            lower.contains("KeepAlive Off: 4 workers") && lower.contains("KeepAliveTimeout 1: 14 workers"),
+            lower.contains("KeepAlive Off: 6 workers") && lower.contains("KeepAliveTimeout 1: 16 workers"),
             "{lower}"
         );
         assert!(!lower.contains("event MPM"), "{lower}");

@@ -489,7 +489,7 @@ fn as_many_workers_are_advised_as_are_needed_and_as_ceilings_allow() {
     };
     let alone = case("sync-workers-waiting").examination.step(StepKind::Alone).expect("one user").service.mean / 1e6;
     // A request that computes for half of its time beside a light load, and waits for longer than it computes on busy
-    // cores: two of them need 4.9 workers, and the root of that for fluctuations.
+    // cores: two of them need 4.9 workers, and twice the root of that for fluctuations.
     let (id, to, advice, _, _) = advised(&[("memory", 500)], alone / 2.0);
     assert_eq!(id, "sync-workers-waiting");
     assert_eq!(
@@ -499,7 +499,7 @@ fn as_many_workers_are_advised_as_are_needed_and_as_ceilings_allow() {
     );
     let cores = case("sync-workers-waiting").examination.main().expect("a load").cores.len() as f64;
     let at_work = cores * (1.0 + 1.0 / 0.7);
-    assert_eq!(advice.number, (at_work + at_work.sqrt()).ceil() as u64, "{advice:?}");
+    assert_eq!(advice.number, (at_work + 2.0 * at_work.sqrt()).ceil() as u64, "{advice:?}");
     // The database allows fewer workers than there are: no more are advised, and the advice says why.
     let (_, to, advice, words, _) = advised(&[("memory", 500), ("database", 1)], alone / 2.0);
     assert_eq!((to, advice.number, advice.too_few), (None, 1, true), "{advice:?}");
