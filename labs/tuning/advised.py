@@ -55,6 +55,18 @@ def is_good(row):
     return row["state"] == "ok" and row["share"] >= WANTED
 
 
+def together(rows):
+    """The share of each set-up over all its rows: the best of five points that chance moves by some percent is partly the luckiest one,
+    so the rates of a point (a multiple of the advised number) are added up first."""
+    sums = {}
+    for row in rows:
+        if row["state"] == "ok" and len(row["points"]) == len(SHARES):
+            of = sums.setdefault((row["name"], row.get("program")), [0.0] * len(SHARES))
+            for i, point in enumerate(row["points"]):
+                of[i] += point["rps"] or 0
+    return {name: of[SHARES.index(1)] / max(of) for name, of in sums.items() if max(of) > 0}
+
+
 def report(rows):
     lines = [f"{len(rows)} times advised, {WANTED:.0%} of the best of the sweep wanted ({programs(rows)}).", "",
              "| set-up | advised | users | its rate | best of the sweep | at | share |", "|---|---|---|---|---|---|---|"]
@@ -64,5 +76,6 @@ def report(rows):
             continue
         lines.append(f"| {row['name']} | {row['number']} | {row['users']} | {row['rps']:.0f} | {row['best_rps']:.0f} | {row['best']} | "
                      f"{row['share']:.3f}{'' if is_good(row) else ' (!)'} |")
-    lines += ["", f"As wanted: {sum(map(is_good, rows))} of {len(rows)}."]
+    lines += ["", f"As wanted: {sum(map(is_good, rows))} of {len(rows)}.", "", "| set-up, all rows together | share |", "|---|---|"]
+    lines += [f"| {name} | {share:.3f}{'' if share >= WANTED else ' (!)'} |" for (name, _), share in sorted(together(rows).items())]
     return "\n".join(lines) + "\n"
