@@ -23,6 +23,17 @@ pub trait Carrier {
         Vec::new()
     }
 
+    /// Returns true if the servers run on real machines. Otherwise nothing is read from this machine during a run.
+    fn is_real(&self) -> bool {
+        true
+    }
+
+    /// Sends one request to each of the workers of a server that only the carrier reaches, and returns how many responded. None:
+    /// this machine reaches it.
+    fn warm_each(&mut self, _workers: usize) -> Option<usize> {
+        None
+    }
+
     /// Tells the carrier that the last run and its report are stored. Data kept in case of a crash is no longer needed.
     fn is_kept(&mut self) {}
 }

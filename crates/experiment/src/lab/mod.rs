@@ -3,15 +3,18 @@
 //! Nothing here prints: events go to [`Observer`]s.
 
 mod carrier;
+pub mod clock;
 pub mod fleet;
 pub mod observers;
 mod others;
+mod readings;
 mod run_sampler;
 pub mod runs;
 mod server_log;
 pub mod warm;
 
 pub use carrier::{Carrier, CarrierResult, CarrierTask};
+pub use clock::{Clock, RealClock};
 pub use observers::Observer;
 pub use others::SharedChain;
 pub use run_sampler::SampledServer;

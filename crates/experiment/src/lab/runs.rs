@@ -17,16 +17,19 @@ use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder, ServerCpu};
 use lastdrop_model::{Event, Generator, KeptPlan, Plan, Run, Sample, ServerTimeline, Timeline};
 use lastdrop_probe::chain::Chain;
-use lastdrop_probe::host::{self, Clocks, CpuTicks};
+use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::{namespace, tool};
 use serde_json::json;
 
 use crate::lab::carrier::{Carrier, CarrierTask};
 use crate::lab::observers::{Observer, Scratch};
-use crate::lab::others::{CpuUse, CpuUseMeter, LoadTarget, SharedChain, lock};
+use crate::lab::clock::{Clock, RealClock};
+use crate::lab::others::{CpuUse, SharedChain, lock};
+use crate::lab::readings::MachineReadings;
 use crate::lab::run_sampler::{RunSampler, SampledServer};
 use crate::lab::server_log::ServerLog;
+use crate::lab::warm::warm_each;
 
 /// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,7 @@ pub struct Lab<'a> {
     pub server: Option<SampledServer>,
     /// Generates the load; None: this process does.
     pub carrier: Option<Box<dyn Carrier + 'a>>,
+    pub clock: &'a dyn Clock,
     /// Sample the server during the load.
     pub observe: bool,
     /// Processes that take part in the runs, as far as they are known.
@@ -99,6 +103,7 @@ impl<'a> Lab<'a> {
             observers,
             server: None,
             carrier: None,
+            clock: &RealClock,
             observe: true,
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
             find_chain: false,
@@ -135,6 +140,13 @@ impl Lab<'_> {
     #[must_use]
     pub fn load_from(&self) -> Vec<IpAddr> {
         self.carrier.as_ref().map_or_else(Vec::new, |carrier| carrier.addresses())
+    }
+
+    /// Sends one request to each of `workers` workers and returns how many responded.
+    #[must_use]
+    pub fn warm_each(&mut self, plan: &Plan, workers: usize) -> usize {
+        let of_carrier = self.carrier.as_mut().and_then(|carrier| carrier.warm_each(workers));
+        of_carrier.unwrap_or_else(|| warm_each(plan, workers))
     }
 
     /// Shows an event to all observers.
@@ -263,23 +275,18 @@ impl Lab<'_> {
             Some(store) => RunBuilder::archived(plan, |phase| store.seconds(id, phase)),
             None => RunBuilder::new(plan),
         };
-        let ticks = CpuTicks::now();
         let measured_phase = plan.phases.iter().position(|p| p.measured);
         if let Some(SampledServer::Found(server)) = &self.server {
             lock(&self.chain).add(server.master);
         }
-        let mut others = CpuUseMeter::start(&self.chain, LoadTarget::of(plan), self.find_chain);
-        if measured_phase == Some(0) {
-            others.begin();
-        }
+        let is_real = self.carrier.as_ref().is_none_or(|carrier| carrier.is_real());
+        let mut readings = is_real.then(|| MachineReadings::start(&self.chain, plan, self.find_chain));
         let clock = RunClock::start();
         // Seconds count from the start of the load, which is later than ours if another machine generates it.
         let began = Cell::new(Instant::now());
         let mut marks = Vec::new();
         let stop = self.stop;
-        let throttled = host::throttled();
-        let clocks = Clocks::now();
-        let mut sampler = RunSampler::start(plan, clock, self.server.clone(), self.observe);
+        let mut sampler = RunSampler::start(plan, clock, self.server.clone(), self.observe && is_real);
         let told = self.looks.as_ref();
         // Drop samples from the time between runs.
         let _ = told.map_or(0, |told| told.try_iter().count());
@@ -322,10 +329,8 @@ impl Lab<'_> {
         let enough = AtomicBool::new(false);
         let mut report = |event: &Event<'_>| {
             if let Event::PhaseEnd { phase, .. } = event {
-                if measured_phase == Some(phase + 1) {
-                    others.begin();
-                } else if measured_phase == Some(*phase) {
-                    others.end();
+                if let Some(readings) = &mut readings {
+                    readings.phase_ended(*phase);
                 }
                 let workers = sampler.count_workers();
                 if let (Some(measured), Some(pool)) = (measured_phase, &mut sampler.pool) {
@@ -394,8 +399,6 @@ impl Lab<'_> {
             .filter(|(_, wall)| *wall >= 500_000)
             .map(|(cpu, wall)| *cpu as f64 / *wall as f64)
             .fold(0.0, f64::max);
-        let (clock_step_s, suspended_s) =
-            clocks.zip(Clocks::now()).map_or((0.0, 0.0), |(before, now)| now.faults_since(&before));
         let (pool, server, last) = sampler.finish();
         for look in last {
             look_at(&mut self.observers, look);
@@ -403,7 +406,8 @@ impl Lab<'_> {
         hear(&mut self.observers, began.get(), &mut marks);
         let server = server.map(|server| ServerTimeline { samples: looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
-        let CpuUse { others, chain_s } = others.finish(co_located);
+        let changes = readings.map(|readings| readings.finish(co_located)).unwrap_or_default();
+        let CpuUse { others, chain_s } = changes.used;
         if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
             phase.server_cpu = chain_s.map(|cpu_s| ServerCpu::of(cpu_s, phase.requests.answered));
         }
@@ -429,10 +433,10 @@ impl Lab<'_> {
             descriptor_limit: finished.descriptor_limit,
             local_ports: host::local_ports(),
             time_wait: namespace::time_wait_to(&finished.peers).unwrap_or(0),
-            throttled_s: throttled.zip(host::throttled()).map(|(a, b)| b.saturating_sub(a).as_secs_f64()),
-            clock_step_s,
-            suspended_s,
-            steal: ticks.and_then(|t| CpuTicks::now()?.steal_since(&t)),
+            throttled_s: changes.throttled_s,
+            clock_step_s: changes.clock_step_s,
+            suspended_s: changes.suspended_s,
+            steal: changes.steal,
             co_located,
             processors: host::processors(),
             others_cores: others.as_ref().map(|o| thousandth(o.cores)),

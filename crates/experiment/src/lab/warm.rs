@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use lastdrop_model::{KeepAlive, Plan, Setting};
 use lastdrop_wire::{DeadlineSocket, Wire};
 
+use crate::lab::clock::{Clock, Stopwatch};
+
 /// How long the whole warm-up may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -53,14 +55,14 @@ const COMPLETE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Waits until servers that were just started have all their workers: they answer as soon as the first worker exists.
 /// Returns the number of workers.
-pub fn complete_pool(workers: impl Fn() -> usize) -> usize {
-    let deadline = Instant::now() + COMPLETE_LIMIT;
-    let (mut count, mut since) = (workers(), Instant::now());
-    while since.elapsed() < SAME_FOR && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(20));
+pub fn complete_pool(clock: &dyn Clock, workers: impl Fn() -> usize) -> usize {
+    let whole = Stopwatch::start(clock);
+    let (mut count, mut same) = (workers(), Stopwatch::start(clock));
+    while same.elapsed() < SAME_FOR && whole.elapsed() < COMPLETE_LIMIT {
+        clock.sleep(Duration::from_millis(20));
         let now = workers();
         if now != count {
-            (count, since) = (now, Instant::now());
+            (count, same) = (now, Stopwatch::start(clock));
         }
     }
     count

@@ -1,7 +1,7 @@
 //! Finds the highest rate that meets an objective, and throughput against users.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lastdrop_analyze::capacity::{FALL, Purpose, RateSearch, Rules, SearchStep, falls_behind, tail};
 use lastdrop_analyze::objective::{error_share, judge};
@@ -12,6 +12,7 @@ use lastdrop_model::event::{Document, Outcome, RepeatScope};
 use lastdrop_model::plan::{Arrival, Load, Phase, Plan};
 use lastdrop_model::{Event, Kind, Objective, ObjectiveResult, Reason, Run, Verdict};
 
+use crate::lab::clock::Stopwatch;
 use crate::lab::{Lab, LabError};
 
 /// What to find out.
@@ -53,7 +54,7 @@ const COOLING: u32 = 12;
 struct CapacitySearch<'a, 'b> {
     lab: &'a mut Lab<'b>,
     order: &'a CapacityOptions,
-    began: Instant,
+    began: Stopwatch<'b>,
     steps: Vec<CapacityStep>,
     stairs: Vec<StaircaseStep>,
     notes: Vec<String>,
@@ -95,10 +96,11 @@ fn time_for(purpose: Purpose, seconds: f64, left_s: f64, hold_s: f64, passed: bo
 /// # Errors
 /// When no load can be generated, or no request gets a response.
 pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOptions) -> Result<CapacityDocument, LabError> {
+    let began = Stopwatch::start(lab.clock);
     let mut finder = CapacitySearch {
         lab,
         order,
-        began: Instant::now(),
+        began,
         steps: Vec::new(),
         stairs: Vec::new(),
         notes: Vec::new(),
@@ -379,7 +381,7 @@ pub(crate) fn step_of(run: &Run, rate: f64, purpose: Purpose, seconds: f64) -> C
 /// # Errors
 /// When a run fails.
 pub(crate) fn cool_down(lab: &mut Lab<'_>, plan: &Plan, calm_us: f64, most: Duration) -> Result<bool, LabError> {
-    let began = Instant::now();
+    let began = Stopwatch::start(lab.clock);
     let main = Phase {
         name: "main".into(),
         measured: true,
@@ -403,7 +405,7 @@ pub(crate) fn cool_down(lab: &mut Lab<'_>, plan: &Plan, calm_us: f64, most: Dura
         if look == 0 {
             lab.tell(&Event::Recovering);
         }
-        std::thread::sleep(Duration::from_millis(300));
+        lab.clock.sleep(Duration::from_millis(300));
     }
     Ok(false)
 }

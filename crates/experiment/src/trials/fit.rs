@@ -234,7 +234,7 @@ impl FitRunner<'_, '_> {
             settings.insert(knob.name.into(), Setting::from(0));
         }
         self.session.apply(settings)?;
-        let workers = complete_pool(|| self.session.workers().len());
+        let workers = complete_pool(self.lab.clock, || self.session.workers().len());
         let answered = self.age(workers, threads, 0.0, 1.0)?;
         self.lab.tell(&Event::Warmed { answered, workers: workers as u64 });
         self.moment(&[])
@@ -330,7 +330,7 @@ impl FitRunner<'_, '_> {
         let takes_directives = self.session.adapter().facts().kind.directives;
         let change = Change::read(directives, takes_directives).map_err(ServerError::Setting)?;
         self.session.apply(change)?;
-        let workers = complete_pool(|| self.session.workers().len());
+        let workers = complete_pool(self.lab.clock, || self.session.workers().len());
         self.serve_once(workers)?;
         let first = self.moment(&[])?;
         self.serve_once(workers)?;

@@ -8,7 +8,7 @@ use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
 use lastdrop_server::operations::RealMemory;
 use lastdrop_server::{Server, Stack};
 
-use crate::lab::warm::{WarmUpMethod, complete_pool, warm_each, warmth};
+use crate::lab::warm::{WarmUpMethod, complete_pool, warmth};
 use crate::lab::{Lab, LabError, Observer};
 use crate::trials::early_stop::{EarlyStop, EarlyStopObserver};
 
@@ -130,14 +130,14 @@ pub(crate) fn start(
     lab.check_stop()?;
     let mut now = stack.original().settings.clone();
     now.extend(order.settings.clone());
-    complete_pool(|| stack.count_workers());
+    complete_pool(lab.clock, || stack.count_workers());
     let workers = count_pool(stack);
     let recycle = stack.value(Role::Recycle, &now);
     let warmed = warmth(recycle.as_ref(), workers, expected_requests(order.plan), order.recycling_warm_up);
     trial.warmed = warmed.to_string();
     Ok(Some(match warmed {
         WarmUpMethod::Each => {
-            let answered = warm_each(order.plan, workers);
+            let answered = lab.warm_each(order.plan, workers);
             if answered < workers {
                 trial.warmed = format!("{answered} of {workers}");
             }

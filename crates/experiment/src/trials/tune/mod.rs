@@ -2,7 +2,7 @@
 //! better.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::observe::visitors::Visitors;
 use lastdrop_analyze::workers::capped;
@@ -17,11 +17,11 @@ use lastdrop_model::units::{show_bytes, show_duration};
 use lastdrop_model::{Event, Experience, KeepAlive, Load, Plan, Role, Settings};
 use lastdrop_server::{RestoreReport, Stack};
 
-use crate::lab::warm::warm_each;
+use crate::lab::clock::Stopwatch;
 use crate::lab::{Lab, LabError};
 use crate::trials::early_stop::EarlyStop;
 use crate::trials::rate::{MOST_STEPS, RateStart, bounds_a_rate, rate_trial};
-use crate::trials::size::{size_of_server, warm_twice};
+use crate::trials::size::size_of_server;
 use crate::trials::trial::{TrialResult, TrialSpec, trial};
 use lastdrop_tune::{Space, trials_of_finals};
 
@@ -335,10 +335,10 @@ impl Tuning<'_, '_> {
         let Some(mut visitors) = visitors else { return self.run(after) };
         // Requests until now include our own health checks.
         visitors.look();
-        let (began, mut seen) = (Instant::now(), Experience::default());
+        let (began, mut seen) = (Stopwatch::start(self.lab.clock), Experience::default());
         while seen.requests < SOME_VISITORS && began.elapsed() < LOOK_FOR_VISITORS {
             self.lab.check_stop()?;
-            std::thread::sleep(LOOK_FOR_VISITORS / 50);
+            self.lab.clock.sleep(LOOK_FOR_VISITORS / 50);
             seen.add(&visitors.look());
         }
         if seen.requests >= SOME_VISITORS && seen.latency.count() > 0 {
@@ -361,7 +361,9 @@ impl Tuning<'_, '_> {
                 let mut size = size_of_server(server, self.order.memory)?;
                 // The memory of a worker that has served nothing does not show how many fit.
                 if size.fits.is_none() {
-                    warm_twice(&self.plan, size.workers.count as usize);
+                    for _ in 0..2 {
+                        let _ = self.lab.warm_each(&self.plan, size.workers.count as usize);
+                    }
                     size = size_of_server(server, self.order.memory)?;
                 }
                 let called = self.stack.called(place).unwrap_or_default();
@@ -523,7 +525,7 @@ impl Tuning<'_, '_> {
         let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
         // Memory settles with the second request; before the first, a worker shares nearly everything.
         for _ in 0..2 {
-            let _ = warm_each(&self.order.plan, pool.count_workers());
+            let _ = self.lab.warm_each(&self.order.plan, pool.count_workers());
         }
         let Some(SearchSetup { sizes, constraints, prepared }) = self.ready()? else { return Ok(()) };
         let planned = self.plan_search(&prepared.space);
@@ -532,7 +534,7 @@ impl Tuning<'_, '_> {
         self.document.planned = Some(planned);
         self.lab.tell(&Event::Stage { stage: Stage::Search });
         let budget = sizes.first().map(|(_, size)| size.budget_bytes);
-        let (began, space_is_empty) = (Instant::now(), prepared.space.parameters.is_empty());
+        let (began, space_is_empty) = (Stopwatch::start(self.lab.clock), prepared.space.parameters.is_empty());
         let challenger = self.search(prepared, &constraints.fixed, &effective, budget)?;
         let Some(challenger) = challenger else {
             let elapsed = began.elapsed();

@@ -1,7 +1,7 @@
 //! The search: tries the most promising settings until none is promising, or the budget is used up.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lastdrop_model::documents::{Baseline, Goal, SettingEffect, Trial};
 use lastdrop_model::event::{ExperimentDecision, Lead, Stage};
@@ -16,6 +16,7 @@ use lastdrop_tune::{Effect, ExpectedImprovement, Finals, History, Point, Space, 
 use super::space::{PreparedSearch, ROOM};
 use super::{LONGEST_BLOCK, PROBE, Tuning};
 use crate::lab::LabError;
+use crate::lab::clock::Stopwatch;
 use crate::trials::early_stop::EarlyStop;
 use crate::trials::trial::TrialResult;
 
@@ -48,7 +49,7 @@ impl Tuning<'_, '_> {
         let PreparedSearch { space, moves, .. } = prepared;
         let mut strategy = ExpectedImprovement::new(self.seed, moves, WORTH);
         let mut history = History { noise: NOISE, ..History::default() };
-        let (began, start) = (Instant::now(), space.start());
+        let (began, start) = (Stopwatch::start(self.lab.clock), space.start());
         let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
         let (mut trials, mut cut_short) = (0, Vec::new());
         let kept = self.kept_for_finals() + self.kept_for_advice();
@@ -110,7 +111,7 @@ impl Tuning<'_, '_> {
     }
 
     /// Returns true if another trial may begin.
-    fn has_time(&self, began: Instant) -> bool {
+    fn has_time(&self, began: Stopwatch<'_>) -> bool {
         self.order.time.is_none_or(|time| began.elapsed() < time)
     }
 
@@ -155,7 +156,7 @@ impl Tuning<'_, '_> {
         space: &Space,
         history: &mut History,
         strategy: &ExpectedImprovement,
-        left: &FinalsInput,
+        left: &FinalsInput<'_>,
         fixed: &Settings,
         budget: Option<u64>,
     ) -> Result<Option<Point>, LabError> {
@@ -284,9 +285,9 @@ impl Tuning<'_, '_> {
 }
 
 /// What the search passes to its finals.
-struct FinalsInput {
+struct FinalsInput<'a> {
     /// When the search began.
-    began: Instant,
+    began: Stopwatch<'a>,
     /// Excluded points, whose trials were cut short.
     cut_short: Vec<Point>,
 }

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::lab::LabError;
+use crate::lab::clock::Stopwatch;
 use crate::observe::visitors::Visitors;
 use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_model::documents::{Baseline, Goal, LiveTuning, Pair, Trial, TuneStep, TuneVerdict, Winner};
@@ -159,7 +160,7 @@ impl LiveSteps<'_, '_, '_> {
 
     /// Moves one setting after the other as long as that is better.
     fn walk(&mut self, parameters: &[Parameter], bounds: &[(u64, u64)]) -> Result<(), LabError> {
-        let began = Instant::now();
+        let began = Stopwatch::start(self.tuning.lab.clock);
         for (p, bounds) in parameters.iter().zip(bounds) {
             let mut tried = vec![self.value(p)];
             for up in [true, false] {

@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::lab::warm::warm_each;
 use crate::lab::{Lab, LabError};
 use lastdrop_model::documents::{TuneDocument, WatchPeriod};
 use lastdrop_model::event::{ExperimentDecision, Stage};
@@ -68,7 +67,7 @@ pub(super) fn keep_if_good(
     if before.is_empty() {
         lab.tell(&Event::Stage { stage: Stage::Before });
         stack.apply(&Settings::new())?;
-        warm(stack, plan);
+        warm(lab, stack, plan);
         before = looking.look(lab, stack)?.seconds;
         if lab.stopped() {
             document.interrupted = true;
@@ -77,7 +76,7 @@ pub(super) fn keep_if_good(
     }
     let staying = stack.persist(settings)?;
     if visitors.is_none() {
-        warm(stack, plan);
+        warm(lab, stack, plan);
     }
     lab.tell(&Event::Stage { stage: Stage::Watch });
     let detector = Rc::new(RefCell::new(RegressionDetector::new(&before, BEGINNING_S)));
@@ -125,6 +124,6 @@ fn light(plan: &Plan, document: &TuneDocument) -> (Plan, f64) {
 }
 
 /// Sends one request to each worker, because a worker's first request is always slow.
-fn warm(stack: &Stack, plan: &Plan) {
-    let _ = warm_each(plan, stack.pool().map_or(0, Server::count_workers));
+fn warm(lab: &mut Lab<'_>, stack: &Stack, plan: &Plan) {
+    let _ = lab.warm_each(plan, stack.pool().map_or(0, Server::count_workers));
 }
