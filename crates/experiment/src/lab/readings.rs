@@ -34,13 +34,7 @@ impl MachineReadings {
         if measured == Some(0) {
             meter.begin();
         }
-        MachineReadings {
-            ticks: CpuTicks::now(),
-            throttled: host::throttled(),
-            clocks: Clocks::now(),
-            meter,
-            measured,
-        }
+        MachineReadings { ticks: CpuTicks::now(), throttled: host::throttled(), clocks: Clocks::now(), meter, measured }
     }
 
     /// A phase has ended.

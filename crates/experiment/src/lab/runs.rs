@@ -23,8 +23,8 @@ use lastdrop_probe::{namespace, tool};
 use serde_json::json;
 
 use crate::lab::carrier::{Carrier, CarrierTask};
-use crate::lab::observers::{Observer, Scratch};
 use crate::lab::clock::{Clock, RealClock};
+use crate::lab::observers::{Observer, Scratch};
 use crate::lab::others::{CpuUse, SharedChain, lock};
 use crate::lab::readings::MachineReadings;
 use crate::lab::run_sampler::{RunSampler, SampledServer};

@@ -12,6 +12,8 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lastdrop_files::TrustedFile;
 use nix::fcntl::{Flock, FlockArg};
@@ -78,6 +80,24 @@ pub enum HomeError {
 /// The state has a line per conversation.
 const MOST_STATE_BYTES: u64 = 64 << 20;
 
+/// How long a lock is awaited, and how often it is tried. A program that this process starts holds all locks until it has
+/// begun, also one that was given up meanwhile.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Locks a file, unless another process keeps it locked.
+fn lock_soon(mut file: File) -> Option<Flock<File>> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Some(lock),
+            Err(_) if Instant::now() >= deadline => return None,
+            Err((back, _)) => file = back,
+        }
+        thread::sleep(LOCK_PAUSE);
+    }
+}
+
 impl Home {
     /// Locks the folder, loads its state, and begins a new epoch.
     pub fn open(folder: &Path) -> Result<Home, HomeError> {
@@ -91,8 +111,7 @@ impl Home {
         }
         let path = folder.join("lock");
         let file = TrustedFile::create(&path).map_err(|e| failed(&path)(e.into()))?.into_file();
-        let lock =
-            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| HomeError::Taken(folder.to_owned()))?;
+        let lock = lock_soon(file).ok_or_else(|| HomeError::Taken(folder.to_owned()))?;
         let path = folder.join("state.json");
         let state = TrustedFile::open(&path).and_then(|file| file.read(MOST_STATE_BYTES)).map_err(io::Error::from);
         let mut state = match state {
