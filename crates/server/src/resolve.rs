@@ -94,9 +94,12 @@ pub(crate) fn choose<T>(
         // A title may hide which file it has.
         let may_have =
             |c: &Candidate<T>| c.config.is_none() && process::look(c.pid).is_some_and(|p| server.kind.shows_title(&p));
-        let signs: [&dyn Fn(&Candidate<T>) -> bool; 3] = [&runs_on, &also_named, &may_have];
-        let surest = signs.into_iter().find(|sign| candidates.iter().any(sign));
-        candidates.retain(|c| surest.is_some_and(|sign| sign(c)));
+        // Only the surest sign that any of them has counts.
+        let sureness = |c: &Candidate<T>| [runs_on(c), also_named(c), may_have(c)].iter().position(|is_so| *is_so);
+        let found: Vec<Option<usize>> = candidates.iter().map(sureness).collect();
+        let surest = found.iter().flatten().min();
+        let mut each = found.iter();
+        candidates.retain(|_| surest.is_some() && each.next().is_some_and(|sign| sign.as_ref() == surest));
         for candidate in &mut candidates {
             candidate.config.get_or_insert_with(|| wanted.clone());
         }

@@ -491,7 +491,7 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
     let mut sweep = start_sweep(&folder, &plan.display().to_string());
     // The observations for each configuration: whether the log grows by single lines, and whether a session is resumed.
     // The last of each time that a configuration stands in the file: nginx may not have read it before.
-    let mut visits: Vec<((bool, bool), Option<(bool, bool)>)> = Vec::new();
+    let mut visits = Vec::new();
     let size = || fs::metadata(&log).map_or(0, |m| m.len());
     let says = || {
         let text = fs::read_to_string(&config).unwrap_or_default();
