@@ -40,11 +40,11 @@ pub struct CapacityOptions {
 const STAIR: Duration = Duration::from_millis(1200);
 const STAIR_SETTLING: Duration = Duration::from_millis(250);
 /// Load before a trial that is not measured, until queues have reached their length.
-const SETTLING: Duration = Duration::from_millis(700);
+pub const SETTLING: Duration = Duration::from_millis(700);
 /// Share of the time that the staircase may use.
 const STAIRCASE_SHARE: f64 = 0.3;
 /// A rate counts as falling behind if it would miss the objective within this time.
-pub(crate) const HORIZON_S: f64 = 60.0;
+pub const HORIZON_S: f64 = 60.0;
 /// Most trials repeated because the machine was disturbed: in total, and in a row.
 const REPEATS: u32 = 6;
 const REPEATS_OF_ONE: u32 = 2;
@@ -81,7 +81,9 @@ const HOLD_SHARE: f64 = 0.6;
 /// it. Before any rate has `passed`, a shortened trial is better than none.
 fn time_for(purpose: Purpose, seconds: f64, left_s: f64, hold_s: f64, passed: bool) -> Option<f64> {
     if purpose == Purpose::Confirm {
-        return (left_s >= hold_s.min(LEAST_HOLD_S)).then(|| seconds.min(left_s));
+        // Where it fails, as much is left for a lower rate.
+        let half = ((left_s - MOMENT_S) / 2.0).max(hold_s);
+        return (left_s >= hold_s.min(LEAST_HOLD_S)).then(|| seconds.min(half).min(left_s));
     }
     let to_hold = hold_s + MOMENT_S;
     if passed {
@@ -123,7 +125,13 @@ pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOptions) -> Result<CapacityDo
 
 impl CapacitySearch<'_, '_> {
     fn find(&mut self, search: &mut Option<RateSearch>) -> Result<(), LabError> {
-        let one = self.stair(1)?;
+        let one = self.stair(1)?.ok_or_else(|| {
+            let seconds = STAIR.as_secs_f64();
+            LabError::Other(format!(
+                "{} answers nothing to one user: no answer within {seconds:.1} s",
+                self.order.plan.url
+            ))
+        })?;
         self.alone_us = one.p50_us;
         let alone_rps = one.rps;
         self.stairs.push(one);
@@ -203,7 +211,13 @@ impl CapacitySearch<'_, '_> {
                 self.notes.push("the staircase had no time for more steps: more with --max-time".into());
                 break;
             }
-            let stair = self.stair(users)?;
+            let Some(stair) = self.stair(users)? else {
+                self.notes.push(format!(
+                    "{users} users got no answer within {:.1} s: the staircase ends below",
+                    STAIR.as_secs_f64()
+                ));
+                break;
+            };
             self.stairs.push(stair);
         }
         self.stairs.sort_by_key(|s| s.users);
@@ -221,12 +235,17 @@ impl CapacitySearch<'_, '_> {
         Ok(run)
     }
 
-    fn stair(&mut self, users: u32) -> Result<StaircaseStep, LabError> {
+    /// Measures one step of the staircase. `None` if so many users got no answer in its time.
+    fn stair(&mut self, users: u32) -> Result<Option<StaircaseStep>, LabError> {
         let run = self.run(Load::closed(users), STAIR_SETTLING, STAIR, &format!("capacity {users} users"))?;
         let Some(phase) = run.measured().filter(|p| p.requests.answered > 0) else {
-            let why = run.generator.connect_errors.keys().next().cloned();
-            let why = why.unwrap_or_else(|| format!("no answer within {:.1} s", STAIR.as_secs_f64()));
-            return Err(LabError::Other(format!("{} answers nothing to {users} users: {why}", self.order.plan.url)));
+            return match run.generator.connect_errors.keys().next() {
+                Some(why) => {
+                    let url = &self.order.plan.url;
+                    Err(LabError::Other(format!("{url} answers nothing to {users} users: {why}")))
+                }
+                None => Ok(None),
+            };
         };
         let latency = |field| phase.latency(Kind::Response, field).unwrap_or(0.0);
         let stair = StaircaseStep {
@@ -240,7 +259,7 @@ impl CapacitySearch<'_, '_> {
         };
         let outcome = Outcome::Stair { stair: Cow::Borrowed(&stair) };
         self.lab.tell(&Event::TrialDone { outcome });
-        Ok(stair)
+        Ok(Some(stair))
     }
 
     /// Tries a rate; also returns whether the machine was disturbed meanwhile.

@@ -111,7 +111,7 @@ impl Tuning<'_, '_> {
         spoiled: usize,
     ) {
         let answers = answers(blocks);
-        let measured: Option<Ratio> = ratio::paired(&goodness(blocks), 0.95).filter(|_| are_divisible(&answers));
+        let measured: Option<Ratio> = paired(blocks, 0.95).filter(|_| are_divisible(&answers));
         let percent = self.order.min_gain * 100.0;
         let times = self.order.times();
         let (ours, theirs) = answers.iter().fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
@@ -205,7 +205,32 @@ fn goodness(blocks: &[BlockPair]) -> Vec<(f64, f64)> {
     blocks.iter().map(|b| (b.baseline.goodness, b.best.goodness)).collect()
 }
 
-fn interval(blocks: &[BlockPair], confidence: f64) -> Option<RatioInterval> {
+/// Returns the ratio best / baseline. Answers are whole: where all blocks have the same number, it may still be one off, and the
+/// interval is at least as wide as that.
+fn paired(blocks: &[BlockPair], confidence: f64) -> Option<Ratio> {
     let found = ratio::paired(&goodness(blocks), confidence)?;
+    let one_of = |count: &dyn Fn(&BlockPair) -> u64| {
+        let all: u64 = blocks.iter().map(count).sum();
+        blocks.len() as f64 / all.max(1) as f64
+    };
+    let off = 1.0 + one_of(&|b| b.baseline.answers) + one_of(&|b| b.best.answers);
+    Some(Ratio { low: found.low.min(found.ratio / off), high: found.high.max(found.ratio * off), ..found })
+}
+
+fn interval(blocks: &[BlockPair], confidence: f64) -> Option<RatioInterval> {
+    let found = paired(blocks, confidence)?;
     Some(RatioInterval { ratio: found.ratio, low: found.low, high: found.high })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_counts_leave_an_interval_of_an_answer() {
+        let block = |goodness: f64| RaceBlock { goodness, answers: (5.0 * goodness) as u64, p99_us: 0.0, valid: true };
+        let blocks = [BlockPair { baseline: block(6.0), best: block(75.0) }; 4];
+        let found = interval(&blocks, 0.95).expect("a ratio");
+        assert!(found.low < 12.1 && found.high > 12.9 && found.low > 11.9, "{found:?}");
+    }
 }
