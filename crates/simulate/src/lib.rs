@@ -5,9 +5,13 @@
 //! its sockets (a `connection` each), `peer` the servers (through `layer`, plain or TLS). `faults` describes how such a
 //! world misbehaves, `plan` generates plans, `run` lets the shards of one run take turns, and `check` has the
 //! invariants. The same seed gives the same run, byte for byte.
+//!
+//! `experiments` has the second world: stacks of servers (`world`) with a known truth, on which experiments run.
 
 pub mod check;
 pub mod connection;
+#[cfg(feature = "experiments")]
+pub mod experiments;
 pub mod faults;
 pub mod kernel;
 pub mod layer;
@@ -16,5 +20,6 @@ pub mod plan;
 pub mod rng;
 pub mod run;
 pub mod trace;
+pub mod world;
 
 pub use run::{Report, run};

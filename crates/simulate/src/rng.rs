@@ -43,6 +43,24 @@ impl Rng {
         self.below(1000) < n
     }
 
+    /// A number in (0, 1].
+    #[inline]
+    pub fn share(&mut self) -> f64 {
+        ((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// An exponentially distributed number with mean 1.
+    #[inline]
+    pub fn exponential(&mut self) -> f64 {
+        -self.share().ln()
+    }
+
+    /// A normally distributed number with mean 0 and standard deviation 1 (Box and Muller, 1958).
+    #[inline]
+    pub fn normal(&mut self) -> f64 {
+        (2.0 * self.exponential()).sqrt() * (std::f64::consts::TAU * self.share()).cos()
+    }
+
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }

@@ -1,0 +1,246 @@
+//! Simulated tunes: is the verdict right, and how near to the best do they come, with how many trials?
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lastdrop_experiment::lab::Clock;
+use lastdrop_experiment::lab::warm::RECYCLING_WARM_UP;
+use lastdrop_experiment::trials::tune::{SearchConstraints, TuneOptions, tune};
+use lastdrop_model::documents::{Clue, Goal, TuneDocument, TuneVerdict};
+use lastdrop_model::plan::{KeepAlive, Load, Plan};
+use lastdrop_model::{Setting, Settings, Url};
+
+use super::machine::{Costs, SimulatedMachine, defaults};
+use super::shares::{Claim, ExperimentResult};
+use super::stacks::{NoiseLevel, noise_level, stack};
+use crate::rng::Rng;
+use crate::world::{NoisePlan, WorldPlan, rough_rate};
+
+pub const VERDICT: &str = "tune verdict right";
+pub const BEST: &str = "tune reaches 97 % of the best";
+pub const RATIO: &str = "tune ratio interval holds the truth";
+pub const LOWER: &str = "tune ends below its start";
+pub const TRIALS: &str = "tune within 25 trials and 8 pairs";
+
+pub const SEARCH: &str = "trials of a tune before its race";
+pub const ALL: &str = "trials of a tune and its race";
+pub const SECONDS: &str = "seconds of a tune";
+
+pub const CLAIMS: [Claim; 5] = [
+    Claim { name: VERDICT, least: 0.97, most: 1.0 },
+    Claim { name: BEST, least: 0.90, most: 1.0 },
+    Claim { name: RATIO, least: 0.93, most: 1.0 },
+    Claim { name: LOWER, least: 0.0, most: 0.0 },
+    Claim { name: TRIALS, least: 1.0, most: 1.0 },
+];
+
+/// The smallest gain that a tune takes for worth a change, and one that it must not overlook.
+const WORTH: f64 = 1.05;
+const PLAIN: f64 = 1.15;
+
+/// Simulated seconds that tell a rate to a percent.
+const TRUTH_S: f64 = 100.0;
+
+/// Starts, and the time of each, that tell the rate on a machine with noise.
+const STARTS: u64 = 16;
+const START_TIME: Duration = Duration::from_secs(30);
+
+/// A tune to be made.
+#[derive(Debug)]
+pub struct TuneScenario {
+    pub world: WorldPlan,
+    pub level: NoiseLevel,
+    pub costs: Costs,
+    pub users: u32,
+    pub clues: Vec<&'static str>,
+    pub seed: u64,
+}
+
+impl TuneScenario {
+    #[must_use]
+    pub fn new(seed: u64) -> TuneScenario {
+        let mut rng = Rng::new(seed);
+        let level = noise_level(&mut rng);
+        let mut world = stack(&mut rng, (100, 400), level);
+        let users = rng.around(8, 64) as u32;
+        // Often the pool is too small, sometimes it is right, sometimes memory bounds it.
+        world.pool.workers = rng.around(1, 2 * u64::from(users)) as u32;
+        if rng.in_thousand(200) {
+            world.memory_mb = world.pool.shared_mb + world.pool.worker_mb * rng.between(4, 60) as f64;
+            let fitting = ((0.9 * world.memory_mb - world.pool.shared_mb) / world.pool.worker_mb) as u32;
+            world.pool.workers = world.pool.workers.clamp(1, fitting.max(1));
+        }
+        let (costs, clues) = costs(&mut rng);
+        TuneScenario { world, level, costs, users, clues, seed }
+    }
+
+    fn plan(&self) -> Plan {
+        let url = Url { tls: false, host: "127.0.0.1".into(), port: 8000, path: "/".into() };
+        let mut plan = Plan::new(url, self.seed);
+        plan.keepalive = KeepAlive::Off;
+        plan.phases[0].load = Load::closed(self.users);
+        plan.phases[0].duration = Some(Duration::from_secs(5));
+        plan
+    }
+
+    /// Tunes as `lastdrop tune` does with its defaults, after a look that found these clues.
+    ///
+    /// Also returns how long it took, in seconds of the world.
+    ///
+    /// # Errors
+    /// When the server answers nothing.
+    pub fn tune(&self) -> Result<(TuneDocument, f64), String> {
+        let machine = SimulatedMachine::new(&self.world, self.costs.clone(), self.seed);
+        let (stop, clock) = (AtomicBool::new(false), machine.clock());
+        let mut lab = machine.lab(&stop, &clock, &[]);
+        let clue = |finding: &&str| Clue { finding: (*finding).into(), reason: "seen".into(), ..Clue::default() };
+        let order = TuneOptions {
+            plan: self.plan(),
+            goal: Goal::Throughput,
+            memory: None,
+            keep: false,
+            watch: None,
+            beside_visitors: None,
+            constraints: SearchConstraints::default(),
+            proposals: Vec::new(),
+            clues: self.clues.iter().map(clue).collect(),
+            workers: Vec::new(),
+            dry_run: false,
+            trials: 25,
+            time: None,
+            seed: self.seed,
+            checkpoint: None,
+            max_pairs: 8,
+            min_gain: WORTH - 1.0,
+            recycling_warm_up: RECYCLING_WARM_UP,
+            settling: Duration::from_secs(1),
+            advise_keepalive: true,
+        };
+        let document = tune(&mut lab, machine.open()?, &order, None, None, None).map_err(|e| e.to_string())?;
+        Ok((document, clock.now().as_secs_f64()))
+    }
+
+    /// Returns the true rate with these settings.
+    #[must_use]
+    pub fn rate(&self, settings: &Settings) -> f64 {
+        let mut all = defaults(&self.world);
+        all.extend(settings.clone());
+        let workers = all.get("workers").and_then(Setting::count).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
+        self.rate_of(workers, self.costs.factor(&all))
+    }
+
+    /// Returns the rate that these settings have on average on the machine as it is, with its noise: what is taken away from the
+    /// processors matters to a server that needs them, and not to one that waits.
+    ///
+    /// # Errors
+    /// When a run fails.
+    pub fn noisy_rate(&self, settings: &Settings) -> Result<f64, String> {
+        let (mut answered, mut seconds) = (0, 0.0);
+        for seed in 0..STARTS {
+            let machine = SimulatedMachine::new(&self.world, self.costs.clone(), self.seed ^ (seed + 1) << 32);
+            let (stop, clock) = (AtomicBool::new(false), machine.clock());
+            let mut stack = machine.open()?;
+            stack.apply(settings).map_err(|e| e.to_string())?;
+            let mut lab = machine.lab(&stop, &clock, &[]);
+            let mut plan = self.plan();
+            let _ = lab.warm_each(&plan, stack.count_workers());
+            plan.phases[0].duration = Some(START_TIME);
+            plan.warm_up("settling", Duration::from_secs(1));
+            let run = lab.run(&plan, "truth").map_err(|e| e.to_string())?;
+            answered += run.measured().map_or(0, |phase| phase.requests.answered);
+            seconds += START_TIME.as_secs_f64();
+        }
+        Ok(answered as f64 / seconds)
+    }
+
+    fn rate_of(&self, workers: u32, factor: f64) -> f64 {
+        let mut calm = WorldPlan { noise: NoisePlan::default(), ..self.world.clone() };
+        calm.pool.cpu_us *= factor;
+        rough_rate(&calm, workers, calm.pool.backlog, self.users, TRUTH_S)
+    }
+
+    /// Returns the highest true rate of all settings that fit into memory and that a tune may try.
+    #[must_use]
+    pub fn best(&self) -> f64 {
+        let factor = self.costs.lowest();
+        let pool = &self.world.pool;
+        let fitting = ((0.9 * self.world.memory_mb - pool.shared_mb) / pool.worker_mb).max(1.0) as u32;
+        let most = self.users.min(fitting).max(pool.workers);
+        let mut sizes: Vec<u32> = (0..)
+            .map(|i| 1.2f64.powi(i).round() as u32)
+            .take_while(|n| *n < most)
+            .chain([most, pool.workers])
+            .collect();
+        sizes.dedup();
+        sizes.into_iter().map(|n| self.rate_of(n, factor)).fold(0.0, f64::max)
+    }
+}
+
+/// Draws what settings cost, and what a look would point to.
+fn costs(rng: &mut Rng) -> (Costs, Vec<&'static str>) {
+    let mut share = |most: f64| most * rng.below(1000) as f64 / 1000.0;
+    let on_off = |on: f64| vec![(Setting::read("on"), on), (Setting::read("off"), 1.0)];
+    let level = share(0.4);
+    let compression = (0..=9).map(|n| (Setting::Count(n), 1.0 + level * (n as f64 - 6.0) / 9.0)).collect();
+    let (buffered, kept) = (1.0 - share(0.2), 1.0 - share(0.3));
+    let locks = vec![
+        (Setting::read("file"), 1.0),
+        (Setting::read("pthread"), 1.0 - share(0.1)),
+        (Setting::read("sysv"), 1.0 + share(0.1)),
+    ];
+    let all = [
+        ("compression", "compression-bound", compression),
+        ("log_buffer", "access-log-unbuffered", on_off(buffered)),
+        ("upstream_keepalive", "upstream-connect-per-request", on_off(kept)),
+        ("lock", "cpu-saturated", locks),
+    ];
+    let (mut costs, mut clues) = (Costs::default(), Vec::new());
+    for (name, finding, levels) in all {
+        // A clue may be wrong, and what is not seen has no effect.
+        let (has_effect, is_seen) = (rng.in_thousand(400), rng.in_thousand(200));
+        if has_effect {
+            costs.0.push((name, levels));
+        }
+        if has_effect || is_seen {
+            clues.push(finding);
+        }
+    }
+    (costs, clues)
+}
+
+/// Carries out one tune and checks what it says.
+///
+/// # Errors
+/// When it cannot be carried out.
+pub fn one(seed: u64) -> Result<ExperimentResult, String> {
+    let scenario = TuneScenario::new(seed);
+    let (document, seconds) = scenario.tune()?;
+    let start = scenario.rate(&Settings::new());
+    let best = scenario.best().max(start);
+    let winner = document.winner.as_ref().map(|w| (scenario.rate(&w.settings), w));
+    let improved = document.verdict == TuneVerdict::Improved;
+    let reached = winner.as_ref().filter(|_| improved).map_or(start, |(rate, _)| *rate);
+    let possible = best / start;
+    let right = match document.verdict {
+        TuneVerdict::Improved => reached > start,
+        TuneVerdict::NoGain => possible < PLAIN,
+        // Not wrong where there is little to be gained.
+        _ => possible < WORTH,
+    };
+    let mut held = vec![(VERDICT, right), (BEST, reached >= 0.97 * best), (LOWER, reached < 0.995 * start)];
+    if let Some((winner, [low, high])) = winner.and_then(|(_, w)| Some((w, w.interval?))) {
+        let truth = scenario.noisy_rate(&winner.settings)? / scenario.noisy_rate(&Settings::new())?;
+        held.push((RATIO, low <= truth && truth <= high));
+    }
+    let trials = document.trials.iter().filter(|t| t.role != "race").count();
+    held.push((TRIALS, trials <= 25 && document.race.len() <= 8));
+    let all = document.trials.len() as f64;
+    Ok(ExperimentResult { held, sizes: vec![(SEARCH, trials as f64), (ALL, all), (SECONDS, seconds)] })
+}
+
+/// Describes the scenario of a seed, its truth and the document.
+#[must_use]
+pub fn show(seed: u64) -> String {
+    let scenario = TuneScenario::new(seed);
+    format!("{scenario:#?}\ntruth: {:#?}\n{:#?}", (scenario.rate(&Settings::new()), scenario.best()), scenario.tune())
+}

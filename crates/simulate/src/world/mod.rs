@@ -1,0 +1,145 @@
+//! A second simulated world: not the sockets of the load engine, but the servers behind them.
+//!
+//! A discrete-event simulation of a stack of servers on one machine, in virtual time. Requests go through it one by one,
+//! so throughput and latency come out of queues, workers and processors; nothing about them is planted. Experiments run
+//! on it in milliseconds, thousands of times, and what is true of it is known ([`true_rate`], [`true_capacity`]). The
+//! same seed gives the same world, to the last bit.
+//!
+//! `plan` describes such a world. In it, `machine` shares the processors, `noise` disturbs them, `pool` is the way of a
+//! request through the servers, `service` draws its times. `load` is the client: it puts the load of a plan on the
+//! servers, at the times of `arrivals`, and counts its requests (`in_flight`) as the load engine does. `truth` measures
+//! without noise.
+
+use std::time::Duration;
+
+use lastdrop_model::{Event, Plan};
+
+mod arrivals;
+mod in_flight;
+mod load;
+mod machine;
+mod noise;
+mod plan;
+mod pool;
+mod schedule;
+mod service;
+#[cfg(test)]
+mod theory;
+mod truth;
+
+pub use plan::{BackendPlan, FrontPlan, NoisePlan, PoolPlan, WorldPlan};
+pub use truth::{rough_rate, true_capacity, true_rate};
+
+use load::LoadRun;
+use pool::Stack;
+
+/// Number of a request in flight.
+type RequestId = u32;
+
+/// How long [`World::warm_each`] waits for answers.
+const WARM_UP_US: f64 = 60e6;
+
+/// Settings of the pool in force, and the luck of its start.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolSettings {
+    pub workers: u32,
+    pub backlog: u32,
+    /// Factor for its CPU costs, drawn when it started; 1 without noise.
+    pub start_factor: f64,
+}
+
+/// Servers on a machine, with their own clock.
+#[derive(Debug)]
+pub struct World {
+    plan: WorldPlan,
+    stack: Stack,
+    /// Time and use of the last call of [`World::neighbour_cores_used`], µs.
+    asked: (f64, f64),
+}
+
+impl World {
+    /// A world at the moment when its servers have started.
+    #[must_use]
+    pub fn new(plan: &WorldPlan, seed: u64) -> World {
+        World { plan: plan.clone(), stack: Stack::new(plan, seed), asked: (0.0, 0.0) }
+    }
+
+    /// Returns the virtual time since the world began.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos((self.stack.now_us() * 1e3) as u64)
+    }
+
+    /// Lets virtual time pass; the servers go on with what they have.
+    pub fn sleep(&mut self, time: Duration) {
+        let until = self.stack.now_us() + micros(time);
+        while self.stack.run_until(until).is_some() {}
+    }
+
+    #[must_use]
+    pub fn settings(&self) -> PoolSettings {
+        PoolSettings {
+            workers: self.stack.workers(),
+            backlog: self.stack.backlog(),
+            start_factor: self.stack.start_factor(),
+        }
+    }
+
+    /// Sets the factor of the pool's CPU per request for requests that begin from now on: what other settings save or cost,
+    /// or another kind of request.
+    pub fn set_cpu_factor(&mut self, factor: f64) {
+        self.stack.set_cpu_factor(factor);
+    }
+
+    /// Restarts the pool with other settings. Requests in flight are lost, and all workers are cold.
+    pub fn apply(&mut self, workers: u32, backlog: u32) {
+        self.stack.start(workers, backlog);
+        self.sleep(Duration::from_secs_f64(self.plan.pool.restart_ms / 1e3));
+    }
+
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.stack.workers()
+    }
+
+    /// Returns the memory of the pool, megabytes.
+    #[must_use]
+    pub fn memory_mb(&self) -> f64 {
+        self.plan.memory_of(self.stack.workers())
+    }
+
+    /// Sends one request to each worker, all at once. Returns how many were answered within a minute.
+    pub fn warm_each(&mut self) -> usize {
+        let mut in_flight: Vec<RequestId> = (0..self.stack.workers()).map(|_| self.stack.submit()).collect();
+        let until = self.stack.now_us() + WARM_UP_US;
+        let mut answered = 0;
+        while !in_flight.is_empty()
+            && let Some(id) = self.stack.run_until(until)
+        {
+            if let Some(at) = in_flight.iter().position(|other| *other == id) {
+                in_flight.swap_remove(at);
+                answered += 1;
+            }
+        }
+        in_flight.into_iter().for_each(|id| self.stack.abandon(id));
+        answered
+    }
+
+    /// Returns how many processors other programs used (the neighbour, and stolen time), on average since the last call.
+    pub fn neighbour_cores_used(&mut self) -> f64 {
+        let now = (self.stack.now_us(), self.stack.others_us());
+        let (before, used) = std::mem::replace(&mut self.asked, now);
+        if now.0 > before { (now.1 - used) / (now.0 - before) } else { 0.0 }
+    }
+
+    /// Puts the load of a plan on the servers, all its phases one after the other. Reports each second of each phase as
+    /// [`Event::Second`] and the end of each as [`Event::PhaseEnd`], as the load engine does. After each second it asks
+    /// whether that is `enough`; if so, it ends at once.
+    pub fn load(&mut self, plan: &Plan, report: &mut dyn FnMut(&Event<'_>), enough: &dyn Fn() -> bool) {
+        LoadRun::new(&mut self.stack, plan, report, enough).run();
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

@@ -1,0 +1,40 @@
+//! Experiments in the simulated world: what they claim holds, and a seed is an experiment. `./x simulate experiments` tries more.
+#![cfg(feature = "experiments")]
+
+use std::sync::Mutex;
+use std::thread;
+
+use lastdrop_simulate::experiments::shares::Shares;
+use lastdrop_simulate::experiments::{KINDS, one};
+
+const SEEDS: std::ops::Range<u64> = 0..160;
+
+#[test]
+fn what_experiments_claim_holds_in_the_simulated_world() {
+    let shares = Mutex::new(Shares::default());
+    let part = |rest: u64| {
+        for seed in SEEDS.filter(|seed| seed % 2 == rest) {
+            let result = one(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            shares.lock().expect("no panic").add(seed, &result);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| part(0));
+        scope.spawn(|| part(1));
+    });
+    let shares = shares.into_inner().expect("no panic");
+    for claim in KINDS.iter().flat_map(|kind| kind.claims) {
+        let share = shares.claims.get(claim.name).cloned().unwrap_or_default();
+        assert!(!claim.is_broken(&share), "{}: {share:?}", claim.name);
+    }
+    let tried: u64 = shares.claims.values().map(|share| share.of).sum();
+    assert!(tried > 300, "{shares:?}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_experiment() {
+    for seed in [1, 6, 7] {
+        let [first, second] = [one(seed), one(seed)].map(|result| result.expect("it runs"));
+        assert_eq!((first.held, first.sizes), (second.held, second.sizes), "seed {seed}");
+    }
+}
