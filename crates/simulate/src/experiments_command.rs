@@ -1,29 +1,46 @@
-//! `./x simulate experiments [SECONDS [SEED]]`: see `main.rs`.
+//! `./x simulate experiments [--plan FILE] [SECONDS [SEED]]`: see `main.rs`.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use lastdrop_simulate::experiments;
+use lastdrop_simulate::experiments::plan::ExperimentFile;
 use lastdrop_simulate::experiments::shares::Shares;
+use lastdrop_simulate::experiments::{self, Scenario};
 
 use crate::{MOST_TOLD, for_seeds, tell_failed};
 
 /// Carries out the experiments of these arguments; `None` if they mean nothing.
-pub fn run(numbers: Option<&[u64]>, by_clock: u64) -> Option<ExitCode> {
-    Some(match numbers? {
-        [0, seed] => one(*seed),
-        [] => many(10, by_clock),
-        [seconds] if *seconds > 0 => many(*seconds, by_clock),
-        [seconds, seed] => many(*seconds, *seed),
+pub fn run(mut arguments: Vec<String>, by_clock: u64) -> Option<ExitCode> {
+    let mut file = None;
+    if let [option, path, ..] = arguments.as_slice()
+        && option == "--plan"
+    {
+        let read = std::fs::read_to_string(path).map_err(|e| e.to_string());
+        match read.and_then(|text| ExperimentFile::read(&text)) {
+            Ok(read) => file = Some(read),
+            Err(why) => {
+                eprintln!("{path}: {why}");
+                return Some(ExitCode::from(2));
+            }
+        }
+        arguments.drain(..2);
+    }
+    let numbers: Option<Vec<u64>> = arguments.iter().map(|a| a.parse().ok()).collect();
+    let file = file.as_ref();
+    Some(match numbers?.as_slice() {
+        [0, seed] => one(*seed, file),
+        [] => many(10, by_clock, file),
+        [seconds] if *seconds > 0 => many(*seconds, by_clock, file),
+        [seconds, seed] => many(*seconds, *seed, file),
         _ => return None,
     })
 }
 
 /// Carries out the experiment of one seed and prints what it was and what it said.
-fn one(seed: u64) -> ExitCode {
-    println!("{}", experiments::show(seed));
-    match experiments::one(seed) {
+fn one(seed: u64, file: Option<&ExperimentFile>) -> ExitCode {
+    println!("{}", Scenario::new(seed, file).show());
+    match experiments::one(seed, file) {
         Ok(result) => {
             for (name, size) in result.sizes {
                 println!("{name}: {size:.0}");
@@ -42,12 +59,12 @@ fn one(seed: u64) -> ExitCode {
     }
 }
 
-fn many(seconds: u64, first: u64) -> ExitCode {
+fn many(seconds: u64, first: u64, file: Option<&ExperimentFile>) -> ExitCode {
     let count = AtomicU64::new(0);
     let shares: Mutex<Shares> = Mutex::default();
     let failed: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
     for_seeds(seconds, first, |seed| {
-        let held = experiments::one(seed);
+        let held = experiments::one(seed, file);
         count.fetch_add(1, Ordering::Relaxed);
         match held {
             Ok(held) => shares.lock().unwrap_or_else(PoisonError::into_inner).add(seed, &held),
@@ -57,7 +74,7 @@ fn many(seconds: u64, first: u64) -> ExitCode {
     });
     let shares = shares.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for claim in experiments::KINDS.iter().flat_map(|kind| kind.claims) {
+    for claim in experiments::claims() {
         let share = shares.claims.get(claim.name).cloned().unwrap_or_default();
         println!("{}: {} of {}", claim.name, share.held, share.of);
         if claim.is_broken(&share) {

@@ -4,7 +4,7 @@
 //! run, for tests with mutants.
 //!
 //! `./x simulate experiments [SECONDS [SEED]]` does the same with experiments: it prints in how many of them each claim
-//! held, and ends with 1 if a share is out of its bounds.
+//! held, and ends with 1 if a share is out of its bounds. `--plan FILE` takes worlds, noise and truth from a file.
 
 // A developer's tool: it prints only its own lines.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -34,12 +34,12 @@ fn main() -> ExitCode {
     if first_only || of_experiments {
         arguments.remove(0);
     }
-    let numbers: Option<Vec<u64>> = arguments.iter().map(|a| a.parse().ok()).collect();
     let by_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_secs() * 1_000_000);
     #[cfg(feature = "experiments")]
-    if of_experiments && let Some(code) = experiments_command::run(numbers.as_deref(), by_clock()) {
+    if of_experiments && let Some(code) = experiments_command::run(arguments.clone(), by_clock()) {
         return code;
     }
+    let numbers: Option<Vec<u64>> = arguments.iter().map(|a| a.parse().ok()).collect();
     match numbers.as_deref().filter(|_| !of_experiments) {
         Some([0, seed]) => one(*seed),
         Some([]) => many(10, by_clock(), first_only),
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Some([seconds, seed]) => many(*seconds, *seed, first_only),
         _ => {
             eprintln!(
-                "simulate [--first|experiments] [SECONDS [SEED]], or simulate [experiments] 0 SEED for one with all that happens in it"
+                "simulate [--first|experiments [--plan FILE]] [SECONDS [SEED]], or simulate [experiments] 0 SEED for one with all that happens in it"
             );
             ExitCode::from(2)
         }

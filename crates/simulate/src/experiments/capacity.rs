@@ -133,17 +133,15 @@ impl CapacityScenario {
 ///
 /// # Errors
 /// When it cannot be carried out.
-pub fn one(seed: u64) -> Result<ExperimentResult, String> {
-    let scenario = CapacityScenario::new(seed);
+pub fn check(scenario: &CapacityScenario) -> Result<ExperimentResult, String> {
     let document = scenario.search()?;
     let truth = scenario.truth()?;
     let is_near = document.met && (document.capacity_rps / truth - 1.0).abs() <= 0.03;
     Ok(ExperimentResult { held: vec![(NEAR, is_near)], sizes: vec![(STEPS, document.steps.len() as f64)] })
 }
 
-/// Describes the scenario of a seed, its truth and the document.
+/// Describes a scenario, its truth and the document.
 #[must_use]
-pub fn show(seed: u64) -> String {
-    let scenario = CapacityScenario::new(seed);
+pub fn show(scenario: &CapacityScenario) -> String {
     format!("{scenario:#?}\ntruth: {:#?}\n{:#?}", scenario.truth(), scenario.search())
 }

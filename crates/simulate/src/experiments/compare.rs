@@ -11,7 +11,7 @@ use lastdrop_model::plan::{Arrival, Load, Plan};
 
 use super::machine::{Costs, SimulatedMachine};
 use super::shares::{Claim, ExperimentResult};
-use super::stacks::{NoiseLevel, noise_level, stack};
+use super::stacks::{noise_level, stack};
 use crate::rng::Rng;
 use crate::world::{NoisePlan, WorldPlan, rough_rate};
 
@@ -43,7 +43,6 @@ const NONE: f64 = 0.002;
 #[derive(Debug)]
 pub struct CompareScenario {
     pub world: WorldPlan,
-    pub level: NoiseLevel,
     pub load: Load,
     /// B's processor time per request as a factor of A's.
     pub factor: f64,
@@ -82,7 +81,7 @@ impl CompareScenario {
         } else {
             Load::closed(users)
         };
-        CompareScenario { world, level, load, factor, seed }
+        CompareScenario { world, load, factor, seed }
     }
 
     fn plan(&self, side: usize) -> Plan {
@@ -140,8 +139,7 @@ impl CompareScenario {
 ///
 /// # Errors
 /// When it cannot be carried out.
-pub fn one(seed: u64) -> Result<ExperimentResult, String> {
-    let scenario = CompareScenario::new(seed);
+pub fn check(scenario: &CompareScenario) -> Result<ExperimentResult, String> {
     let document = scenario.compare()?;
     let mut held = Vec::new();
     let sizes = vec![(BLOCKS, document.blocks.len() as f64)];
@@ -176,9 +174,8 @@ pub fn one(seed: u64) -> Result<ExperimentResult, String> {
     Ok(ExperimentResult { held, sizes })
 }
 
-/// Describes the scenario of a seed, its truth and the document.
+/// Describes a scenario, its truth and the document.
 #[must_use]
-pub fn show(seed: u64) -> String {
-    let scenario = CompareScenario::new(seed);
+pub fn show(scenario: &CompareScenario) -> String {
     format!("{scenario:#?}\ntruth: {:#?}\n{:#?}", scenario.truth(), scenario.compare())
 }

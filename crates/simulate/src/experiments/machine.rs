@@ -48,14 +48,14 @@ static KNOBS: [Knob; 7] = [
 /// What the settings make of a request's costs: factors of its processor time, by setting and value. A setting that is
 /// not among them changes nothing.
 #[derive(Debug, Clone, Default)]
-pub struct Costs(pub Vec<(&'static str, Vec<(Setting, f64)>)>);
+pub struct Costs(pub Vec<(String, Vec<(Setting, f64)>)>);
 
 impl Costs {
     /// Returns the factor of a request's processor time with these settings.
     #[must_use]
     pub fn factor(&self, settings: &Settings) -> f64 {
-        let of = |(name, levels): &(&'static str, Vec<(Setting, f64)>)| {
-            let value = settings.get(*name)?;
+        let of = |(name, levels): &(String, Vec<(Setting, f64)>)| {
+            let value = settings.get(name)?;
             levels.iter().find(|(level, _)| level == value).map(|(_, factor)| *factor)
         };
         self.0.iter().filter_map(of).product()

@@ -1,67 +1,73 @@
 //! Experiments in a simulated world: the same code as on real machines, in virtual time, with a truth to compare with.
 //!
 //! `machine` is what an experiment is given of a simulated machine. `stacks` draws servers and noise by seed. `compare`, `capacity`
-//! and `tune` carry out one experiment of a seed and check what it says; `shares` counts how often each claim held.
+//! and `tune` carry out one experiment and check what it says; `shares` counts how often each claim held. `plan` has experiments of a file.
 
 pub mod capacity;
 pub mod compare;
 pub mod machine;
+pub mod plan;
 pub mod shares;
 pub mod stacks;
 pub mod tune;
 
 use std::panic::catch_unwind;
 
+use capacity::CapacityScenario;
+use compare::CompareScenario;
+use plan::ExperimentFile;
 use shares::{Claim, ExperimentResult};
+use tune::TuneScenario;
 
-/// A kind of experiment.
+/// An experiment to be made, with its world.
 #[derive(Debug)]
-pub struct ExperimentKind {
-    pub name: &'static str,
-    pub one: fn(u64) -> Result<ExperimentResult, String>,
-    /// Describes a scenario and the document of its experiment.
-    pub show: fn(u64) -> String,
-    pub claims: &'static [Claim],
-    /// Share of the time that goes to it, in parts.
-    pub weight: u64,
+pub enum Scenario {
+    Compare(CompareScenario),
+    Capacity(CapacityScenario),
+    Tune(TuneScenario),
 }
 
-/// All kinds.
-pub const KINDS: &[ExperimentKind] = &[
-    ExperimentKind { name: "compare", one: compare::one, show: compare::show, claims: &compare::CLAIMS, weight: 6 },
-    ExperimentKind { name: "capacity", one: capacity::one, show: capacity::show, claims: &capacity::CLAIMS, weight: 1 },
-    ExperimentKind { name: "tune", one: tune::one, show: tune::show, claims: &tune::CLAIMS, weight: 1 },
-];
-
-impl ExperimentKind {
-    /// Returns the kind of a seed's experiment.
+impl Scenario {
+    /// Draws the scenario of a seed, or takes it from a file: most are comparisons, which take least.
     #[must_use]
-    pub fn of(seed: u64) -> &'static ExperimentKind {
-        let all: u64 = KINDS.iter().map(|kind| kind.weight).sum();
-        let mut place = seed % all;
-        for kind in KINDS {
-            if place < kind.weight {
-                return kind;
-            }
-            place -= kind.weight;
+    pub fn new(seed: u64, file: Option<&ExperimentFile>) -> Scenario {
+        match (file, seed % 8) {
+            (Some(file), _) => file.scenario(seed),
+            (None, 0..6) => Scenario::Compare(CompareScenario::new(seed)),
+            (None, 6) => Scenario::Capacity(CapacityScenario::new(seed)),
+            (None, _) => Scenario::Tune(TuneScenario::new(seed)),
         }
-        &KINDS[0]
     }
+
+    fn check(&self) -> Result<ExperimentResult, String> {
+        match self {
+            Scenario::Compare(scenario) => compare::check(scenario),
+            Scenario::Capacity(scenario) => capacity::check(scenario),
+            Scenario::Tune(scenario) => tune::check(scenario),
+        }
+    }
+
+    /// Describes it, its truth and what was said of it, for people.
+    #[must_use]
+    pub fn show(&self) -> String {
+        match self {
+            Scenario::Compare(scenario) => compare::show(scenario),
+            Scenario::Capacity(scenario) => capacity::show(scenario),
+            Scenario::Tune(scenario) => tune::show(scenario),
+        }
+    }
+}
+
+/// Returns all claims, in the order in which they are printed.
+pub fn claims() -> impl Iterator<Item = &'static Claim> {
+    compare::CLAIMS.iter().chain(&capacity::CLAIMS).chain(&tune::CLAIMS)
 }
 
 /// Carries out the experiment of a seed. A panic is an error.
 ///
 /// # Errors
 /// When it cannot be carried out.
-pub fn one(seed: u64) -> Result<ExperimentResult, String> {
-    let kind = ExperimentKind::of(seed);
-    catch_unwind(|| (kind.one)(seed))
-        .unwrap_or_else(|_| Err("a panic".into()))
-        .map_err(|e| format!("{}: {e}", kind.name))
-}
-
-/// Describes the experiment of a seed, and what it said, for people.
-#[must_use]
-pub fn show(seed: u64) -> String {
-    (ExperimentKind::of(seed).show)(seed)
+pub fn one(seed: u64, file: Option<&ExperimentFile>) -> Result<ExperimentResult, String> {
+    let checked = catch_unwind(|| Scenario::new(seed, file).check());
+    checked.unwrap_or_else(|_| Err("a panic".into()))
 }

@@ -12,7 +12,7 @@ use lastdrop_model::{Setting, Settings, Url};
 
 use super::machine::{Costs, SimulatedMachine, defaults};
 use super::shares::{Claim, ExperimentResult};
-use super::stacks::{NoiseLevel, noise_level, stack};
+use super::stacks::{noise_level, stack};
 use crate::rng::Rng;
 use crate::world::{NoisePlan, WorldPlan, rough_rate};
 
@@ -49,10 +49,9 @@ const START_TIME: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct TuneScenario {
     pub world: WorldPlan,
-    pub level: NoiseLevel,
     pub costs: Costs,
     pub users: u32,
-    pub clues: Vec<&'static str>,
+    pub clues: Vec<String>,
     pub seed: u64,
 }
 
@@ -71,7 +70,7 @@ impl TuneScenario {
             world.pool.workers = world.pool.workers.clamp(1, fitting.max(1));
         }
         let (costs, clues) = costs(&mut rng);
-        TuneScenario { world, level, costs, users, clues, seed }
+        TuneScenario { world, costs, users, clues, seed }
     }
 
     fn plan(&self) -> Plan {
@@ -93,7 +92,7 @@ impl TuneScenario {
         let machine = SimulatedMachine::new(&self.world, self.costs.clone(), self.seed);
         let (stop, clock) = (AtomicBool::new(false), machine.clock());
         let mut lab = machine.lab(&stop, &clock, &[]);
-        let clue = |finding: &&str| Clue { finding: (*finding).into(), reason: "seen".into(), ..Clue::default() };
+        let clue = |finding: &String| Clue { finding: finding.clone(), reason: "seen".into(), ..Clue::default() };
         let order = TuneOptions {
             plan: self.plan(),
             goal: Goal::Throughput,
@@ -177,7 +176,7 @@ impl TuneScenario {
 }
 
 /// Draws what settings cost, and what a look would point to.
-fn costs(rng: &mut Rng) -> (Costs, Vec<&'static str>) {
+fn costs(rng: &mut Rng) -> (Costs, Vec<String>) {
     let mut share = |most: f64| most * rng.below(1000) as f64 / 1000.0;
     let on_off = |on: f64| vec![(Setting::read("on"), on), (Setting::read("off"), 1.0)];
     let level = share(0.4);
@@ -199,10 +198,10 @@ fn costs(rng: &mut Rng) -> (Costs, Vec<&'static str>) {
         // A clue may be wrong, and what is not seen has no effect.
         let (has_effect, is_seen) = (rng.in_thousand(400), rng.in_thousand(200));
         if has_effect {
-            costs.0.push((name, levels));
+            costs.0.push((String::from(name), levels));
         }
         if has_effect || is_seen {
-            clues.push(finding);
+            clues.push(String::from(finding));
         }
     }
     (costs, clues)
@@ -212,8 +211,7 @@ fn costs(rng: &mut Rng) -> (Costs, Vec<&'static str>) {
 ///
 /// # Errors
 /// When it cannot be carried out.
-pub fn one(seed: u64) -> Result<ExperimentResult, String> {
-    let scenario = TuneScenario::new(seed);
+pub fn check(scenario: &TuneScenario) -> Result<ExperimentResult, String> {
     let (document, seconds) = scenario.tune()?;
     let start = scenario.rate(&Settings::new());
     let best = scenario.best().max(start);
@@ -238,9 +236,8 @@ pub fn one(seed: u64) -> Result<ExperimentResult, String> {
     Ok(ExperimentResult { held, sizes: vec![(SEARCH, trials as f64), (ALL, all), (SECONDS, seconds)] })
 }
 
-/// Describes the scenario of a seed, its truth and the document.
+/// Describes a scenario, its truth and the document.
 #[must_use]
-pub fn show(seed: u64) -> String {
-    let scenario = TuneScenario::new(seed);
+pub fn show(scenario: &TuneScenario) -> String {
     format!("{scenario:#?}\ntruth: {:#?}\n{:#?}", (scenario.rate(&Settings::new()), scenario.best()), scenario.tune())
 }
