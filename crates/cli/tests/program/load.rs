@@ -1146,7 +1146,7 @@ fn a_server_that_goes_away_is_counted_as_such() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--service", "1ms"]);
     let out = folder.join("run.json");
-    let args = ["run", &target.url(), "-r", "200", "-d", "3s", "--json", out.to_str().expect("text"), "--quiet"];
+    let args = ["run", &target.url(), "-r", "200", "-d", "8s", "--json", out.to_str().expect("text"), "--quiet"];
     let mut child = folder.lastdrop(&args).spawn().expect("runs");
     wait_until("load", || n(&target.counts()["requests"]) > 200);
     let port = target.port;
@@ -1156,7 +1156,7 @@ fn a_server_that_goes_away_is_counted_as_such() {
     let run: Value = serde_json::from_str(&fs::read_to_string(out).expect("written")).expect("JSON");
     assert_sums(&run);
     let r = &main_phase(&run)["requests"];
-    assert_eq!(n(&r["due"]), 600);
+    assert_eq!(n(&r["due"]), 1600);
     assert!(n(&r["failed"]["connect"]) > 100 && n(&r["answered"]) > 100, "{r}");
     assert!(run["generator"]["connect_errors"].to_string().contains("refused"));
 }

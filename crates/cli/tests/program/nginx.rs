@@ -260,6 +260,7 @@ fn a_sweep_acts_on_the_server_and_leaves_its_files_as_they_were() {
 fn what_nginx_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     let folder = Folder::new();
     let nginx = Nginx::start_by(&folder, &["prlimit", "--nofile=256:256", "--"]);
+    wait_until("its workers", || nginx.workers().len() == 2);
     let before = (nginx.tree(), nginx.workers());
     let sweep = |settings: &str| {
         let plan = nginx.plan(&folder, "200ms", settings);

@@ -39,7 +39,8 @@ fn an_overflowing_listen_queue_shows_in_its_second() {
     let seen_between = |from: f64| looks(&run).iter().any(|l| (from + 0.5..=late).contains(&number(&l["t_s"])));
     let near = |t: &f64| (stalled - 1.0..=if seen_between(stalled) { late } else { next }).contains(t);
     let at = when(&run, |l| l["kernel"]["ListenOverflows"].as_f64().unwrap_or(0.0));
-    assert!(at.first().is_some_and(near), "overflows at {at:?}, answers missing at {stalled}: {:#}", run["server"]);
+    // The kernel counts those of all listeners, also of other tests.
+    assert!(at.iter().any(near), "overflows at {at:?}, answers missing at {stalled}: {:#}", run["server"]);
     let full = when(&run, |l| f64::from(u8::from(number(&l["listen"][0]["queue"]) >= 4.0)));
     assert!(full.first().is_some_and(near), "full at {full:?}, answers missing at {stalled}: {:#}", run["server"]);
     assert_eq!(run["server"]["looks"][0]["listen"][0]["limit"], 4);

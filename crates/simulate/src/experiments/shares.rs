@@ -81,7 +81,7 @@ mod tests {
         let claim = Claim { name: "a", least: 0.93, most: 0.97 };
         let share = |held, of| Share { held, of, ..Share::default() };
         assert!(!claim.is_broken(&share(950, 1000)) && !claim.is_broken(&share(0, 0)));
-        assert!(!claim.is_broken(&share(18, 20)) && claim.is_broken(&share(85, 100)));
+        assert!(!claim.is_broken(&share(18, 20)) && claim.is_broken(&share(80, 100)));
         assert!(claim.is_broken(&share(890, 1000)) && claim.is_broken(&share(995, 1000)));
     }
 }
