@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::common::servers::{Daemon, Fpm, Mariadb, children_of, nginx, open_folder, php, php_site};
-use crate::common::{CommandOutput, Folder, KILLED, Target, end_at, free_port, get, n, quiet, signal, wait_until};
+use crate::common::{CommandOutput, Folder, KILLED, Target, end_at, free_port, get, n, signal, wait_until};
 use serde_json::{Value, json};
 
 /// Two nginx workers, and a pool of three.
@@ -351,7 +351,6 @@ fn servers_and_their_settings_are_told_apart_by_name() {
 
 #[test]
 fn a_tune_finds_what_to_turn_in_the_server_that_has_it_and_keeps_that_alone() {
-    let _quiet = quiet();
     let site = Site::start();
     let before = site.tree();
     php(&site.folder.join("docs"), "slow.php", "usleep(30000); echo 'slow';");

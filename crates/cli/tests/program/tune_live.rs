@@ -190,7 +190,6 @@ fn steps(document: &Value) -> &Vec<Value> {
 
 #[test]
 fn beside_visitors_one_small_step_after_the_other_is_judged_by_what_they_see() {
-    let _quiet = quiet();
     let site = Site::start();
     let visitors = Visitors::come(&site, 6);
     let ([web, pool], url) = (site.names(), site.url());
