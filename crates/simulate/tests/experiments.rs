@@ -7,7 +7,7 @@ use std::thread;
 use lastdrop_simulate::experiments::shares::Shares;
 use lastdrop_simulate::experiments::{claims, one};
 
-const SEEDS: std::ops::Range<u64> = 0..160;
+const SEEDS: std::ops::Range<u64> = 0..64;
 
 #[test]
 fn what_experiments_claim_holds_in_the_simulated_world() {
@@ -28,7 +28,7 @@ fn what_experiments_claim_holds_in_the_simulated_world() {
         assert!(!claim.is_broken(&share), "{}: {share:?}", claim.name);
     }
     let tried: u64 = shares.claims.values().map(|share| share.of).sum();
-    assert!(tried > 300, "{shares:?}");
+    assert!(tried > 120, "{shares:?}");
 }
 
 #[test]
