@@ -149,6 +149,13 @@ impl Lab<'_> {
         of_carrier.unwrap_or_else(|| warm_each(plan, workers))
     }
 
+    /// Gives each worker two requests: the second finds what the first has loaded.
+    pub(crate) fn warm_twice(&mut self, plan: &Plan, workers: usize) {
+        for _ in 0..2 {
+            let _ = self.warm_each(plan, workers);
+        }
+    }
+
     /// Shows an event to all observers.
     pub fn tell(&mut self, event: &Event<'_>) {
         tell(&mut self.observers, event);

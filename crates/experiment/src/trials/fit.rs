@@ -19,7 +19,7 @@ use lastdrop_server::{Change, ServerError, Session};
 use crate::lab::warm::{complete_pool, warm_each};
 use crate::lab::{Lab, LabError};
 use crate::trials::fit_model::{FitMeasurements, judge};
-use crate::trials::size::{as_workers, size_of, warm_twice};
+use crate::trials::size::{as_workers, size_of};
 use crate::trials::workers::{cores, request_cost};
 
 /// Steps in which workers age; their memory is measured after each.
@@ -87,7 +87,7 @@ impl FitRunner<'_, '_> {
         let effective = self.session.original().clone();
         let plan = &self.order.plan;
         self.status = self.session.adapter().status();
-        warm_twice(plan, self.session.workers().len());
+        self.lab.warm_twice(plan, self.session.workers().len());
         let mut document =
             size_of(self.session.adapter(), &effective.settings, self.order.memory, effective.notes.clone())?;
         let threads = document.threads_per_worker;

@@ -14,7 +14,6 @@ use lastdrop_probe::memory::{self, ProcessMemory};
 use lastdrop_probe::process;
 use lastdrop_server::{Adapter, Server, ServerRef, discover};
 
-use crate::lab::warm::warm_each;
 use crate::lab::{Lab, LabError};
 
 use crate::trials::workers::{cores, evidence, has_workers, request_cost};
@@ -50,7 +49,7 @@ pub fn size_under_load(
 ) -> Result<SizeDocument, LabError> {
     lab.find_chain = true;
     let effective = adapter.effective()?;
-    warm_twice(plan, adapter.workers(adapter.facts().birth.pid).len());
+    lab.warm_twice(plan, adapter.workers(adapter.facts().birth.pid).len());
     let cost = match has_workers(adapter) {
         true => request_cost(lab, plan, cores(adapter.facts().birth.pid))?,
         false => None,
@@ -58,13 +57,6 @@ pub fn size_under_load(
     let mut document = size_of(adapter, &effective.settings, memory, effective.notes)?;
     advise_of(&mut document, adapter, |known| WorkersEvidence { request: cost, ..known }, &lab.members());
     Ok(document)
-}
-
-/// Gives each worker two requests: the second finds what the first has loaded.
-pub(crate) fn warm_twice(plan: &Plan, workers: usize) {
-    for _ in 0..2 {
-        let _ = warm_each(plan, workers);
-    }
 }
 
 /// Returns the memory of a server's workers. A small pool that recycles may have none for a moment: Apache starts

@@ -7,14 +7,14 @@ use lastdrop_analyze::capacity::falls_behind;
 use lastdrop_analyze::objective::judge;
 use lastdrop_experiment::trials::capacity::{CapacityOptions, HORIZON_S, SETTLING, capacity};
 use lastdrop_model::documents::CapacityDocument;
-use lastdrop_model::plan::{Arrival, Load, Plan};
-use lastdrop_model::{Objective, ObjectiveResult, Url};
+use lastdrop_model::plan::{Arrival, Load};
+use lastdrop_model::{Objective, ObjectiveResult};
 
-use super::machine::{Costs, SimulatedMachine};
+use super::machine::{Costs, SimulatedMachine, requests};
 use super::shares::{Claim, ExperimentResult};
 use super::stacks::{NoiseLevel, stack};
 use crate::rng::Rng;
-use crate::world::{NoisePlan, WorldPlan};
+use crate::world::WorldPlan;
 
 pub const NEAR: &str = "capacity within 3 %";
 
@@ -41,16 +41,12 @@ impl CapacityScenario {
         let level = rng.one_of(&[NoiseLevel::None, NoiseLevel::None, NoiseLevel::Quiet]);
         let mut world = stack(&mut rng, (300, 3000), level);
         // With a hundred answers a second chance alone moves what is held for some seconds by percents.
-        let held_us =
-            world.pool.cpu_us + world.pool.wait_us + world.backend.as_ref().map_or(0.0, |b| b.cpu_us + b.wait_us);
-        let busy = f64::from(world.cores) * held_us / world.pool.cpu_us;
+        let busy = f64::from(world.cores) * world.held_us() / world.pool.cpu_us;
         world.pool.workers = world.pool.workers.max((busy * rng.between(8, 20) as f64 / 10.0) as u32);
         // What drifts has no one capacity: only as much as leaves the answer within a percent.
         world.noise.drift = world.noise.drift.min(0.003);
         world.noise.start_spread = 0.0;
-        let database_us = world.backend.as_ref().map_or(0.0, |b| b.cpu_us + b.wait_us);
-        let base_ms = (world.pool.cpu_us + world.pool.wait_us + database_us) / 1000.0;
-        let p99_ms = (base_ms * rng.between(8, 30) as f64).clamp(30.0, 2000.0) as u64;
+        let p99_ms = (world.held_us() / 1000.0 * rng.between(8, 30) as f64).clamp(30.0, 2000.0) as u64;
         CapacityScenario { world, p99_ms, seed }
     }
 
@@ -66,11 +62,10 @@ impl CapacityScenario {
     }
 
     fn order(&self) -> Result<CapacityOptions, String> {
-        let url = Url { tls: false, host: "127.0.0.1".into(), port: 8000, path: "/".into() };
         let objectives = [format!("p99<{}ms", self.p99_ms), "errors<0.1%".into()];
         let objectives = objectives.iter().map(|o| o.parse::<Objective>()).collect::<Result<Vec<_>, _>>()?;
         Ok(CapacityOptions {
-            plan: Plan::new(url, self.seed),
+            plan: requests("/", self.seed),
             objectives,
             arrivals: Arrival::Uniform,
             connections: 256,
@@ -101,7 +96,7 @@ impl CapacityScenario {
     }
 
     fn is_held(&self, rate: f64) -> Result<bool, String> {
-        let calm = WorldPlan { noise: NoisePlan::default(), ..self.world.clone() };
+        let calm = self.world.without_noise();
         let order = self.order()?;
         let (mut held, mut not) = (0, 0);
         for seed in 1..=HOLDS {

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use lastdrop_analyze::compare::{Metrics, metrics_of};
 use lastdrop_experiment::trials::compare::{CompareOptions, compare};
-use lastdrop_model::Url;
 use lastdrop_model::documents::{CompareDocument, CompareVerdict};
 use lastdrop_model::plan::{Arrival, Load, Plan};
 
-use super::machine::{Costs, SimulatedMachine};
+use super::machine::{Costs, SimulatedMachine, requests};
 use super::shares::{Claim, ExperimentResult};
 use super::stacks::{noise_level, stack};
 use crate::rng::Rng;
-use crate::world::{NoisePlan, WorldPlan, rough_rate};
+use crate::world::{WorldPlan, rough_rate};
 
 pub const INTERVAL: &str = "compare interval holds the truth";
 pub const SAME: &str = "compare better or worse with nothing changed";
@@ -57,8 +56,7 @@ impl CompareScenario {
         let mut world = stack(&mut rng, (150, 600), level);
         world.pool.workers = world.pool.workers.max(8);
         // A stretch of half a second has answers of many requests.
-        let database_us = world.backend.as_ref().map_or(0.0, |b| b.cpu_us + b.wait_us);
-        let shorter = (LONGEST_US / (world.pool.cpu_us + world.pool.wait_us + database_us)).min(1.0);
+        let shorter = (LONGEST_US / world.held_us()).min(1.0);
         world.pool.cpu_us *= shorter;
         world.pool.wait_us *= shorter;
         if let Some(backend) = &mut world.backend {
@@ -74,8 +72,7 @@ impl CompareScenario {
             }
         };
         let load = if rng.in_thousand(300) {
-            let calm = WorldPlan { noise: NoisePlan::default(), ..world.clone() };
-            let most = rough_rate(&calm, calm.pool.workers, calm.pool.backlog, 40, 30.0);
+            let most = rough_rate(&world, world.pool.workers, world.pool.backlog, 40, 30.0);
             let rate = most * (0.2 + 0.5 * rng.below(1000) as f64 / 1000.0) / factor.max(1.0);
             Load::open(rate, Arrival::Uniform, 256)
         } else {
@@ -85,8 +82,7 @@ impl CompareScenario {
     }
 
     fn plan(&self, side: usize) -> Plan {
-        let url = Url { tls: false, host: "127.0.0.1".into(), port: 8000, path: PATHS[side].into() };
-        let mut plan = Plan::new(url, self.seed);
+        let mut plan = requests(PATHS[side], self.seed);
         plan.phases[0].load = self.load.clone();
         plan
     }
@@ -120,8 +116,7 @@ impl CompareScenario {
     /// # Errors
     /// When a run fails.
     pub fn truth(&self) -> Result<[Metrics; 2], String> {
-        let calm = WorldPlan { noise: NoisePlan::default(), ..self.world.clone() };
-        let machine = SimulatedMachine::new(&calm, Costs::default(), self.seed ^ 1);
+        let machine = SimulatedMachine::new(&self.world.without_noise(), Costs::default(), self.seed ^ 1);
         let (stop, clock) = (AtomicBool::new(false), machine.clock());
         let mut lab = machine.lab(&stop, &clock, &self.by_path());
         let mut side = |side| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lastdrop_experiment::lab::{Carrier, CarrierResult, CarrierTask, Clock, Lab};
 use lastdrop_model::documents::{MeanMax, SIZE_SCHEMA, SizeDocument, SizeFits, SizeWorkers};
 use lastdrop_model::settings::KnobValues;
-use lastdrop_model::{Event, Generator, Knob, ReloadClass, Role, Setting, Settings};
+use lastdrop_model::{Event, Generator, Knob, Plan, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_server::operations::OperationCall;
 use lastdrop_server::{
     EffectiveSettings, Member, PersistedIn, RestoreReport, RestoredServer, ServerError, ServerRef, Stack,
@@ -69,6 +69,12 @@ impl Costs {
             .map(|(_, levels)| levels.iter().map(|(_, factor)| *factor).fold(f64::INFINITY, f64::min))
             .product()
     }
+}
+
+/// Returns a plan of requests for this path of the simulated server.
+#[must_use]
+pub fn requests(path: &str, seed: u64) -> Plan {
+    Plan::new(Url { tls: false, host: "127.0.0.1".into(), port: 8000, path: path.into() }, seed)
 }
 
 /// A machine with a server, shared by all that an experiment is given of it.

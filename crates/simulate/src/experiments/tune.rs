@@ -8,13 +8,13 @@ use lastdrop_experiment::lab::warm::RECYCLING_WARM_UP;
 use lastdrop_experiment::trials::tune::{SearchConstraints, TuneOptions, tune};
 use lastdrop_model::documents::{Clue, Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
-use lastdrop_model::{Setting, Settings, Url};
+use lastdrop_model::{Setting, Settings};
 
-use super::machine::{Costs, SimulatedMachine, defaults};
+use super::machine::{Costs, SimulatedMachine, defaults, requests};
 use super::shares::{Claim, ExperimentResult};
 use super::stacks::{noise_level, stack};
 use crate::rng::Rng;
-use crate::world::{NoisePlan, WorldPlan, rough_rate};
+use crate::world::{WorldPlan, rough_rate};
 
 pub const VERDICT: &str = "tune verdict right";
 pub const BEST: &str = "tune reaches 97 % of the best";
@@ -74,8 +74,7 @@ impl TuneScenario {
     }
 
     fn plan(&self) -> Plan {
-        let url = Url { tls: false, host: "127.0.0.1".into(), port: 8000, path: "/".into() };
-        let mut plan = Plan::new(url, self.seed);
+        let mut plan = requests("/", self.seed);
         plan.keepalive = KeepAlive::Off;
         plan.phases[0].load = Load::closed(self.users);
         plan.phases[0].duration = Some(Duration::from_secs(5));
@@ -153,7 +152,7 @@ impl TuneScenario {
     }
 
     fn rate_of(&self, workers: u32, factor: f64) -> f64 {
-        let mut calm = WorldPlan { noise: NoisePlan::default(), ..self.world.clone() };
+        let mut calm = self.world.clone();
         calm.pool.cpu_us *= factor;
         rough_rate(&calm, workers, calm.pool.backlog, self.users, TRUTH_S)
     }

@@ -185,6 +185,18 @@ impl WorldPlan {
         }
     }
 
+    /// The same world without noise.
+    #[must_use]
+    pub fn without_noise(&self) -> WorldPlan {
+        WorldPlan { noise: NoisePlan::default(), ..self.clone() }
+    }
+
+    /// Mean time for which a request holds its worker if it is alone, µs.
+    #[must_use]
+    pub fn held_us(&self) -> f64 {
+        self.pool.cpu_us + self.pool.wait_us + self.backend.as_ref().map_or(0.0, |b| b.cpu_us + b.wait_us)
+    }
+
     /// Memory of a pool of so many workers, megabytes.
     #[must_use]
     pub fn memory_of(&self, workers: u32) -> f64 {

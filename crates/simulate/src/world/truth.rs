@@ -6,7 +6,7 @@ use std::time::Duration;
 use lastdrop_model::plan::{Arrival, Load, Phase};
 use lastdrop_model::{Event, Kind, Plan, Url};
 
-use super::{NoisePlan, World, WorldPlan};
+use super::{World, WorldPlan};
 
 /// Requests of each measurement.
 const REQUESTS: f64 = 150_000.0;
@@ -29,7 +29,7 @@ const SHORTEST_S: f64 = 20.0;
 /// many simulated seconds after a warm-up, with several seeds. A request times out after 5 s, as in a plan's default.
 #[must_use]
 pub fn true_rate(plan: &WorldPlan, workers: u32, backlog: u32, users: u32) -> f64 {
-    let mut quiet = WorldPlan { noise: NoisePlan::default(), ..plan.clone() };
+    let mut quiet = plan.without_noise();
     (quiet.pool.workers, quiet.pool.backlog) = (workers, backlog);
     let load = Load::closed(users);
     let seconds = seconds_for(rate(&quiet, &load, 0, SHORTEST_S));
@@ -40,7 +40,7 @@ pub fn true_rate(plan: &WorldPlan, workers: u32, backlog: u32, users: u32) -> f6
 /// settings.
 #[must_use]
 pub fn rough_rate(plan: &WorldPlan, workers: u32, backlog: u32, users: u32, seconds: f64) -> f64 {
-    let mut quiet = WorldPlan { noise: NoisePlan::default(), ..plan.clone() };
+    let mut quiet = plan.without_noise();
     (quiet.pool.workers, quiet.pool.backlog) = (workers, backlog);
     rate(&quiet, &Load::closed(users), 1, seconds)
 }
@@ -50,7 +50,7 @@ pub fn rough_rate(plan: &WorldPlan, workers: u32, backlog: u32, users: u32, seco
 /// to 0.5 %. 0 if no rate is that good, or only one below a thousandth of the throughput.
 #[must_use]
 pub fn true_capacity(plan: &WorldPlan, connections: u32, p99_us: f64, errors: f64) -> f64 {
-    let quiet = WorldPlan { noise: NoisePlan::default(), ..plan.clone() };
+    let quiet = plan.without_noise();
     // More than this no load gets through. With many users requests may time out in the queue, or switches cost more.
     let most = |users: u32| {
         let closed = Load::closed(users);

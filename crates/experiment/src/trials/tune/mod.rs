@@ -361,9 +361,7 @@ impl Tuning<'_, '_> {
                 let mut size = size_of_server(server, self.order.memory)?;
                 // The memory of a worker that has served nothing does not show how many fit.
                 if size.fits.is_none() {
-                    for _ in 0..2 {
-                        let _ = self.lab.warm_each(&self.plan, size.workers.count as usize);
-                    }
+                    self.lab.warm_twice(&self.plan, size.workers.count as usize);
                     size = size_of_server(server, self.order.memory)?;
                 }
                 let called = self.stack.called(place).unwrap_or_default();
