@@ -124,6 +124,8 @@ pub struct RemoteRun {
     acknowledged: u64,
     /// Time of the last connect; `None` while disconnected.
     up_since: Option<Instant>,
+    /// Whether the connection is up. It remembers a change between two looks at it.
+    up: watch::Receiver<bool>,
     pub(crate) participants: Option<Participants>,
     pub(crate) started_us: i64,
     /// Dropping it ends the tasks on the connection's thread.
@@ -181,6 +183,8 @@ impl RemoteRun {
         let consumer = consumer(&fleet.link.jetstream, run).await.map_err(FleetError::Broker)?;
         fleet.driver.spawn(fetch(fleet.link.clone(), consumer, run.to_owned(), send, ends));
         let now = Instant::now();
+        let mut up = fleet.link.up.clone();
+        up.mark_unchanged();
         let watched = |epoch| WatchedAgent { epoch, heard: now, lost: false, trouble: None, epochs: BTreeMap::new() };
         let mut flight = RemoteRun {
             driver: Arc::clone(&fleet.driver),
@@ -196,6 +200,7 @@ impl RemoteRun {
             refused: 0,
             acknowledged: 0,
             up_since: Some(now),
+            up,
             participants: None,
             started_us: 0,
             _alive: alive,
@@ -294,16 +299,16 @@ impl RemoteRun {
     /// Updates the connection state and finds lost agents.
     fn look_around(&mut self) {
         let now = Instant::now();
-        match (self.link.is_up(), self.up_since) {
-            (false, Some(_)) => {
-                self.up_since = None;
-                self.pending.push_back(RemoteRunEvent::Status(FleetNotice::BrokerAway));
-            }
-            (true, None) => {
-                self.up_since = Some(now);
-                self.pending.push_back(RemoteRunEvent::Status(FleetNotice::BrokerBack));
-            }
-            _ => {}
+        // A connection that is up, and has changed, was away for a moment.
+        let changed = self.up.has_changed().unwrap_or(false);
+        let up = *self.up.borrow_and_update();
+        if self.up_since.is_some() && (changed || !up) {
+            self.up_since = None;
+            self.pending.push_back(RemoteRunEvent::Status(FleetNotice::BrokerAway));
+        }
+        if self.up_since.is_none() && up {
+            self.up_since = Some(now);
+            self.pending.push_back(RemoteRunEvent::Status(FleetNotice::BrokerBack));
         }
         // Agents are silent while the broker is away, and need time to reconnect after it is back.
         let Some(up_since) = self.up_since.filter(|since| now.duration_since(*since) >= self.patience) else { return };

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,8 +34,54 @@ pub struct DemoArgs {
     pub quiet: bool,
 }
 
+/// A port that was free may be taken before the demo's server listens on it.
+const ATTEMPTS: u32 = 3;
+
 /// The web server of the demo; ends on drop.
 struct Target(Child);
+
+impl Target {
+    /// Starts one on a free port, which it returns.
+    fn start(config: &Path) -> Result<(Target, u16)> {
+        for _ in 0..ATTEMPTS {
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no free port")?.port();
+            std::fs::write(config, format!("{}listen = '127.0.0.1:{port}'\n", plan::SETTINGS))
+                .with_context(|| format!("cannot write {}", config.display()))?;
+            let child = tool::ourselves("the demo's web server")
+                .args(["target", "--end-with-parent", "--config"])
+                .arg(config)
+                // Ctrl-C must not reach the server: the demo restores it first and then ends it.
+                .process_group(0)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .context("cannot start the target")?;
+            let mut target = Target(child);
+            if target.listens(port)? {
+                return Ok((target, port));
+            }
+        }
+        bail!("the demo's web server ended at once, {ATTEMPTS} times; try: lastdrop target")
+    }
+
+    /// Waits until it listens; false if it has ended.
+    fn listens(&mut self, port: u16) -> Result<bool> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if self.0.try_wait()?.is_some() {
+                return Ok(false);
+            }
+            if Instant::now() > deadline {
+                bail!("the target does not listen on 127.0.0.1:{port}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Let the connection above close, or it would count as a visitor. A server that lost its port has ended by then.
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(self.0.try_wait()?.is_none())
+    }
+}
 
 impl Drop for Target {
     fn drop(&mut self) {
@@ -49,32 +96,17 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let stop = Stop::on_signals(false)?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let config = folder.path().join("target.toml");
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no free port")?.port();
-    std::fs::write(&config, format!("{}listen = '127.0.0.1:{port}'\n", plan::SETTINGS))
-        .with_context(|| format!("cannot write {}", config.display()))?;
     // The demo has a journal of its own, so that it and other tunes do not disturb each other.
     // SAFETY: the process has one thread so far.
     unsafe { std::env::set_var("LASTDROP_STATE", folder.path().join("state")) };
     let (workers, rps) = plan::planted()?;
+    let (_target, port) = Target::start(&config)?;
     report.text(&format!(
         "lastdrop demo: a web server of ours runs on 127.0.0.1:{port} with a bad setting: 4 workers, each replaced\n\
          after 10 requests. Its best is planted and known: {workers} workers that stay, {rps:.0} answers/s. lastdrop is\n\
          told none of that. It measures the server as it is, tries other settings, races the best against what was\n\
          there, and puts everything back. This takes about a minute.\n\n"
     ));
-    let mut target = Target(
-        tool::ourselves("the demo's web server")
-            .args(["target", "--end-with-parent", "--config"])
-            .arg(&config)
-            // Ctrl-C must not reach the server: the demo restores it first and then ends it.
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start the target")?,
-    );
-    wait_for(&mut target, port)?;
     let url: lastdrop_model::Url = format!("http://127.0.0.1:{port}/").parse()?;
     let mut server: ServerRef = "target".parse().map_err(anyhow::Error::msg)?;
     server.config = Some(config);
@@ -101,22 +133,6 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
         return Ok(Exit::Signal(stop.signal().unwrap_or(2)));
     }
     Ok(if document.verdict == TuneVerdict::Improved { Exit::Done } else { Exit::Failed })
-}
-
-fn wait_for(target: &mut Target, port: u16) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        if let Some(status) = target.0.try_wait()? {
-            bail!("the target ended at once ({status})");
-        }
-        if Instant::now() > deadline {
-            bail!("the target does not listen on 127.0.0.1:{port}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // Let the connection above close, or it would count as a visitor.
-    std::thread::sleep(Duration::from_millis(100));
-    Ok(())
 }
 
 fn end_restarted(server: &ServerRef) {

@@ -126,7 +126,7 @@ fn what_it_proposes_is_tried_and_the_server_put_back() {
     let before = apache.tree();
     let url = apache.url("/perl/sleep.pl");
     let said = ask(&folder, &[&apache.name()], &url, &["-c", "12", "--confirm"]);
-    assert_eq!(said["limit"], "workers-exhausted", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
+    assert_eq!(said["limit"], "workers-exhausted", "{:?} {}", ids(&said), said["examination"]["steps"]);
     let confirmed = &said["confirmed"];
     assert_eq!(confirmed["id"], "workers-exhausted");
     assert!(number(&confirmed["ratio"]) > 1.5 && number(&confirmed["interval"][0]) > 1.0, "{confirmed:#}");

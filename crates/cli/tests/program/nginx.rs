@@ -502,7 +502,7 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
         let (state, was) = (says(), size());
         // On a busy machine it takes a while to fill a buffer.
         let grown = std::iter::repeat_with(|| thread::sleep(Duration::from_millis(2)))
-            .take_while(|()| state == says())
+            .take_while(|()| state == says() && sweep.try_wait().expect("waited for").is_none())
             .find_map(|()| Some(size().saturating_sub(was)).filter(|grown| *grown > 0));
         let resumed = resumes(&folder, tls);
         if visits.last().is_none_or(|(last, _)| *last != state) {

@@ -143,8 +143,9 @@ fn runs_long_and_short_are_pages_that_need_nobody() {
     assert!(opened.dom.contains("&lt;/script&gt;&lt;script&gt;document.title"), "the name of the class is there");
     let id = whole["id"].as_str().expect("an id");
     assert!(opened.dom.contains(&format!("run {id}")) && opened.dom.contains("second"));
-    // A run with a single request has a curve and a map, too.
-    folder.json(&["run", &target.url(), "-n", "1", "-c", "1"], 0);
+    // A run with a single request has a curve and a map, too. On a target that resets none.
+    let steady = Target::start(&folder, &["--service", "2ms"]);
+    folder.json(&["run", &steady.url(), "-n", "1", "-c", "1"], 0);
     let short = assert_sound(&reader, &page(&folder, &["last"], "short.html"), 2);
     assert!(short.dom.contains("heat-cell") && short.dom.contains("Latency by percentile"), "{}", short.dom);
     // Two of them are compared.
