@@ -341,6 +341,20 @@ fn a_front_that_asks_nobody_any_more_has_somebody_down() {
     assert_ne!(limit_of("upstream-refused", down(6, 9)).as_deref(), Some("upstream-refused"), "it waits for somebody");
 }
 
+/// Full processors make answers late, and no error of them.
+#[test]
+fn errors_that_one_user_alone_gets_are_no_matter_of_processors() {
+    let fails = |kinds: &'static [StepKind]| {
+        move |all: &mut Examination| {
+            for step in all.steps.iter_mut().filter(|step| kinds.contains(&step.kind)) {
+                step.status = [("500".to_string(), step.answered)].into();
+            }
+        }
+    };
+    assert_eq!(limit_of("cpu-saturated.modphp", fails(&[StepKind::Alone, StepKind::Main])), None);
+    assert_eq!(limit_of("cpu-saturated.modphp", fails(&[StepKind::Main])).as_deref(), Some("cpu-saturated"));
+}
+
 /// A request that a configured limit rejects waits for nothing, however fast the rejection is.
 #[test]
 fn what_a_limit_turns_away_is_not_limited() {

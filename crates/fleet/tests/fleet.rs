@@ -158,7 +158,8 @@ fn an_agent_that_is_told_to_end_publishes_what_it_has_first() {
 fn a_coordinator_that_is_gone_is_taken_over_from_where_it_had_committed() {
     let world = World::new();
     let _agents = [world.agent("a"), world.agent("b")];
-    let count = Count { records: 60, every_ms: 25, large: None };
+    // More than they get to before they are stopped, on a busy machine, too.
+    let count = Count { records: 2_000, every_ms: 25, large: None };
     let mut log = RunLog::default();
     {
         let fleet = world.fleet();

@@ -40,6 +40,12 @@ const MUCH_SLOWER: f64 = 3.0;
 const MIN_NUMBERS: usize = 3;
 /// Seconds from which on a user notices the wait.
 const LONG_S: f64 = 0.15;
+/// Pages swapped per second from which on memory is short.
+pub(super) const SWAPPED: f64 = 100.0;
+/// Share of the processors from which on other programs fill them.
+pub(super) const OTHERS_FILL: f64 = 0.7;
+/// Mean response time from which on it matters that requests wait for a processor that other programs use, µs.
+const STARVED_US: f64 = 50_000.0;
 /// Share of its allowed workers from which on a pool counts as fully grown.
 const GROWN: f64 = 0.95;
 /// Share of busy workers from which on a pool counts as full.
@@ -129,12 +135,30 @@ impl<'a> LoadEvidence<'a> {
             let lines: u64 = FAILURE_LINES.iter().map(|what| v.log(what)).sum();
             lines >= 5 || v.logged_for_other_clients("upstream-refused")
         });
-        let certainly = queue || refused || errors || locked || ours || unanswered || told;
+        let swaps = self.per_second(self.main.swapped_pages) > SWAPPED && !self.has_free_memory();
+        let certainly = queue || refused || errors || locked || ours || unanswered || told || swaps;
         match self.all.load {
             LoadShape::Foreign => certainly,
             // Lost packets delay one user alone as much as many.
             _ => certainly || self.few_wait_long() || self.slower().is_none_or(|times| times > slower),
         }
+    }
+
+    /// True if other programs fill the processors, and half of the time of the requests at work goes into waiting for one.
+    pub fn is_starved_by_others(&self) -> bool {
+        let all = self.main.cores.len() as f64;
+        let fills = self.main.generator.others_cores >= OTHERS_FILL * all && self.busy_cores() >= 0.95 * all;
+        let starves = |v: &ServerEvidence<'_>| {
+            let used = v.seen.cpu_cores.unwrap_or(f64::INFINITY);
+            v.seen.waiting("running") - used >= 0.5 * v.busy().max(0.5)
+        };
+        fills && self.main.response.mean >= STARVED_US && self.servers().iter().any(starves)
+    }
+
+    /// True if the machine has memory that nobody uses. Then pages may be swapped, but not for lack of memory of the machine.
+    pub fn has_free_memory(&self) -> bool {
+        let enough = (0.1 * self.all.memory_bytes as f64).max(512e6);
+        self.main.memory_available_bytes.is_some_and(|bytes| bytes as f64 >= enough)
     }
 
     /// True if all users wait for long, each as long as without the others. Then this wait bounds a closed loop: N
@@ -173,6 +197,12 @@ impl<'a> LoadEvidence<'a> {
     /// reports them.
     pub fn errors(&self) -> bool {
         self.main.share_of_errors(self.logs_rejections()) > 0.01
+    }
+
+    /// True if one user alone gets mostly errors, too: then no load makes them, and no full processor.
+    pub fn fails_for_one_user(&self) -> bool {
+        let fails = |step: &ExaminationStep| step.share_of_errors(self.logs_rejections()) > 0.5;
+        fails(self.main) && self.alone.is_some_and(fails)
     }
 
     /// True if a log says that a configured limit rejects clients.

@@ -5,7 +5,7 @@ use lastdrop_model::examination::LoadShape;
 
 use super::Rule;
 use super::evidence::{
-    FindingBuilder, LoadEvidence, ONE_CORE, RETRANSMISSION_US, RETRANSMITTED, finding, longer_queue,
+    FindingBuilder, LoadEvidence, ONE_CORE, RETRANSMISSION_US, RETRANSMITTED, SWAPPED, finding, longer_queue,
 };
 
 pub(super) const OURSELVES: &[Rule] = &[
@@ -329,8 +329,7 @@ fn worker_crash(case: &LoadEvidence<'_>) -> Option<Finding> {
 fn memory_pressure(case: &LoadEvidence<'_>) -> Option<Finding> {
     let swapped = case.per_second(case.main.swapped_pages);
     // Another control group of the machine may be short of memory, and not this one.
-    let enough = (0.1 * case.all.memory_bytes as f64).max(512e6);
-    let plenty = case.main.memory_available_bytes.is_some_and(|bytes| bytes as f64 >= enough);
+    let plenty = case.has_free_memory();
     let pressure = |of: &str| case.main.pressure.get(of).copied().unwrap_or(0.0);
     let stalled = if plenty { 0.0 } else { pressure("memory_full") };
     case.servers().into_iter().find_map(|v| {
@@ -340,7 +339,7 @@ fn memory_pressure(case: &LoadEvidence<'_>) -> Option<Finding> {
         let waits = if v.seen.memory_stalled > 0.0 { v.seen.memory_stalled } else { pressure("memory_some") };
         let is_tight = v.seen.memory_max > 10 && again > REFAULTS && waits > 0.1;
         // Another group may be the one that swaps.
-        let swaps = swapped > 100.0 && (!plenty || v.seen.memory_max > 10 && waits > 0.1);
+        let swaps = swapped > SWAPPED && (!plenty || v.seen.memory_max > 10 && waits > 0.1);
         (swaps || stalled > 0.1 || v.seen.memory_high > 10 || is_tight).then(|| {
             let limit = v.seen.memory_limit_bytes.filter(|_| is_tight).map(|bytes| bytes as f64 / 1e6);
             let said = match limit {
@@ -351,7 +350,7 @@ fn memory_pressure(case: &LoadEvidence<'_>) -> Option<Finding> {
             let with = |sign: bool, value: f64| if sign { value } else { 0.0 };
             finding(0.9, said)
                 .of(&v)
-                .evidence("/proc/vmstat", "pages swapped a second", with(swaps, swapped), 100)
+                .evidence("/proc/vmstat", "pages swapped a second", with(swaps, swapped), SWAPPED)
                 .evidence("pressure", "share of the time in which all wait for memory", stalled, 0.1)
                 .evidence("memory.events", "high", v.seen.memory_high, 10)
                 .evidence("memory.stat", "pages given up and soon wanted again, a second", with(is_tight, again), REFAULTS)

@@ -64,6 +64,8 @@ const LIMITS: &[&[Rule]] = &[
 ];
 /// Waits that are as long for one user as for many. Users do not wait for each other, whatever throughput they reach.
 const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
+/// The limit of requests that wait for processors which other programs use: one user alone waits as long as many.
+const STARVED: &[&[Rule]] = &[processors::TAKEN_BY_OTHERS];
 /// Limits of visitors. A few users of ours need not wait for the workers that the visitors' connections hold.
 const HELD: &[&[Rule]] = &[clients::HOLDING];
 const WASTES: &[&[Rule]] = &[wastes::ALL];
@@ -139,6 +141,7 @@ fn tables_for(case: &LoadEvidence<'_>) -> &'static [&'static [Rule]] {
         // If most requests are rejected at once, no limit could make those answers faster.
         () if clients::turns_most_away(case) => &[],
         () if case.requests_wait() => LIMITS,
+        () if case.is_starved_by_others() => STARVED,
         () if case.each_waits_long() => SIDE_BY_SIDE,
         () if clients::visitors_hold_workers(case) => HELD,
         () => &[],

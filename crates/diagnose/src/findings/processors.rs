@@ -6,7 +6,7 @@ use lastdrop_model::examination::{ExaminationStep, LoadShape, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
-use super::evidence::{FindingBuilder, LoadEvidence, ONE_CORE, ServerEvidence, finding, round};
+use super::evidence::{FindingBuilder, LoadEvidence, ONE_CORE, OTHERS_FILL, ServerEvidence, finding, round};
 use super::{Rule, databases};
 
 /// Response time from which on other programs' CPU use is reported as the limit: occasional use is normal.
@@ -366,7 +366,7 @@ fn libuv(case: &LoadEvidence<'_>) -> Option<Finding> {
 }
 
 fn saturated(case: &LoadEvidence<'_>) -> Option<Finding> {
-    let v = top(case).filter(|_| case.cpu_full())?;
+    let v = top(case).filter(|_| case.cpu_full() && !case.fails_for_one_user())?;
     let used = v.seen.cpu_cores.unwrap_or(0.0);
     let own = case.main.generator.cores_beside_servers();
     let others = case.main.generator.others_cores;
@@ -413,13 +413,16 @@ pub(super) const TAKEN_BY_OTHERS: &[Rule] = &[Rule { id: "cpu-saturated", look: 
 fn others_compute(case: &LoadEvidence<'_>) -> Option<Finding> {
     let (others, all) = (case.main.generator.others_cores, case.main.cores.len() as f64);
     let v = case.servers().into_iter().next()?;
-    let slow = case.main.response.mean >= LONG_US && case.slower().is_some_and(|t| t >= 5.0);
+    let slower = case.main.response.mean >= LONG_US && case.slower().is_some_and(|t| t >= 5.0);
+    // One user alone waits for a processor as long as many.
+    let slow = slower || case.is_starved_by_others();
     // A thread whose state is hidden may be waiting for something else.
     let all_seen = case.servers().iter().all(|v| v.seen.waiting("unseen") < 0.5);
-    (others >= 0.7 * all && case.busy_cores() >= 0.95 * all && slow && all_seen).then(|| {
+    let fills = others >= OTHERS_FILL * all && case.busy_cores() >= 0.95 * all;
+    (fills && slow && all_seen && !case.fails_for_one_user()).then(|| {
         finding(0.7, "the processors are full with other programs, which the servers wait for")
             .of(&v)
-            .evidence("/proc/stat", "cores of other programs", others, 0.7 * all)
+            .evidence("/proc/stat", "cores of other programs", others, OTHERS_FILL * all)
             .evidence("/proc/stat", "cores busy", case.busy_cores(), 0.95 * all)
             .evidence("/proc/PID/stat", &format!("cores of {}", v.about.server), v.seen.cpu_cores, 0)
             .ruled_out("processors that idle while somebody waits; something that the servers themselves wait for")

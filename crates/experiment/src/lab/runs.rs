@@ -116,6 +116,13 @@ impl<'a> Lab<'a> {
 }
 
 impl Lab<'_> {
+    /// Returns true if the servers run on real machines, see [`Carrier::is_real`].
+    ///
+    /// [`Carrier::is_real`]: crate::lab::Carrier::is_real
+    pub(crate) fn is_real(&self) -> bool {
+        self.carrier.as_ref().is_none_or(|carrier| carrier.is_real())
+    }
+
     /// Returns true if the user has asked to stop.
     #[must_use]
     pub fn stopped(&self) -> bool {
@@ -286,7 +293,7 @@ impl Lab<'_> {
         if let Some(SampledServer::Found(server)) = &self.server {
             lock(&self.chain).add(server.master);
         }
-        let is_real = self.carrier.as_ref().is_none_or(|carrier| carrier.is_real());
+        let is_real = self.is_real();
         let mut readings = is_real.then(|| MachineReadings::start(&self.chain, plan, self.find_chain));
         let clock = RunClock::start();
         // Seconds count from the start of the load, which is later than ours if another machine generates it.

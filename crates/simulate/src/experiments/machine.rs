@@ -1,8 +1,7 @@
 //! A simulated machine as experiments know a machine: a load, a clock, and a server whose settings can be changed.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lastdrop_experiment::lab::{Carrier, CarrierResult, CarrierTask, Clock, Lab};
@@ -15,7 +14,7 @@ use lastdrop_server::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{World, WorldPlan};
+use crate::world::{Usage, World, WorldPlan};
 
 /// The name of the server in documents.
 const NAME: &str = "simulated";
@@ -80,11 +79,17 @@ pub fn requests(path: &str, seed: u64) -> Plan {
 /// A machine with a server, shared by all that an experiment is given of it.
 #[derive(Clone)]
 pub struct SimulatedMachine {
-    world: Rc<RefCell<World>>,
-    plan: Rc<WorldPlan>,
-    costs: Rc<Costs>,
+    state: Arc<Mutex<MachineState>>,
+    plan: Arc<WorldPlan>,
+    costs: Arc<Costs>,
+}
+
+struct MachineState {
+    world: World,
     /// Factor of a request's processor time by the settings in force.
-    factor: Rc<Cell<f64>>,
+    factor: f64,
+    /// What the servers did under the last load.
+    last_load: Usage,
 }
 
 impl std::fmt::Debug for SimulatedMachine {
@@ -96,21 +101,33 @@ impl std::fmt::Debug for SimulatedMachine {
 impl SimulatedMachine {
     #[must_use]
     pub fn new(plan: &WorldPlan, costs: Costs, seed: u64) -> SimulatedMachine {
-        let factor = Rc::new(Cell::new(costs.factor(&defaults(plan))));
+        let factor = costs.factor(&defaults(plan));
         let mut world = World::new(plan, seed);
-        world.set_cpu_factor(factor.get());
-        SimulatedMachine {
-            world: Rc::new(RefCell::new(world)),
-            plan: Rc::new(plan.clone()),
-            costs: Rc::new(costs),
-            factor,
-        }
+        world.set_cpu_factor(factor);
+        let state = MachineState { world, factor, last_load: Usage::default() };
+        SimulatedMachine { state: Arc::new(Mutex::new(state)), plan: Arc::new(plan.clone()), costs: Arc::new(costs) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, MachineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the plan of its world.
+    #[must_use]
+    pub fn plan(&self) -> &WorldPlan {
+        &self.plan
+    }
+
+    /// Returns what the servers did under the last load.
+    #[must_use]
+    pub fn last_load(&self) -> Usage {
+        self.state().last_load.clone()
     }
 
     /// Returns its clock.
     #[must_use]
     pub fn clock(&self) -> SimulatedClock {
-        SimulatedClock(Rc::clone(&self.world))
+        SimulatedClock(self.clone())
     }
 
     /// Returns a lab whose load goes to this machine. `by_path`: factors of a request's processor time by the path of its URL.
@@ -132,7 +149,7 @@ impl SimulatedMachine {
     }
 
     fn workers(&self) -> u64 {
-        u64::from(self.world.borrow().workers())
+        u64::from(self.state().world.workers())
     }
 
     fn apply(&self, settings: &Settings) {
@@ -140,10 +157,11 @@ impl SimulatedMachine {
         now.extend(settings.clone());
         let count =
             |name: &str| now.get(name).and_then(Setting::count).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
-        let mut world = self.world.borrow_mut();
-        self.factor.set(self.costs.factor(&now));
-        world.set_cpu_factor(self.factor.get());
-        world.apply(count("workers"), count("backlog"));
+        let mut state = self.state();
+        let factor = self.costs.factor(&now);
+        state.factor = factor;
+        state.world.set_cpu_factor(factor);
+        state.world.apply(count("workers"), count("backlog"));
     }
 }
 
@@ -157,7 +175,7 @@ pub fn defaults(plan: &WorldPlan) -> Settings {
 }
 
 /// The time of a simulated machine.
-pub struct SimulatedClock(Rc<RefCell<World>>);
+pub struct SimulatedClock(SimulatedMachine);
 
 impl std::fmt::Debug for SimulatedClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -167,11 +185,11 @@ impl std::fmt::Debug for SimulatedClock {
 
 impl Clock for SimulatedClock {
     fn now(&self) -> Duration {
-        self.0.borrow().now()
+        self.0.state().world.now()
     }
 
     fn sleep(&self, time: Duration) {
-        self.0.borrow_mut().sleep(time);
+        self.0.state().world.sleep(time);
     }
 }
 
@@ -185,14 +203,18 @@ impl Carrier for SimulatedLoad {
     fn carry(&mut self, task: &CarrierTask<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<CarrierResult, String> {
         let factor =
             self.by_path.iter().find(|(path, _)| task.plan.url.path == *path).map_or(1.0, |(_, factor)| *factor);
-        let mut world = self.machine.world.borrow_mut();
-        world.set_cpu_factor(self.machine.factor.get() * factor);
-        let _ = world.neighbour_cores_used();
+        let mut state = self.machine.state();
+        let now = state.factor * factor;
+        state.world.set_cpu_factor(now);
+        let before = state.world.usage();
         let stopped = || task.enough.load(Ordering::Relaxed) || task.stop.load(Ordering::Relaxed);
-        world.load(task.plan, report, &stopped);
+        state.world.load(task.plan, report, &stopped);
+        state.last_load = state.world.usage().since(&before);
+        let used = &state.last_load;
         let processors = u64::from(self.machine.plan.cores);
         let generator = Generator {
-            others_cores: Some(world.neighbour_cores_used()),
+            others_cores: Some((used.others_us - used.stolen_us) / used.now_us.max(1.0)),
+            steal: Some(used.stolen_us / used.now_us.max(1.0) / processors as f64),
             processors,
             threads: 1,
             ..Generator::default()
@@ -205,7 +227,7 @@ impl Carrier for SimulatedLoad {
     }
 
     fn warm_each(&mut self, _workers: usize) -> Option<usize> {
-        Some(self.machine.world.borrow_mut().warm_each())
+        Some(self.machine.state().world.warm_each())
     }
 }
 
@@ -266,7 +288,7 @@ impl Member for SimulatedServer {
     fn operate(&self, call: OperationCall) -> Result<Value, ServerError> {
         Ok(match call {
             OperationCall::CountWorkers => json!(self.machine.workers()),
-            OperationCall::RealMemory => json!(bytes(self.machine.world.borrow().memory_mb())),
+            OperationCall::RealMemory => json!(bytes(self.machine.state().world.memory_mb())),
             OperationCall::Drain => json!(true),
         })
     }
@@ -300,6 +322,8 @@ impl Member for SimulatedServer {
     }
 }
 
-fn bytes(mb: f64) -> u64 {
+/// Returns megabytes as bytes.
+#[must_use]
+pub fn bytes(mb: f64) -> u64 {
     (mb * 1e6) as u64
 }

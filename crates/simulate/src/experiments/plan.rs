@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::Scenario;
 use super::capacity::CapacityScenario;
 use super::compare::CompareScenario;
+use super::doctor::DoctorScenario;
 use super::machine::Costs;
 use super::tune::TuneScenario;
 use crate::world::WorldPlan;
@@ -61,6 +62,15 @@ pub enum FileExperiment {
         #[serde(default)]
         clues: Vec<String>,
     },
+    /// Examines servers. `limits`: names that are right for what limits them; none where nothing does.
+    Doctor {
+        #[serde(default)]
+        world: WorldPlan,
+        #[serde(default = "ten")]
+        users: u32,
+        #[serde(default)]
+        limits: Vec<String>,
+    },
 }
 
 impl ExperimentFile {
@@ -76,7 +86,8 @@ impl ExperimentFile {
         for experiment in &file.experiments {
             let (FileExperiment::Compare { world, .. }
             | FileExperiment::Capacity { world, .. }
-            | FileExperiment::Tune { world, .. }) = experiment;
+            | FileExperiment::Tune { world, .. }
+            | FileExperiment::Doctor { world, .. }) = experiment;
             world.check()?;
         }
         Ok(file)
@@ -95,6 +106,9 @@ impl ExperimentFile {
                 Scenario::Compare(CompareScenario { world, load, factor, seed })
             }
             FileExperiment::Capacity { world, p99_ms } => Scenario::Capacity(CapacityScenario { world, p99_ms, seed }),
+            FileExperiment::Doctor { world, users, limits } => {
+                Scenario::Doctor(DoctorScenario { world, users, limits, seed })
+            }
             FileExperiment::Tune { world, users, costs, clues } => {
                 let levels = |levels: BTreeMap<String, f64>| {
                     levels.into_iter().map(|(value, factor)| (Setting::read(&value), factor)).collect()
@@ -115,7 +129,7 @@ mod tests {
         let page = include_str!("../../../../docs/simulated-experiments.md");
         let (_, file) = page.split_once("```toml\n").expect("a file");
         let file = ExperimentFile::read(file.split_once("```").expect("its end").0).expect("it can be read");
-        assert_eq!(file.experiments.len(), 3);
+        assert_eq!(file.experiments.len(), 4);
     }
 
     #[test]

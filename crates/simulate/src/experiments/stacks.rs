@@ -1,7 +1,7 @@
 //! Random stacks of servers, with the noise of real machines.
 
 use crate::rng::Rng;
-use crate::world::{BackendPlan, FrontPlan, NoisePlan, PoolPlan, WorldPlan};
+use crate::world::{BackendPlan, FrontPlan, NoisePlan, PoolKind, PoolPlan, WaitFor, WorldPlan};
 
 /// How much a machine disturbs what is measured on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +29,12 @@ pub fn noise_level(rng: &mut Rng) -> NoiseLevel {
 }
 
 /// A number from 0 to 1.
-fn unit(rng: &mut Rng) -> f64 {
+pub fn unit(rng: &mut Rng) -> f64 {
     rng.below(1 << 32) as f64 / (1u64 << 32) as f64
 }
 
-fn noise(rng: &mut Rng, level: NoiseLevel, cores: u32) -> NoisePlan {
+/// Draws the noise of a machine with so many processors.
+pub fn noise_of(rng: &mut Rng, level: NoiseLevel, cores: u32) -> NoisePlan {
     let mut plan = NoisePlan { neighbour_on_s: 1.0, neighbour_off_s: 1.0, ..NoisePlan::default() };
     if level == NoiseLevel::None {
         return plan;
@@ -75,6 +76,8 @@ pub fn stack(rng: &mut Rng, rate: (u64, u64), level: NoiseLevel) -> WorldPlan {
         cpu_spread: spread,
         wait_us,
         wait_spread: rng.one_of(&[0.0, 0.5, 1.0]),
+        kind: PoolKind::PhpFpm,
+        waits_for: WaitFor::Sleep,
         locked_share: if rng.in_thousand(150) { 0.3 * unit(rng) } else { 0.0 },
         worker_mb: 20.0 + 60.0 * unit(rng),
         shared_mb: 30.0,
@@ -82,5 +85,5 @@ pub fn stack(rng: &mut Rng, rate: (u64, u64), level: NoiseLevel) -> WorldPlan {
         switch_cost: 0.002 * unit(rng),
         restart_ms: 50.0 + 400.0 * unit(rng),
     };
-    WorldPlan { cores, memory_mb: 16_000.0, front, pool, backend, noise: noise(rng, level, cores) }
+    WorldPlan { cores, memory_mb: 16_000.0, front, pool, backend, noise: noise_of(rng, level, cores) }
 }

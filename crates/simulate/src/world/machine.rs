@@ -30,8 +30,13 @@ pub(super) struct Machine {
     now_us: f64,
     /// Processors that other programs use at present.
     others: f64,
-    /// Processor time that they have used, µs.
+    /// Processor time that they have used, µs; the hypervisor's part is `stolen_us`.
     others_us: f64,
+    stolen_us: f64,
+    /// Share of a processor that each job has at present.
+    share: f64,
+    /// Processor time that a job would have had that was there from the beginning, µs.
+    job_cpu_us: f64,
 }
 
 /// What disturbs the processors at present.
@@ -58,6 +63,9 @@ impl Machine {
             now_us: 0.0,
             others: 0.0,
             others_us: 0.0,
+            stolen_us: 0.0,
+            share: 1.0,
+            job_cpu_us: 0.0,
         };
         machine.share_out();
         machine
@@ -84,6 +92,8 @@ impl Machine {
         let passed = to_us - self.now_us;
         self.attained_us += self.rate * passed;
         self.others_us += self.others * passed;
+        self.stolen_us += self.disturbance.stolen_share * self.cores * passed;
+        self.job_cpu_us += self.share * passed;
         self.now_us = to_us;
     }
 
@@ -123,6 +133,23 @@ impl Machine {
         self.others_us
     }
 
+    /// Processor time of them that the hypervisor took, µs.
+    pub fn stolen_us(&self) -> f64 {
+        self.stolen_us
+    }
+
+    /// Processor time that a job would have had that was there from the beginning, µs. The difference of two moments is what a job
+    /// between them had.
+    #[inline]
+    pub fn job_cpu_us(&self) -> f64 {
+        self.job_cpu_us
+    }
+
+    /// By which all CPU work is slower because the machine swaps; 1 if it does not.
+    pub fn slowdown(&self) -> f64 {
+        self.slowdown
+    }
+
     #[inline]
     fn share_out(&mut self) {
         let d = &self.disturbance;
@@ -133,6 +160,7 @@ impl Machine {
         let switches = 1.0 + self.switch_cost * (wanted - self.cores).max(0.0);
         self.rate = d.speed * share / (switches * self.slowdown);
         self.others = stolen + d.neighbour_cores * share;
+        self.share = share;
     }
 }
 

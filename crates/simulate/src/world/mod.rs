@@ -26,9 +26,11 @@ mod service;
 #[cfg(test)]
 mod theory;
 mod truth;
+mod usage;
 
-pub use plan::{BackendPlan, FrontPlan, NoisePlan, PoolPlan, WorldPlan};
+pub use plan::{BackendPlan, FrontPlan, NoisePlan, PoolKind, PoolPlan, WaitFor, WorldPlan};
 pub use truth::{rough_rate, true_capacity, true_rate};
+pub use usage::{Stage, Usage};
 
 use load::LoadRun;
 use pool::Stack;
@@ -53,15 +55,13 @@ pub struct PoolSettings {
 pub struct World {
     plan: WorldPlan,
     stack: Stack,
-    /// Time and use of the last call of [`World::neighbour_cores_used`], µs.
-    asked: (f64, f64),
 }
 
 impl World {
     /// A world at the moment when its servers have started.
     #[must_use]
     pub fn new(plan: &WorldPlan, seed: u64) -> World {
-        World { plan: plan.clone(), stack: Stack::new(plan, seed), asked: (0.0, 0.0) }
+        World { plan: plan.clone(), stack: Stack::new(plan, seed) }
     }
 
     /// Returns the virtual time since the world began.
@@ -125,17 +125,17 @@ impl World {
         answered
     }
 
-    /// Returns how many processors other programs used (the neighbour, and stolen time), on average since the last call.
-    pub fn neighbour_cores_used(&mut self) -> f64 {
-        let now = (self.stack.now_us(), self.stack.others_us());
-        let (before, used) = std::mem::replace(&mut self.asked, now);
-        if now.0 > before { (now.1 - used) / (now.0 - before) } else { 0.0 }
+    /// Returns what the servers have done since the world began.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.stack.usage()
     }
 
     /// Puts the load of a plan on the servers, all its phases one after the other. Reports each second of each phase as
     /// [`Event::Second`] and the end of each as [`Event::PhaseEnd`], as the load engine does. After each second it asks
     /// whether that is `enough`; if so, it ends at once.
     pub fn load(&mut self, plan: &Plan, report: &mut dyn FnMut(&Event<'_>), enough: &dyn Fn() -> bool) {
+        self.stack.forget_longest_queue();
         LoadRun::new(&mut self.stack, plan, report, enough).run();
     }
 }

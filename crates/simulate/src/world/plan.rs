@@ -49,10 +49,33 @@ impl Default for FrontPlan {
     }
 }
 
+/// The program whose pool it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolKind {
+    #[default]
+    PhpFpm,
+    Gunicorn,
+    /// Apache with prefork.
+    Apache,
+}
+
+/// What a worker waits for in `wait_us`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitFor {
+    /// For nobody: it sleeps.
+    #[default]
+    Sleep,
+    /// For a service on another machine.
+    Peer,
+}
+
 /// A pool of workers, each with one request at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PoolPlan {
+    pub kind: PoolKind,
     /// Workers at the start.
     pub workers: u32,
     /// Length of the listen queue, in requests.
@@ -65,6 +88,7 @@ pub struct PoolPlan {
     pub wait_us: f64,
     /// Coefficient of variation of `wait_us`.
     pub wait_spread: f64,
+    pub waits_for: WaitFor,
     /// Share (0 to 1) of the CPU per request that needs the one lock of the whole pool.
     pub locked_share: f64,
     /// Memory of a worker, megabytes.
@@ -82,12 +106,14 @@ pub struct PoolPlan {
 impl Default for PoolPlan {
     fn default() -> PoolPlan {
         PoolPlan {
+            kind: PoolKind::PhpFpm,
             workers: 5,
             backlog: 511,
             cpu_us: 2_000.0,
             cpu_spread: 0.5,
             wait_us: 6_000.0,
             wait_spread: 1.0,
+            waits_for: WaitFor::Sleep,
             locked_share: 0.0,
             worker_mb: 40.0,
             shared_mb: 100.0,

@@ -17,33 +17,13 @@ use super::noise::Noise;
 use super::plan::WorldPlan;
 use super::schedule::Schedule;
 use super::service::ServiceTime;
+use super::usage::{Stage, StageStart, Usage};
 use crate::rng::Rng;
 
 /// Least CPU of a request in a worker and in the database, µs. So time passes with every request.
 const LEAST_CPU_US: f64 = 0.01;
 /// Time until a dropped request is tried again; it doubles each time (RFC 6298, 2.1 and 5.5).
 const FIRST_RETRY_US: f64 = 1e6;
-
-/// Where a request is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    ProxyQueue,
-    /// On CPU, in the proxy.
-    Proxy,
-    /// Dropped, until it is tried again.
-    Retry,
-    ListenQueue,
-    /// On CPU, in a worker.
-    Worker,
-    LockQueue,
-    /// On CPU, with the lock.
-    Lock,
-    Wait,
-    DatabaseQueue,
-    /// On CPU, in the database.
-    Database,
-    DatabaseWait,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct ServerRequest {
@@ -53,6 +33,7 @@ struct ServerRequest {
     abandoned: bool,
     /// CPU that it needs with the lock, µs.
     locked_us: f64,
+    since: StageStart,
 }
 
 /// What a request costs.
@@ -95,6 +76,7 @@ pub(super) struct Stack {
     lock_queue: VecDeque<RequestId>,
     database_connections: u32,
     database_queue: VecDeque<RequestId>,
+    usage: Usage,
 }
 
 impl Stack {
@@ -133,6 +115,7 @@ impl Stack {
             lock_queue: VecDeque::new(),
             database_connections: 0,
             database_queue: VecDeque::new(),
+            usage: Usage::default(),
             plan: plan.clone(),
         };
         stack.start(pool.workers, pool.backlog);
@@ -180,14 +163,10 @@ impl Stack {
         self.cpu_factor = factor;
     }
 
-    /// Processor time that other programs have used, µs.
-    pub fn others_us(&self) -> f64 {
-        self.machine.others_us()
-    }
-
     /// Takes a request of a client. [`Stack::run_until`] returns its number when it is answered.
     pub fn submit(&mut self) -> RequestId {
-        let fresh = ServerRequest { stage: Stage::ProxyQueue, drops: 0, abandoned: false, locked_us: 0.0 };
+        let since = self.stage_start();
+        let fresh = ServerRequest { stage: Stage::ProxyQueue, drops: 0, abandoned: false, locked_us: 0.0, since };
         let id = if let Some(id) = self.free.pop() {
             self.requests[id as usize] = fresh;
             id
@@ -239,13 +218,44 @@ impl Stack {
         }
     }
 
+    fn stage_start(&self) -> StageStart {
+        StageStart { at_us: self.machine.now_us(), job_cpu_us: self.machine.job_cpu_us() }
+    }
+
+    /// A request comes to its next stage.
+    #[inline]
+    fn enter(&mut self, id: RequestId, stage: Stage) {
+        let now = self.stage_start();
+        let request = &mut self.requests[id as usize];
+        self.usage.add(request.stage, request.since, now);
+        (request.stage, request.since) = (stage, now);
+    }
+
+    /// Returns what the servers have done so far.
+    pub fn usage(&self) -> Usage {
+        let now = self.stage_start();
+        let mut usage = self.usage.clone();
+        for request in &self.requests {
+            usage.add(request.stage, request.since, now);
+        }
+        usage.now_us = now.at_us;
+        (usage.others_us, usage.stolen_us) = (self.machine.others_us(), self.machine.stolen_us());
+        usage.slowdown = self.machine.slowdown();
+        usage
+    }
+
+    /// Forgets how long the listen queue was at most.
+    pub fn forget_longest_queue(&mut self) {
+        self.usage.longest_queue = self.listen_queue.len() as u64;
+    }
+
     fn run(&mut self, id: RequestId, stage: Stage, work_us: f64) {
-        self.requests[id as usize].stage = stage;
+        self.enter(id, stage);
         self.machine.start(id, work_us);
     }
 
     fn pause(&mut self, id: RequestId, stage: Stage, time_us: f64) {
-        self.requests[id as usize].stage = stage;
+        self.enter(id, stage);
         self.timers.push(self.machine.now_us() + time_us, id);
     }
 
@@ -255,11 +265,13 @@ impl Stack {
             self.idle -= 1;
             self.work(id);
         } else if self.listen_queue.len() < self.backlog as usize {
-            self.requests[id as usize].stage = Stage::ListenQueue;
+            self.enter(id, Stage::ListenQueue);
             self.listen_queue.push_back(id);
+            self.usage.longest_queue = self.usage.longest_queue.max(self.listen_queue.len() as u64);
         } else {
             let drops = self.requests[id as usize].drops;
             self.requests[id as usize].drops = drops.saturating_add(1);
+            self.usage.drops += 1;
             self.pause(id, Stage::Retry, FIRST_RETRY_US * f64::from(drops.min(16)).exp2());
         }
     }
@@ -291,7 +303,7 @@ impl Stack {
             }
             Stage::Worker if request.locked_us > 0.0 => {
                 if self.lock_is_held {
-                    self.requests[id as usize].stage = Stage::LockQueue;
+                    self.enter(id, Stage::LockQueue);
                     self.lock_queue.push_back(id);
                 } else {
                     self.lock_is_held = true;
@@ -322,6 +334,7 @@ impl Stack {
         let request = self.requests[id as usize];
         match request.stage {
             Stage::Retry if request.abandoned => {
+                self.enter(id, Stage::Over);
                 self.free.push(id);
                 None
             }
@@ -353,7 +366,7 @@ impl Stack {
             self.database_connections -= 1;
             self.query(id);
         } else {
-            self.requests[id as usize].stage = Stage::DatabaseQueue;
+            self.enter(id, Stage::DatabaseQueue);
             self.database_queue.push_back(id);
         }
         None
@@ -378,6 +391,7 @@ impl Stack {
             Some(next) => self.work(next),
             None => self.idle += 1,
         }
+        self.enter(id, Stage::Over);
         self.free.push(id);
         (!self.requests[id as usize].abandoned).then_some(id)
     }
