@@ -90,6 +90,8 @@ struct MachineState {
     factor: f64,
     /// What the servers did under the last load.
     last_load: Usage,
+    /// Loads until the user asks to stop.
+    loads_left: Option<u64>,
 }
 
 impl std::fmt::Debug for SimulatedMachine {
@@ -104,7 +106,7 @@ impl SimulatedMachine {
         let factor = costs.factor(&defaults(plan));
         let mut world = World::new(plan, seed);
         world.set_cpu_factor(factor);
-        let state = MachineState { world, factor, last_load: Usage::default() };
+        let state = MachineState { world, factor, last_load: Usage::default(), loads_left: None };
         SimulatedMachine { state: Arc::new(Mutex::new(state)), plan: Arc::new(plan.clone()), costs: Arc::new(costs) }
     }
 
@@ -116,6 +118,21 @@ impl SimulatedMachine {
     #[must_use]
     pub fn plan(&self) -> &WorldPlan {
         &self.plan
+    }
+
+    /// The user asks to stop during a load, after so many others.
+    pub fn stop_after(&self, loads: u64) {
+        self.state().loads_left = Some(loads);
+    }
+
+    /// Returns true if its server has the settings that it began with.
+    #[must_use]
+    pub fn has_its_first_settings(&self) -> bool {
+        let state = self.state();
+        let now = state.world.settings();
+        let first = &self.plan.pool;
+        let factor = self.costs.factor(&defaults(&self.plan));
+        (now.workers, now.backlog, state.factor) == (first.workers, first.backlog, factor)
     }
 
     /// Returns what the servers did under the last load.
@@ -206,6 +223,10 @@ impl Carrier for SimulatedLoad {
         let mut state = self.machine.state();
         let now = state.factor * factor;
         state.world.set_cpu_factor(now);
+        if state.loads_left == Some(0) {
+            task.stop.store(true, Ordering::Relaxed);
+        }
+        state.loads_left = state.loads_left.map(|left| left.saturating_sub(1));
         let before = state.world.usage();
         let stopped = || task.enough.load(Ordering::Relaxed) || task.stop.load(Ordering::Relaxed);
         state.world.load(task.plan, report, &stopped);

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lastdrop_experiment::lab::Clock;
 use lastdrop_experiment::lab::warm::RECYCLING_WARM_UP;
+use lastdrop_experiment::lab::{Clock, LabError};
 use lastdrop_experiment::trials::tune::{SearchConstraints, TuneOptions, tune};
 use lastdrop_model::documents::{Clue, Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
@@ -21,17 +21,19 @@ pub const BEST: &str = "tune reaches 97 % of the best";
 pub const RATIO: &str = "tune ratio interval holds the truth";
 pub const LOWER: &str = "tune ends below its start";
 pub const TRIALS: &str = "tune within 25 trials and 8 pairs";
+pub const RESTORED: &str = "tune restores the settings, also where it is stopped";
 
 pub const SEARCH: &str = "trials of a tune before its race";
 pub const ALL: &str = "trials of a tune and its race";
 pub const SECONDS: &str = "seconds of a tune";
 
-pub const CLAIMS: [Claim; 5] = [
+pub const CLAIMS: [Claim; 6] = [
     Claim { name: VERDICT, least: 0.97, most: 1.0 },
     Claim { name: BEST, least: 0.90, most: 1.0 },
     Claim { name: RATIO, least: 0.93, most: 1.0 },
     Claim { name: LOWER, least: 0.0, most: 0.0 },
     Claim { name: TRIALS, least: 1.0, most: 1.0 },
+    Claim { name: RESTORED, least: 1.0, most: 1.0 },
 ];
 
 /// The smallest gain that a tune takes for worth a change, and one that it must not overlook.
@@ -52,7 +54,19 @@ pub struct TuneScenario {
     pub costs: Costs,
     pub users: u32,
     pub clues: Vec<String>,
+    /// The user stops it during a load, after so many others.
+    pub stopped_after: Option<u64>,
     pub seed: u64,
+}
+
+/// What a tune left.
+#[derive(Debug)]
+pub struct TuneResult {
+    /// `None` where it was stopped.
+    pub document: Option<TuneDocument>,
+    /// How long it took, in seconds of the world.
+    pub seconds: f64,
+    pub is_restored: bool,
 }
 
 impl TuneScenario {
@@ -70,7 +84,8 @@ impl TuneScenario {
             world.pool.workers = world.pool.workers.clamp(1, fitting.max(1));
         }
         let (costs, clues) = costs(&mut rng);
-        TuneScenario { world, costs, users, clues, seed }
+        let stopped_after = rng.in_thousand(200).then(|| rng.around(1, 60));
+        TuneScenario { world, costs, users, clues, stopped_after, seed }
     }
 
     fn plan(&self) -> Plan {
@@ -83,12 +98,13 @@ impl TuneScenario {
 
     /// Tunes as `lastdrop tune` does with its defaults, after a look that found these clues.
     ///
-    /// Also returns how long it took, in seconds of the world.
-    ///
     /// # Errors
     /// When the server answers nothing.
-    pub fn tune(&self) -> Result<(TuneDocument, f64), String> {
+    pub fn tune(&self) -> Result<TuneResult, String> {
         let machine = SimulatedMachine::new(&self.world, self.costs.clone(), self.seed);
+        if let Some(loads) = self.stopped_after {
+            machine.stop_after(loads);
+        }
         let (stop, clock) = (AtomicBool::new(false), machine.clock());
         let mut lab = machine.lab(&stop, &clock, &[]);
         let clue = |finding: &String| Clue { finding: finding.clone(), reason: "seen".into(), ..Clue::default() };
@@ -114,8 +130,11 @@ impl TuneScenario {
             settling: Duration::from_secs(1),
             advise_keepalive: true,
         };
-        let document = tune(&mut lab, machine.open()?, &order, None, None, None).map_err(|e| e.to_string())?;
-        Ok((document, clock.now().as_secs_f64()))
+        let document = match tune(&mut lab, machine.open()?, &order, None, None, None) {
+            Err(LabError::Interrupted) => None,
+            done => Some(done.map_err(|e| e.to_string())?).filter(|document| !document.interrupted),
+        };
+        Ok(TuneResult { document, seconds: clock.now().as_secs_f64(), is_restored: machine.has_its_first_settings() })
     }
 
     /// Returns the true rate with these settings.
@@ -211,7 +230,10 @@ fn costs(rng: &mut Rng) -> (Costs, Vec<String>) {
 /// # Errors
 /// When it cannot be carried out.
 pub fn check(scenario: &TuneScenario) -> Result<ExperimentResult, String> {
-    let (document, seconds) = scenario.tune()?;
+    let TuneResult { document, seconds, is_restored } = scenario.tune()?;
+    let Some(document) = document else {
+        return Ok(ExperimentResult { held: vec![(RESTORED, is_restored)], sizes: Vec::new() });
+    };
     let start = scenario.rate(&Settings::new());
     let best = scenario.best().max(start);
     let winner = document.winner.as_ref().map(|w| (scenario.rate(&w.settings), w));
@@ -225,6 +247,7 @@ pub fn check(scenario: &TuneScenario) -> Result<ExperimentResult, String> {
         _ => possible < WORTH,
     };
     let mut held = vec![(VERDICT, right), (BEST, reached >= 0.97 * best), (LOWER, reached < 0.995 * start)];
+    held.push((RESTORED, is_restored));
     if let Some((winner, [low, high])) = winner.and_then(|(_, w)| Some((w, w.interval?))) {
         let truth = scenario.noisy_rate(&winner.settings)? / scenario.noisy_rate(&Settings::new())?;
         held.push((RATIO, low <= truth && truth <= high));
