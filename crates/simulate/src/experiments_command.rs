@@ -1,4 +1,4 @@
-//! `./x simulate experiments [--plan FILE] [SECONDS [SEED]]`: see `main.rs`.
+//! `./x simulate experiments [--plan FILE | --kind KIND] [SECONDS [SEED]]`: see `main.rs`.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,41 +6,48 @@ use std::sync::{Mutex, PoisonError};
 
 use lastdrop_simulate::experiments::plan::ExperimentFile;
 use lastdrop_simulate::experiments::shares::Shares;
-use lastdrop_simulate::experiments::{self, Scenario};
+use lastdrop_simulate::experiments::{self, Scenario, ScenarioSource};
 
 use crate::{MOST_TOLD, for_seeds, tell_failed};
 
 /// Carries out the experiments of these arguments; `None` if they mean nothing.
 pub fn run(mut arguments: Vec<String>, by_clock: u64) -> Option<ExitCode> {
-    let mut file = None;
-    if let [option, path, ..] = arguments.as_slice()
-        && option == "--plan"
-    {
-        let read = std::fs::read_to_string(path).map_err(|e| e.to_string());
-        match read.and_then(|text| ExperimentFile::read(&text)) {
-            Ok(read) => file = Some(read),
+    let mut source = ScenarioSource::Drawn(None);
+    if let [option, value, ..] = arguments.as_slice() {
+        let read = match option.as_str() {
+            "--plan" => std::fs::read_to_string(value)
+                .map_err(|e| e.to_string())
+                .and_then(|text| ExperimentFile::read(&text))
+                .map(ScenarioSource::File)
+                .map_err(|why| format!("{value}: {why}")),
+            "--kind" => value.parse().map(|kind| ScenarioSource::Drawn(Some(kind))),
+            _ => Ok(ScenarioSource::Drawn(None)),
+        };
+        match read {
+            Ok(read) => source = read,
             Err(why) => {
-                eprintln!("{path}: {why}");
+                eprintln!("{why}");
                 return Some(ExitCode::from(2));
             }
         }
-        arguments.drain(..2);
+        if option.starts_with("--") {
+            arguments.drain(..2);
+        }
     }
     let numbers: Option<Vec<u64>> = arguments.iter().map(|a| a.parse().ok()).collect();
-    let file = file.as_ref();
     Some(match numbers?.as_slice() {
-        [0, seed] => one(*seed, file),
-        [] => many(10, by_clock, file),
-        [seconds] if *seconds > 0 => many(*seconds, by_clock, file),
-        [seconds, seed] => many(*seconds, *seed, file),
+        [0, seed] => one(*seed, &source),
+        [] => many(10, by_clock, &source),
+        [seconds] if *seconds > 0 => many(*seconds, by_clock, &source),
+        [seconds, seed] => many(*seconds, *seed, &source),
         _ => return None,
     })
 }
 
 /// Carries out the experiment of one seed and prints what it was and what it said.
-fn one(seed: u64, file: Option<&ExperimentFile>) -> ExitCode {
-    println!("{}", Scenario::new(seed, file).show());
-    match experiments::one(seed, file) {
+fn one(seed: u64, source: &ScenarioSource) -> ExitCode {
+    println!("{}", Scenario::new(seed, source).show());
+    match experiments::one(seed, source) {
         Ok(result) => {
             for (name, size) in result.sizes {
                 println!("{name}: {size:.0}");
@@ -59,12 +66,12 @@ fn one(seed: u64, file: Option<&ExperimentFile>) -> ExitCode {
     }
 }
 
-fn many(seconds: u64, first: u64, file: Option<&ExperimentFile>) -> ExitCode {
+fn many(seconds: u64, first: u64, source: &ScenarioSource) -> ExitCode {
     let count = AtomicU64::new(0);
     let shares: Mutex<Shares> = Mutex::default();
     let failed: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
     for_seeds(seconds, first, |seed| {
-        let held = experiments::one(seed, file);
+        let held = experiments::one(seed, source);
         count.fetch_add(1, Ordering::Relaxed);
         match held {
             Ok(held) => shares.lock().unwrap_or_else(PoisonError::into_inner).add(seed, &held),

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use lastdrop_simulate::experiments::shares::Shares;
-use lastdrop_simulate::experiments::{claims, one};
+use lastdrop_simulate::experiments::{ScenarioSource, claims, one};
 
 const SEEDS: std::ops::Range<u64> = 0..64;
 
@@ -14,7 +14,7 @@ fn what_experiments_claim_holds_in_the_simulated_world() {
     let shares = Mutex::new(Shares::default());
     let part = |rest: u64| {
         for seed in SEEDS.filter(|seed| seed % 2 == rest) {
-            let result = one(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let result = one(seed, &ScenarioSource::Drawn(None)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             shares.lock().expect("no panic").add(seed, &result);
         }
     };
@@ -34,7 +34,8 @@ fn what_experiments_claim_holds_in_the_simulated_world() {
 #[test]
 fn the_same_seed_is_the_same_experiment() {
     for seed in [1, 4, 6, 7] {
-        let [first, second] = [one(seed, None), one(seed, None)].map(|result| result.expect("it runs"));
+        let [first, second] = [one(seed, &ScenarioSource::Drawn(None)), one(seed, &ScenarioSource::Drawn(None))]
+            .map(|result| result.expect("it runs"));
         assert_eq!((first.held, first.sizes), (second.held, second.sizes), "seed {seed}");
     }
 }

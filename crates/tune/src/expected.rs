@@ -39,6 +39,8 @@ pub struct ExpectedImprovement {
     /// The search ends when it promises less than this (natural logarithm).
     worth: f64,
     assumed: Option<Hyperparameters>,
+    /// There were first moves.
+    has_moves: bool,
     spread: Option<VecDeque<Point>>,
 }
 
@@ -46,14 +48,16 @@ impl ExpectedImprovement {
     #[must_use]
     pub fn new(seed: u64, moves: Vec<Point>, worth: f64) -> ExpectedImprovement {
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        ExpectedImprovement { rng, moves: moves.into(), worth, assumed: None, spread: None }
+        let has_moves = !moves.is_empty();
+        ExpectedImprovement { rng, moves: moves.into(), worth, assumed: None, has_moves, spread: None }
     }
 
     /// Returns one point more than there are parameters, each in another part of every parameter's levels (a Latin
-    /// hypercube).
+    /// hypercube). After first moves, which have shown much already, half as many.
     fn spread(&mut self, space: &Space) -> VecDeque<Point> {
         use rand_core::Rng;
-        let count = (space.parameters.len() + 1).max(3);
+        let parameters = space.parameters.len();
+        let count = if self.has_moves { (parameters / 2 + 1).max(2) } else { (parameters + 1).max(3) };
         let mut points = vec![space.start(); count];
         for (parameter, p) in space.parameters.iter().enumerate() {
             let mut parts: Vec<usize> = (0..count).collect();
@@ -178,6 +182,19 @@ fn doubt(space: &Space, history: &History, best: &Point) -> Option<Point> {
     None
 }
 
+/// Returns the point that joins, for each parameter, the level that was best where it alone was changed; the start's where none was
+/// better.
+fn joined(space: &Space, history: &History) -> Point {
+    let start = space.start();
+    let points = history.points();
+    let level = |parameter: usize| {
+        let alone = |point: &&&Point| (0..point.len()).all(|p| p == parameter || point[p] == start[p]);
+        let means = points.iter().filter(alone).filter_map(|point| Some((history.mean(point)?.0, point[parameter])));
+        means.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(start[parameter], |(_, level)| level)
+    };
+    space.canonical((0..start.len()).map(level).collect())
+}
+
 impl Strategy for ExpectedImprovement {
     fn name(&self) -> &'static str {
         "expected improvement"
@@ -194,10 +211,11 @@ impl Strategy for ExpectedImprovement {
             }
         }
         if self.spread.is_none() {
-            self.spread = Some(self.spread(space));
+            let joined = self.has_moves.then(|| joined(space, history));
+            self.spread = Some(joined.into_iter().chain(self.spread(space)).collect());
         }
         while let Some(point) = self.spread.as_mut().and_then(VecDeque::pop_front) {
-            if !history.was_tried(&point) {
+            if space.allows(&point) && !history.was_tried(&point) {
                 return Some(point);
             }
         }
@@ -296,6 +314,18 @@ mod tests {
         assert!(workers.parameter == 0 && workers.other == 0 && workers.low > 1.2, "{effects:?}");
         assert!((workers.low * 0.9..workers.high * 1.1).contains(&truth), "{truth}: {effects:?}");
         assert!(effects[1].low < 1.0 && effects[1].high > 1.0 && effects[1].high < 1.2, "{effects:?}");
+    }
+
+    #[test]
+    fn what_helped_alone_is_tried_together() {
+        use crate::space::Parameter;
+        let kinds = |name| Parameter::kinds(name, vec!["Off".into(), "On".into()], 0);
+        let space = Space { parameters: vec![kinds("a"), kinds("b"), kinds("c")], limits: Vec::new() };
+        let trials = [(vec![0, 0, 0], 1.0), (vec![1, 0, 0], 1.2), (vec![0, 1, 0], 0.9), (vec![0, 0, 1], 1.1)];
+        let trials = trials.map(|(point, value)| (point, Some(value))).to_vec();
+        let history = History { noise: 0.01, trials };
+        let mut strategy = ExpectedImprovement::new(1, vec![vec![1, 0, 0]], 0.0);
+        assert_eq!(strategy.next(&space, &history), Some(vec![1, 0, 1]));
     }
 
     #[test]

@@ -22,11 +22,29 @@ pub const LIMIT: &str = "doctor names what limits";
 pub const HEALTHY: &str = "doctor names no limit where there is none";
 pub const WORKERS: &str = "doctor's workers within 5 % of the best";
 
-pub const CLAIMS: [Claim; 3] = [
+const fn named(name: &'static str) -> Claim {
+    Claim { name, least: 0.90, most: 1.0 }
+}
+
+pub const CLAIMS: [Claim; 11] = [
     Claim { name: LIMIT, least: 0.95, most: 1.0 },
     Claim { name: HEALTHY, least: 0.99, most: 1.0 },
     Claim { name: WORKERS, least: 0.90, most: 1.0 },
+    named("doctor names cpu-saturated"),
+    named("doctor names fpm-children-exhausted"),
+    named("doctor names sync-workers-waiting"),
+    named("doctor names workers-exhausted"),
+    named("doctor names serialized"),
+    named("doctor names slow-upstream"),
+    named("doctor names db-slow"),
+    named("doctor names memory-pressure"),
 ];
+
+/// Returns the claim about one limit. A file may name others, which have none.
+fn claim_of(limit: &str) -> Option<&'static str> {
+    let is_it = |claim: &&Claim| claim.name.strip_prefix("doctor names ").is_some_and(|name| name == limit);
+    CLAIMS.iter().find(is_it).map(|claim| claim.name)
+}
 
 /// Length of the load that is asked about, as in `lastdrop doctor`.
 const TIME: Duration = Duration::from_secs(12);
@@ -260,10 +278,11 @@ impl DoctorScenario {
 /// When it cannot be carried out.
 pub fn check(scenario: &DoctorScenario) -> Result<ExperimentResult, String> {
     let document = scenario.examine()?;
-    let mut held = vec![match &scenario.limits[..] {
-        [] => (HEALTHY, document.limit.is_none()),
-        limits => (LIMIT, document.limit.as_ref().is_some_and(|limit| limits.contains(limit))),
-    }];
+    let is_named = document.limit.as_ref().is_some_and(|limit| scenario.limits.contains(limit));
+    let mut held = match scenario.limits.last() {
+        None => vec![(HEALTHY, document.limit.is_none())],
+        Some(limit) => claim_of(limit).into_iter().chain([LIMIT]).map(|claim| (claim, is_named)).collect(),
+    };
     // The number of workers matters where there are too few of them.
     let is_small = document.limit.as_ref().is_some_and(|limit| FULL_POOL.contains(&limit.as_str()));
     if let Some(advice) = document.workers_advice.iter().find(|_| is_small)

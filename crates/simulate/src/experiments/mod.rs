@@ -32,16 +32,56 @@ pub enum Scenario {
     Doctor(DoctorScenario),
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExperimentKind {
+    Compare,
+    Capacity,
+    Tune,
+    Doctor,
+}
+
+impl std::str::FromStr for ExperimentKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<ExperimentKind, String> {
+        match name {
+            "compare" => Ok(ExperimentKind::Compare),
+            "capacity" => Ok(ExperimentKind::Capacity),
+            "tune" => Ok(ExperimentKind::Tune),
+            "doctor" => Ok(ExperimentKind::Doctor),
+            _ => Err(format!("{name:?} is no kind of experiment; they are compare, capacity, tune and doctor")),
+        }
+    }
+}
+
+/// Where scenarios come from.
+#[derive(Debug, Clone)]
+pub enum ScenarioSource {
+    /// Drawn by seed: all kinds, or one.
+    Drawn(Option<ExperimentKind>),
+    File(ExperimentFile),
+}
+
 impl Scenario {
-    /// Draws the scenario of a seed, or takes it from a file: most are comparisons, which take least.
+    /// Draws the scenario of a seed, or takes it from a file.
     #[must_use]
-    pub fn new(seed: u64, file: Option<&ExperimentFile>) -> Scenario {
-        match (file, seed % 8) {
-            (Some(file), _) => file.scenario(seed),
-            (None, 0..4) => Scenario::Compare(CompareScenario::new(seed)),
-            (None, 4 | 5) => Scenario::Doctor(DoctorScenario::new(seed)),
-            (None, 6) => Scenario::Capacity(CapacityScenario::new(seed)),
-            (None, _) => Scenario::Tune(TuneScenario::new(seed)),
+    pub fn new(seed: u64, source: &ScenarioSource) -> Scenario {
+        let kind = match source {
+            ScenarioSource::File(file) => return file.scenario(seed),
+            ScenarioSource::Drawn(Some(kind)) => *kind,
+            // Most are comparisons, which take least.
+            ScenarioSource::Drawn(None) => match seed % 8 {
+                0..4 => ExperimentKind::Compare,
+                4 | 5 => ExperimentKind::Doctor,
+                6 => ExperimentKind::Capacity,
+                _ => ExperimentKind::Tune,
+            },
+        };
+        match kind {
+            ExperimentKind::Compare => Scenario::Compare(CompareScenario::new(seed)),
+            ExperimentKind::Capacity => Scenario::Capacity(CapacityScenario::new(seed)),
+            ExperimentKind::Tune => Scenario::Tune(TuneScenario::new(seed)),
+            ExperimentKind::Doctor => Scenario::Doctor(DoctorScenario::new(seed)),
         }
     }
 
@@ -75,7 +115,7 @@ pub fn claims() -> impl Iterator<Item = &'static Claim> {
 ///
 /// # Errors
 /// When it cannot be carried out.
-pub fn one(seed: u64, file: Option<&ExperimentFile>) -> Result<ExperimentResult, String> {
-    let checked = catch_unwind(|| Scenario::new(seed, file).check());
+pub fn one(seed: u64, source: &ScenarioSource) -> Result<ExperimentResult, String> {
+    let checked = catch_unwind(|| Scenario::new(seed, source).check());
     checked.unwrap_or_else(|_| Err("a panic".into()))
 }

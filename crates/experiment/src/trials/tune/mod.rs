@@ -435,7 +435,10 @@ impl Tuning<'_, '_> {
             // The baseline is measured again now and then.
             Some(points) if points.len() <= 1 => 0,
             Some(points) => most.min(
-                points.len() + points.len() / search::BASELINE_EVERY + self.kept_for_finals() + self.kept_for_advice(),
+                points.len()
+                    + points.len() / search::BASELINE_EVERY
+                    + self.kept_for_finals(f64::INFINITY)
+                    + self.kept_for_advice(),
             ),
             None => most,
         };
@@ -476,9 +479,10 @@ impl Tuning<'_, '_> {
         words
     }
 
-    /// Returns the trials reserved for the finals.
-    fn kept_for_finals(&self) -> usize {
+    /// Returns the trials reserved for the finals, with so much noise of a trial.
+    fn kept_for_finals(&self, noise: f64) -> usize {
         match self.order.trials as usize {
+            _ if noise < search::QUIET => 0,
             n if n >= TRIALS_FOR_THREE => trials_of_finals(3),
             n if n >= TRIALS_FOR_THREE / 2 => trials_of_finals(2),
             _ => 0,

@@ -21,10 +21,12 @@ use crate::trials::early_stop::EarlyStop;
 use crate::trials::trial::TrialResult;
 
 /// A search ends when the next trial promises less than this (natural logarithm).
-const WORTH: f64 = 0.0002;
+const WORTH: f64 = 0.0015;
 /// Assumed noise of a trial (standard deviation of the logarithm) before it is measured, and the number of measurements
 /// that the assumption counts as.
-const NOISE: f64 = 0.05;
+const NOISE: f64 = 0.01;
+/// With less noise, settings that trials cannot tell apart are equally good, and no finals are held.
+pub(super) const QUIET: f64 = 0.025;
 const NOISE_COUNTS: f64 = 2.0;
 /// Factor by which a block without any response is lengthened.
 const LONGER: f64 = 10.0;
@@ -52,8 +54,8 @@ impl Tuning<'_, '_> {
         let (began, start) = (Stopwatch::start(self.lab.clock), space.start());
         let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
         let (mut trials, mut cut_short) = (0, Vec::new());
-        let kept = self.kept_for_finals() + self.kept_for_advice();
-        while self.trials_left() > kept && self.has_time(began) {
+        while self.trials_left() > self.kept_for_finals(history.noise) + self.kept_for_advice() && self.has_time(began)
+        {
             let again = trials % BASELINE_EVERY == 1 && trials > 1;
             let Some(point) = (if again { Some(start.clone()) } else { strategy.next(&space, &history) }) else {
                 break;
@@ -171,7 +173,11 @@ impl Tuning<'_, '_> {
             new
         });
         let plan = Plan { seed: self.seed.wrapping_add(FINAL_SEED), ..self.plan.clone() };
-        let mut finals = Finals::new(ranked, history, self.trials_left().saturating_sub(self.kept_for_advice()));
+        let left_for_finals = match self.kept_for_finals(history.noise) {
+            0 => 0,
+            _ => self.trials_left().saturating_sub(self.kept_for_advice()),
+        };
+        let mut finals = Finals::new(ranked, history, left_for_finals);
         while self.has_time(left.began)
             && let Some(point) = finals.next(|| strategy.ranked(space, history))
         {
