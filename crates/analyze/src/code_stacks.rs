@@ -22,17 +22,18 @@ impl CodeFrame {
     }
 }
 
-/// Stacks, outermost caller first, with their weight: samples, or microseconds where each call was timed.
+/// Stacks, outermost caller first, with their weight in microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CodeStacks {
     stacks: BTreeMap<Vec<CodeFrame>, u64>,
     /// How often each function was called; empty if the profiler samples.
     calls: BTreeMap<CodeFrame, u64>,
+    samples: u64,
 }
 
 impl CodeStacks {
-    /// Reads lines `s TAB STACK TAB WEIGHT` and `c TAB FRAME TAB COUNT`, where frames are separated by `;`. Other lines
-    /// are skipped.
+    /// Reads lines `s TAB STACK TAB WEIGHT` and `c TAB FRAME TAB COUNT`, where frames are separated by `;`, and
+    /// `n TAB samples TAB COUNT`. Other lines are skipped.
     #[must_use]
     pub fn of_records(text: &str) -> CodeStacks {
         let mut all = CodeStacks::default();
@@ -47,6 +48,7 @@ impl CodeStacks {
                         *all.calls.entry(frame).or_default() += number;
                     }
                 }
+                "n" => all.samples += number,
                 _ => {}
             }
         }
@@ -65,9 +67,10 @@ impl CodeStacks {
         self.stacks.values().sum()
     }
 
+    /// All calls; of a profiler that does not count them, its samples.
     #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.calls.values().sum()
+    pub fn observations(&self) -> u64 {
+        self.samples + self.calls.values().sum::<u64>()
     }
 
     /// The functions by exclusive share, the costliest first.
@@ -136,7 +139,7 @@ mod tests {
     fn records_of_several_workers_are_added_up() {
         let record = "s\tmain|/a.pl|1;heavy|/a.pl|3\t60\ns\tmain|/a.pl|1\t10\ns\tmain|/a.pl|1;light||0;light||0\t30\nc\theavy|/a.pl|3\t4\n";
         let stacks = CodeStacks::of_records(&format!("{record}{record}garbage\ns\tx\ts\tx\n"));
-        assert_eq!((stacks.total(), stacks.calls()), (200, 8));
+        assert_eq!((stacks.total(), stacks.observations()), (200, 8));
         let rows = stacks.functions(Some(1000.0));
         let code = |n: usize| rows[n].code.clone().expect("code");
         assert_eq!((code(0).name.as_str(), code(0).exclusive_share, code(0).calls), ("heavy", 0.6, Some(8)));
@@ -147,5 +150,7 @@ mod tests {
         );
         assert_eq!((code(2).exclusive_share, code(2).cumulative_share), (0.1, 1.0));
         assert_eq!(stacks.by_names()[0], (vec!["main".to_string(), "heavy".into()], 120));
+        let sampled = CodeStacks::of_records("n\tsamples\t3\ns\tmain||0\t3000\n");
+        assert_eq!((sampled.observations(), sampled.functions(None)[0].code.clone().and_then(|c| c.calls)), (3, None));
     }
 }

@@ -1,4 +1,4 @@
-//! One GET over FastCGI: enough to read PHP-FPM's status page, or the response of a script, without a web server.
+//! One request over FastCGI: enough to read PHP-FPM's status page, or the response of a script, without a web server.
 //!
 //! Source: FastCGI Specification 1.0, sections 3.3 (records), 3.4 (name-value pairs) and 5 (application record types).
 
@@ -124,17 +124,17 @@ pub fn get(socket: &FpmSocket, path: &str, query: &str, limit: Duration) -> io::
         ("SERVER_PROTOCOL", "HTTP/1.1"),
         ("GATEWAY_INTERFACE", "CGI/1.1"),
     ];
-    let output = output_of(socket, &pairs, limit)?;
+    let output = output_of(socket, &pairs, &[], limit)?;
     let text = String::from_utf8_lossy(&output).into_owned();
     Ok(text.split_once("\r\n\r\n").map_or(text.clone(), |(_, body)| body.to_string()))
 }
 
-/// Returns the response to a request with these variables and no body.
+/// Returns the response to a request with these variables and this body.
 ///
 /// # Errors
 /// As [`get`], and when the response has no header.
-pub fn ask(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) -> io::Result<Answer> {
-    answer_of(&output_of(socket, variables, limit)?)
+pub fn ask(socket: &FpmSocket, variables: &[(&str, &str)], body: &[u8], limit: Duration) -> io::Result<Answer> {
+    answer_of(&output_of(socket, variables, body, limit)?)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer has no head"))
 }
 
@@ -160,7 +160,7 @@ fn answer_of(output: &[u8]) -> Option<Answer> {
     }
 }
 
-fn output_of(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) -> io::Result<Vec<u8>> {
+fn output_of(socket: &FpmSocket, variables: &[(&str, &str)], body: &[u8], limit: Duration) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + limit;
     let stream: Box<dyn Stream> = match socket {
         FpmSocket::Tcp(address) => Box::new(TcpStream::connect_timeout(address, limit)?),
@@ -172,6 +172,7 @@ fn output_of(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) ->
     // A record holds 65535 bytes at most.
     parameters(variables).chunks(0x8000).for_each(|part| request.extend(record(PARAMS, part)));
     request.extend(record(PARAMS, &[]));
+    body.chunks(0x8000).for_each(|part| request.extend(record(STDIN, part)));
     request.extend(record(STDIN, &[]));
     stream.write_all(&request)?;
     let mut output = Vec::new();

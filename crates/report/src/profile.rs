@@ -56,7 +56,7 @@ pub fn profile_text(d: &ProfileDocument) -> String {
 /// The report about functions of a language: a table as dprofpp's, and who calls whom.
 fn code_text(d: &ProfileDocument) -> String {
     let language = d.language.as_deref().unwrap_or_default();
-    let counted = if d.unit() == "µs" { "calls" } else { "samples" };
+    let counted = d.counted();
     let mut out =
         format!("{}   {language}, {:.1} s, {} {counted} by {}\n", line(&d.server), d.seconds, d.samples, d.how);
     let requests = d.requests.map_or(String::new(), |n| format!("{n} requests"));

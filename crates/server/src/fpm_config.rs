@@ -28,7 +28,7 @@ pub struct Inclusion {
     pub end: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Scan {
     pub lines: Vec<SettingLine>,
     /// The files, and the folders from which they are included.

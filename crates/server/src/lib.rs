@@ -63,7 +63,7 @@ use std::time::Duration;
 
 pub use adapter::{Adapter, EffectiveSettings, Facts};
 pub use adapters::{ServerKnobs, discover, knobs_of, served_folders};
-pub use apache::{CodeInstance, CodeTemplate, unused_modules};
+pub use apache::unused_modules;
 pub use change::{Change, Directives};
 pub use container::{COMMAND as VISIT, serve as visit};
 pub use find::{FoundServer, find, find_listening_at, found_of_process};

@@ -24,7 +24,7 @@ pub enum HiddenFiles {
 }
 
 /// The remaining work allowed for one configuration.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct WalkBudget {
     entries: usize,
     spent: Duration,

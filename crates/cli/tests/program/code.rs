@@ -1,4 +1,4 @@
-//! `profile --code`: functions of known shares in a real mod_perl are found, and nothing is left.
+//! `profile --code`: functions of known shares are found in a real mod_perl, PHP-FPM and mod_php, and nothing is left.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Apache, Folder, number, processes_with, wait_until};
+use crate::common::servers::{Fpm, ModPhp, nginx, open_folder, php, php_site};
+use crate::common::{Apache, Folder, free_port, number, processes_with, wait_until};
 
 /// Functions that burn 60, 30 and 10 % of the time.
 const PERL: &str = "use strict;
@@ -77,32 +78,118 @@ fn functions_of_perl_are_found_by_a_second_instance_that_leaves_nothing() {
     assert_eq!((entries(&temporary), apache.masters().len()), (vec![], 1), "nothing is left behind");
     assert!(apache.tree() == before, "the server's files are untouched");
 
-    // What a killed one leaves ends by itself, and a restore takes its folder away.
-    let command = ["profile", &name, "--code", "--url", &url, "-c", "2", "-d", "60s"];
-    let mut killed = folder.lastdrop(&command);
-    let mut killed = killed.env("TMPDIR", &temporary).stdout(Stdio::null()).spawn().expect("runs");
-    wait_until("a second instance", || entries(&temporary).iter().any(|f| f.join("pid").exists()));
+    assert_that_a_killed_one_leaves_nothing(&folder, &temporary, &name, &url);
+}
+
+/// What a killed profile leaves ends by itself, and a restore takes its folder away.
+fn assert_that_a_killed_one_leaves_nothing(folder: &Folder, temporary: &Path, name: &str, url: &str) {
+    let mut killed = folder.lastdrop(&["profile", name, "--code", "--url", url, "-c", "2", "-d", "60s"]);
+    let mut killed = killed.env("TMPDIR", temporary).stdout(Stdio::null()).spawn().expect("runs");
+    wait_until("a second instance", || entries(temporary).iter().any(|f| f.join("pid").exists()));
     killed.kill().expect("killed");
     killed.wait().expect("ended");
     wait_until("the end of the second instance", || processes_with(&temporary.to_string_lossy()).is_empty());
-    let restored = folder.lastdrop(&["restore"]).env("TMPDIR", &temporary).output().expect("runs");
-    assert!(restored.status.success() && entries(&temporary).is_empty(), "{restored:?}");
+    let restored = folder.lastdrop(&["restore"]).env("TMPDIR", temporary).output().expect("runs");
+    assert!(restored.status.success() && entries(temporary).is_empty(), "{restored:?}");
+}
+
+/// Functions that burn 60, 25 and 15 % of the time. They need what the file before the page defines.
+const PHP: &str = "function heavy() { $x = 0; for ($i = 0; $i < 48 * BEFORE; $i++) { $x += sqrt($i); } return $x; }
+class Shop {
+    public static function middle() { $x = 0; for ($i = 0; $i < 20 * BEFORE; $i++) { $x += sqrt($i); } return $x; }
+    public function light() { $x = 0; for ($i = 0; $i < 12 * BEFORE; $i++) { $x += sqrt($i); } return $x; }
+}
+heavy();
+Shop::middle();
+(new Shop())->light();
+if (isset($_GET['wait'])) { usleep(100000); }
+echo 'ok';
+";
+const PLANTED: [(&str, f64, u64); 3] = [("heavy", 0.6, 2), ("Shop::middle", 0.25, 4), ("Shop::light", 0.15, 5)];
+
+/// Writes the page and the file before it. Returns that file.
+fn planted_php(docs: &Path) -> PathBuf {
+    php(docs, "planted.php", PHP);
+    php(docs, "before.php", "const BEFORE = 10000;");
+    docs.join("before.php")
+}
+
+fn profiled(folder: &Folder, temporary: &Path, name: &str, url: &str, more: &[&str]) -> (Value, String) {
+    let json = folder.join("code.json").display().to_string();
+    let args = [&["profile", name, "--code", "--url", url, "-c", "2", "-d", "2s", "--json", &json], more].concat();
+    let done = folder.lastdrop(&args).env("TMPDIR", temporary).output().expect("runs");
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success(), "{text}{}", String::from_utf8_lossy(&done.stderr));
+    (serde_json::from_slice(&fs::read(&json).expect("written")).expect("JSON"), text)
+}
+
+#[test]
+fn functions_of_php_are_found_by_a_second_pool_that_leaves_nothing() {
+    let folder = Folder::new();
+    let (docs, temporary) = (open_folder(&folder, "docs"), temporary(&folder));
+    let before = planted_php(&docs);
+    let lines = format!(
+        "pm.status_path = /status\nphp_value[auto_prepend_file] = {}\nphp_admin_value[open_basedir] = {}\n",
+        before.display(),
+        docs.display()
+    );
+    let (fpm, port) = (Fpm::start(&folder, 2, &lines), free_port());
+    let _front = nginx(&folder, &php_site(port, &docs, &fpm.socket), port);
+    let url = format!("http://127.0.0.1:{port}/planted.php");
+    let (profile, text) = profiled(&folder, &temporary, &fpm.name(), &url, &[]);
+    assert_eq!(profile["language"], "php");
+    assert_shares(&profile, "planted.php", &PLANTED);
+    assert!(text.contains("Look at heavy first (") && text.contains("who calls whom"), "{text}");
+    // A wait has its place in the time that passes, and none in CPU time.
+    let (wall, _) = profiled(&folder, &temporary, &fpm.name(), &format!("{url}?wait=1"), &["--wall"]);
+    assert_eq!(wall["functions"][0]["name"], "planted.php", "{wall:#}");
+    assert!(number(&wall["functions"][0]["exclusive_share"]) > 0.5, "{wall:#}");
+    assert_eq!(entries(&temporary), Vec::<PathBuf>::new(), "nothing is left behind");
+    assert_that_a_killed_one_leaves_nothing(&folder, &temporary, &fpm.name(), &url);
+}
+
+#[test]
+fn functions_of_php_are_found_in_an_apache_with_mod_php() {
+    let folder = Folder::new();
+    let temporary = temporary(&folder);
+    let apache = ModPhp::start(&folder, 2, "");
+    php(&apache.docs, "planted.php", &format!("const BEFORE = 10000;{PHP}"));
+    let (profile, _) = profiled(&folder, &temporary, &apache.name(), &apache.url("/planted.php"), &[]);
+    assert_shares(&profile, "planted.php", &PLANTED);
+    assert_eq!(entries(&temporary), Vec::<PathBuf>::new(), "nothing is left behind");
 }
 
 #[test]
 fn a_profiler_that_is_not_installed_is_named_with_the_command_that_installs_it() {
     let folder = Folder::new();
-    let apache = apache_with_planted_functions(&folder);
-    let profile = ["profile", &apache.name(), "--code", "--url", &apache.url("/perl/planted.pl"), "-d", "1s"];
-    let command = folder.lastdrop(&profile);
-    let hide = "for d in /usr/lib/*/perl5/*/Devel; do mount -t tmpfs none $d || exit 9; done; exec \"$@\"";
-    let mut hidden = Command::new("unshare");
-    hidden.args(["--mount", "sh", "-c", hide, "sh"]).arg(command.get_program()).args(command.get_args());
-    let output =
-        hidden.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).output().expect("runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("Devel::NYTProf is not installed") && said.contains("libdevel-nytprof-perl"), "{said}");
+    let (apache, mod_php) = (apache_with_planted_functions(&folder), ModPhp::start(&folder, 1, ""));
+    php(&mod_php.docs, "ok.php", "echo 'ok';");
+    for (name, url, hide, tool, package) in [
+        (
+            apache.name(),
+            apache.url("/perl/planted.pl"),
+            "for d in /usr/lib/*/perl5/*/Devel; do mount -t tmpfs none $d || exit 9; done",
+            "Devel::NYTProf",
+            "libdevel-nytprof-perl",
+        ),
+        (
+            mod_php.name(),
+            mod_php.url("/ok.php"),
+            "for f in /usr/lib/php/*/excimer.so; do mount --bind /dev/null $f || exit 9; done",
+            "Excimer",
+            "php-excimer",
+        ),
+    ] {
+        let command = folder.lastdrop(&["profile", &name, "--code", "--url", &url, "-d", "1s"]);
+        let mut hidden = Command::new("unshare");
+        hidden.args(["--mount", "sh", "-c", &format!("{hide}; exec \"$@\""), "sh"]);
+        hidden.arg(command.get_program()).args(command.get_args());
+        let output =
+            hidden.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("{tool} is not installed")) && said.contains(package), "{said}");
+    }
     let other = folder.run(&["profile", "pid:1", "--code", "--url", &apache.url("/")]);
     assert!(other.code == 1 && other.stderr.contains("mod_perl"), "{other:?}");
     let without = folder.run(&["profile", &apache.name(), "--code"]);

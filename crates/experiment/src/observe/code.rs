@@ -1,7 +1,7 @@
 //! Profiles the functions of the language that a server's workers execute, by a profiler of that language.
 //!
 //! The same load is put on without the profiler and with it: the difference in CPU time per request is what the profiler
-//! costs. Nothing is loaded into a process that serves visitors: an Apache is profiled on a second instance.
+//! costs. Nothing is loaded into a process that serves visitors: a second instance of the server is profiled.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument};
 use lastdrop_model::plan::ConnectTo;
 use lastdrop_model::{Load, Plan};
 use lastdrop_probe::group::ProcessGroup;
-use lastdrop_server::code::{Clock, Language};
-use lastdrop_server::{CodeInstance, CodeTemplate, ServerRef, remove_leftover_folders};
+use lastdrop_server::code::{self, Clock, CodeInstance, CodeRequest, Language};
+use lastdrop_server::{ServerRef, remove_leftover_folders};
 
 use super::profile::{MOST_STACKS, Profile, answered_of, cpu_s};
 use crate::lab::LabError;
@@ -59,26 +59,12 @@ pub fn profile_code(
     stop: &AtomicBool,
 ) -> Result<Profile, LabError> {
     remove_leftover_folders();
-    match server.kind.name {
-        "apache" => by_second_instance(server, plan, options, stop),
-        other => Err(LabError::Other(format!(
-            "the code of {other} is not profiled: --code knows Perl in Apache (mod_perl). Without --code the \
-             functions of programs and libraries are shown"
-        ))),
-    }
-}
-
-fn by_second_instance(
-    server: &ServerRef,
-    plan: &Plan,
-    options: &CodeOptions,
-    stop: &AtomicBool,
-) -> Result<Profile, LabError> {
     let workers = most_at_once(plan);
-    let template = CodeTemplate::new(server, &plan.url, options.language, options.clock, workers)?;
+    let request = CodeRequest { url: &plan.url, language: options.language, clock: options.clock, workers };
+    let template = code::template(server, &request)?;
     let warm = (options.time / 4).clamp(WARM.0, WARM.1);
     let load = |instance: &CodeInstance, time| {
-        stretch(server, instance.master(), &plan_for(plan, instance.address(), time), stop)
+        stretch(server, instance.master(), &plan_for(plan, instance.address, time), stop)
     };
     let without = {
         let plain = template.start(false)?;
@@ -93,7 +79,7 @@ fn by_second_instance(
     let note = format!(
         "on a second instance with {workers} workers and the same configuration; nothing was loaded into the server's own workers"
     );
-    profile_of(template.server, template.language, options.clock, stacks, without, with, vec![note])
+    profile_of(template.server().into(), template.language(), options.clock, stacks, without, with, vec![note])
 }
 
 /// Users of a closed loop, or connections of an open one, as [`plan_for`] limits them.
@@ -152,10 +138,13 @@ fn profile_of(
         )));
     }
     let us_per_request = round(without.us_per_request(), 1);
-    let mut functions = stacks.functions(Some(us_per_request));
+    let (total, samples) = (stacks.total(), stacks.observations());
+    let us_of_functions = match clock {
+        Clock::Cpu => us_per_request,
+        Clock::Wall => total as f64 / with.requests.max(1) as f64,
+    };
+    let mut functions = stacks.functions(Some(us_of_functions));
     functions.truncate(MOST_FUNCTIONS);
-    let (total, calls) = (stacks.total(), stacks.calls());
-    // The profiler times each call, in microseconds.
     let functions_s = total as f64 / 1e6;
     let stacks = stacks.by_names();
     let document = ProfileDocument {
@@ -164,7 +153,7 @@ fn profile_of(
         how: format!("{} ({clock})", language.tool()),
         language: Some(language.name().into()),
         seconds: round(with.seconds, 3),
-        samples: calls,
+        samples,
         cpu_s: round(with.cpu_s, 3),
         requests: Some(with.requests),
         us_per_request: Some(us_per_request),

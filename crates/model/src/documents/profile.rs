@@ -69,9 +69,14 @@ impl ProfileDocument {
     /// Unit of the numbers of its stacks.
     #[must_use]
     pub fn unit(&self) -> &'static str {
-        // Only a profiler that times each call counts them.
+        if self.language.is_some() { "µs" } else { "samples" }
+    }
+
+    /// What `samples` counts: only a profiler that times each call counts calls.
+    #[must_use]
+    pub fn counted(&self) -> &'static str {
         let is_timed = |f: &ProfileFunction| f.code.as_ref().is_some_and(|c| c.calls.is_some());
-        if self.functions.iter().any(is_timed) { "µs" } else { "samples" }
+        if self.functions.iter().any(is_timed) { "calls" } else { "samples" }
     }
 }
 

@@ -26,8 +26,7 @@ pub(super) fn section(d: &ProfileDocument) -> Section {
         (libraries(d))
         (notes(&d.notes))
     };
-    let counted = if d.unit() == "samples" { "samples" } else { "calls" };
-    let about = vec![d.how.clone(), seconds(d.seconds), format!("{} {counted}", count(d.samples))];
+    let about = vec![d.how.clone(), seconds(d.seconds), format!("{} {}", count(d.samples), d.counted())];
     Section { title: format!("Where the CPU of {} goes", d.server), about, body }
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use code::{CodeInstance, CodeTemplate};
+pub use code::code_template;
 use config::{Conditions, Scan};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::SpareWorkers;

@@ -3,51 +3,89 @@
 //!
 //! A record has two sorts of lines. `s`, a tab, a stack, a tab, a weight: the frames of the stack are separated by `;`,
 //! the outermost caller first. `c`, a tab, a frame, a tab, a count: how often it was called. A frame is
-//! `name|file|line`.
+//! `name|file|line`. Weights are microseconds; `n`, a tab, `samples`, a tab, a number says how many samples a profiler
+//! that does not count calls has taken.
 
 pub mod perl;
+pub mod php;
+mod recording;
 
 use std::fmt;
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use lastdrop_files::input;
+use lastdrop_model::Url;
+use lastdrop_probe::process::Birth;
 use serde::{Deserialize, Serialize};
 
-use crate::ServerError;
+use crate::shadow_instance::InstanceProcesses;
+use crate::{ServerError, ServerRef, apache, container, fpm};
+
+pub(crate) use recording::{Recording, user_of_workers};
+
+pub(crate) const START_TIME: Duration = Duration::from_secs(60);
+pub(crate) const ASK_TIME: Duration = Duration::from_secs(30);
+/// Time for the workers of an instance to finish their records.
+const END_TIME: Duration = Duration::from_secs(20);
 
 /// A language whose functions can be profiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Language {
     Perl,
+    Php,
+}
+
+/// What there is to know about a language.
+struct LanguageRow {
+    name: &'static str,
+    /// Its profiler.
+    tool: &'static str,
+    /// The command that installs the profiler.
+    installed_by: &'static str,
+    /// The servers under which it is profiled.
+    servers: &'static str,
 }
 
 impl Language {
-    pub const ALL: [Language; 1] = [Language::Perl];
+    pub const ALL: [Language; 2] = [Language::Perl, Language::Php];
+
+    fn row(self) -> LanguageRow {
+        match self {
+            Language::Perl => LanguageRow {
+                name: "perl",
+                tool: "Devel::NYTProf",
+                installed_by: "on Debian: apt-get install libdevel-nytprof-perl",
+                servers: "Apache with mod_perl",
+            },
+            Language::Php => LanguageRow {
+                name: "php",
+                tool: "Excimer",
+                installed_by: "on Debian: apt-get install php-excimer",
+                servers: "PHP-FPM, and Apache with mod_php",
+            },
+        }
+    }
 
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Language::Perl => "perl",
-        }
+        self.row().name
     }
 
     /// Its profiler.
     #[must_use]
     pub fn tool(self) -> &'static str {
-        match self {
-            Language::Perl => "Devel::NYTProf",
-        }
+        self.row().tool
     }
 
-    /// The command that installs the profiler.
+    /// All languages and where they are profiled.
     #[must_use]
-    pub fn installed_by(self) -> &'static str {
-        match self {
-            Language::Perl => "on Debian: apt-get install libdevel-nytprof-perl",
-        }
+    pub fn all_known() -> String {
+        Language::ALL.map(|language| format!("{language} ({})", language.row().servers)).join(", ")
     }
 
     /// The error where the profiler is missing.
@@ -56,7 +94,7 @@ impl Language {
         format!(
             "{} is not installed; {}. Without --code the functions of programs and libraries are shown",
             self.tool(),
-            self.installed_by()
+            self.row().installed_by
         )
     }
 }
@@ -93,6 +131,112 @@ impl fmt::Display for Clock {
             Clock::Wall => "wall time",
         })
     }
+}
+
+/// What shall be profiled.
+#[derive(Debug, Clone, Copy)]
+pub struct CodeRequest<'a> {
+    pub url: &'a Url,
+    /// None: the server's.
+    pub language: Option<Language>,
+    pub clock: Clock,
+    pub workers: u32,
+}
+
+/// What is needed to start second instances of a server, with and without the profiler.
+pub trait CodeTemplate {
+    /// The server's name.
+    fn server(&self) -> &str;
+
+    fn language(&self) -> Language;
+
+    /// Starts an instance and waits until it answers as the server does.
+    ///
+    /// # Errors
+    /// If it does not, or the profiler is missing.
+    fn start(&self, profiled: bool) -> Result<CodeInstance, ServerError>;
+}
+
+/// Finds a server and its language, and checks that a second instance can be made.
+///
+/// # Errors
+/// With the reason why it cannot.
+pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn CodeTemplate>, ServerError> {
+    match server.kind.name {
+        "apache" => apache::code_template(server, request),
+        "php-fpm" => fpm::code_template(server, request),
+        other => Err(ServerError::Setting(format!(
+            "the code of {other} is not profiled: --code knows {}. Without --code the functions of programs and \
+             libraries are shown",
+            Language::all_known()
+        ))),
+    }
+}
+
+/// A running second instance; it ends when dropped.
+#[derive(Debug)]
+pub struct CodeInstance {
+    pub address: SocketAddr,
+    processes: InstanceProcesses,
+    recording: Recording,
+    /// What else the instance needs to be reached.
+    _front: Option<fpm::Gateway>,
+}
+
+impl CodeInstance {
+    pub(crate) fn new(
+        address: SocketAddr,
+        processes: InstanceProcesses,
+        recording: Recording,
+        front: Option<fpm::Gateway>,
+    ) -> CodeInstance {
+        CodeInstance { address, processes, recording, _front: front }
+    }
+
+    #[must_use]
+    pub fn master(&self) -> i32 {
+        self.processes.master()
+    }
+
+    /// From now on each worker records its calls.
+    ///
+    /// # Errors
+    /// If its folder cannot be written.
+    pub fn begin(&self) -> Result<(), ServerError> {
+        self.recording.begin()
+    }
+
+    /// Ends the instance and returns the record of its workers, as this module describes it.
+    ///
+    /// # Errors
+    /// If it does not end, or there is nothing to be read.
+    pub fn finish(mut self) -> Result<String, ServerError> {
+        if !self.processes.end(END_TIME) {
+            return Err(ServerError::Setting("of its second instance: it does not end".into()));
+        }
+        self.recording.read()
+    }
+}
+
+/// Checks that a second instance of a server may be started, and loaded by this URL.
+pub(crate) fn check_possible(birth: &Birth, url: &Url) -> Result<(), ServerError> {
+    let no = |why: &str| Err(ServerError::Setting(format!("its code is not profiled: {why}")));
+    let euid = nix::unistd::geteuid();
+    if !euid.is_root() && euid.as_raw() != birth.uid {
+        return no("only root or the server's user can start a second instance of it");
+    }
+    if url.tls {
+        return no("a second instance is loaded by http only; give --url an http URL");
+    }
+    if container::root_of(birth.pid).is_some() {
+        return no("it runs in a container");
+    }
+    Ok(())
+}
+
+/// The error where an instance answers otherwise than its server.
+pub(crate) fn unlike(status: u16, own: u16) -> ServerError {
+    ServerError::Setting(format!("of its second instance: it answers {status} where the server answers {own}"))
 }
 
 fn read_lossy(path: &Path) -> Result<String, ServerError> {

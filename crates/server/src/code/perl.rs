@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lastdrop_probe::process::Birth;
 
-use super::{Clock, Language, read_lossy};
+use super::{Clock, Language, Recording, read_lossy};
 use crate::ServerError;
 use crate::execution::{ProgramOutput, Question, Reader};
 
@@ -18,7 +18,7 @@ pub const MODULE: &str = "perl_module";
 const READ_TIME: Duration = Duration::from_secs(60);
 
 /// Lines of an Apache's configuration, after mod_perl is loaded.
-pub fn apache_lines(module_file: &Path, clock: Clock) -> String {
+pub fn apache_lines(recording: &Recording, clock: Clock) -> String {
     // Numbers of Linux: CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID.
     let clock = match clock {
         Clock::Wall => 1,
@@ -27,12 +27,12 @@ pub fn apache_lines(module_file: &Path, clock: Clock) -> String {
     format!(
         "PerlSetEnv NYTPROF file=/dev/null:start=no:stmts=0:slowops=0:savesrc=0:clock={clock}\nPerlModule Devel::NYTProf\n\
          PerlRequire \"{}\"\nPerlPostReadRequestHandler LastdropProfile\n",
-        module_file.display()
+        recording.script.display()
     )
 }
 
 /// The module that begins the record of a worker in a folder, as soon as the file `go` is there, and ends it.
-pub fn module(folder: &Path, go: &Path) -> String {
+pub fn module(recording: &Recording) -> String {
     format!(
         r#"package LastdropProfile;
 my ($folder, $on) = ('{folder}');
@@ -45,8 +45,8 @@ sub handler {{
 END {{ DB::finish_profile() if $on }}
 1;
 "#,
-        folder = folder.display(),
-        go = go.display()
+        folder = recording.folder.display(),
+        go = recording.go.display()
     )
 }
 
@@ -106,11 +106,12 @@ pub fn check_installed(user: &Birth) -> Result<(), ServerError> {
     if answer.passed { Ok(()) } else { Err(ServerError::Setting(Language::Perl.missing())) }
 }
 
-/// Reads what workers have recorded in a folder, with the rights of a server's user.
+/// Reads what workers have recorded, with the rights of a server's user.
 ///
 /// # Errors
 /// If there is nothing, or it cannot be read.
-pub fn read(user: &Birth, folder: &Path) -> Result<String, ServerError> {
+pub fn read(recording: &Recording) -> Result<String, ServerError> {
+    let (user, folder) = (&recording.user, &recording.folder);
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .map_err(ServerError::io(format!("cannot read {}", folder.display())))?
         .filter_map(|entry| Some(entry.ok()?.path()))

@@ -22,6 +22,7 @@ use super::script::{self, ServedEvidence, ServedRequest};
 use crate::adapter::Adapter;
 use crate::execution::Reader;
 use crate::fpm_config::Scan;
+use crate::leftover_folders::FOR_EXTENSIONS;
 use crate::shadow_instance::{ComparableAnswer, MOST_TIME, dispensable};
 use crate::{ServerError, ServerRef, container};
 
@@ -100,7 +101,7 @@ impl Fpm {
         if scan.last(&served.pool, "chroot").is_some_and(|line| !line.value.is_empty()) {
             return no("its pool has a root folder of its own (chroot)");
         }
-        let ground = InstanceTemplate::new(birth, &scan, &served.pool, &ini)?;
+        let ground = InstanceTemplate::new(FOR_EXTENSIONS, birth, scan.clone(), &served.pool, ini.clone())?;
         let RemovableExtensions { all: possible, included } = self.possible(&ground, served, url, &loads)?;
         let mut references = References::to(possible.iter().map(|(_, names)| names));
         references.read_settings(&ini.values());
@@ -124,7 +125,7 @@ impl Fpm {
     /// Runs lastdrop's script in an instance: it lists the extensions and the files of the page.
     fn possible(
         &self,
-        ground: &InstanceTemplate<'_>,
+        ground: &InstanceTemplate,
         served: &ServedRequest,
         url: &Url,
         loads: &[ExtensionLine],
@@ -151,7 +152,7 @@ impl Fpm {
 
     fn tried(
         &self,
-        ground: &InstanceTemplate<'_>,
+        ground: &InstanceTemplate,
         told: &ServedEvidence,
         url: &Url,
         loads: &[ExtensionLine],

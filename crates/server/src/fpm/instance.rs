@@ -1,4 +1,4 @@
-//! A second PHP-FPM with one of the first's pools, one worker, and its ini files without some lines. It listens on its
+//! A second PHP-FPM with one of the first's pools, and its ini files without some lines or with others. It listens on its
 //! own socket in a temporary folder and ends when its handle is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +55,8 @@ pub enum InstanceVariant<'a> {
     Open,
     /// The server's extensions, with each setting at its default.
     Plain,
+    /// Everything, under load: with a number of workers, and ini lines that override all others.
+    Loaded { workers: u32, ini: &'a str },
 }
 
 /// An extension as PHP describes it.
@@ -77,25 +79,35 @@ pub struct ScriptReport {
 }
 
 /// What is needed to start instances of one server.
-pub struct InstanceTemplate<'a> {
+pub struct InstanceTemplate {
     folder: TempDir,
     birth: Birth,
-    scan: &'a Scan,
+    scan: Scan,
     pool: String,
-    ini: &'a Ini,
+    ini: Ini,
+    /// The purpose of the instances, in the list of executed programs.
+    pub why: &'static str,
 }
 
-impl<'a> InstanceTemplate<'a> {
-    pub fn new(birth: &Birth, scan: &'a Scan, pool: &str, ini: &'a Ini) -> Result<InstanceTemplate<'a>, ServerError> {
+impl InstanceTemplate {
+    /// `for_what` is part of the name of the instances' folder.
+    pub fn new(
+        for_what: &str,
+        birth: &Birth,
+        scan: Scan,
+        pool: &str,
+        ini: Ini,
+    ) -> Result<InstanceTemplate, ServerError> {
         let cannot = || ServerError::io("cannot make a place for a second instance");
-        let folder = leftover_folders::create(leftover_folders::FOR_EXTENSIONS).map_err(cannot())?;
+        let folder = leftover_folders::create(for_what).map_err(cannot())?;
         // Workers of another user read a script in the folder but cannot list it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).map_err(cannot())?;
-        Ok(InstanceTemplate { folder, birth: birth.clone(), scan, pool: pool.into(), ini })
+        let why = "a second PHP-FPM shows which extensions it needs";
+        Ok(InstanceTemplate { folder, birth: birth.clone(), scan, pool: pool.into(), ini, why })
     }
 
     /// Path for a temporary file.
-    fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -131,15 +143,19 @@ impl<'a> InstanceTemplate<'a> {
         let mut ours = format!("error_log = \"{folder}/php.log\"\n");
         let kept = match like {
             InstanceVariant::Without(names) => IniFilter::Without(names),
-            InstanceVariant::Open => IniFilter::Without(&[]),
+            InstanceVariant::Open | InstanceVariant::Loaded { .. } => IniFilter::Without(&[]),
             InstanceVariant::Plain => IniFilter::Loading,
         };
-        if !matches!(like, InstanceVariant::Without(_)) {
-            ours.extend(CLOSES.iter().map(|name| format!("{name} =\n")));
+        match like {
+            InstanceVariant::Open | InstanceVariant::Plain => {
+                ours.extend(CLOSES.iter().map(|name| format!("{name} =\n")));
+            }
+            InstanceVariant::Loaded { ini, .. } => ours.push_str(ini),
+            InstanceVariant::Without(_) => {}
         }
         let copied = self.ini.copy_to(&self.file("ini"), kept, &ours).map_err(text)?;
         let config = self.file("conf");
-        let pool = settings(self.scan, &self.pool, self.folder.path(), like);
+        let pool = settings(&self.scan, &self.pool, self.folder.path(), like);
         write_durably(&config, pool.as_bytes()).map_err(text)?;
         let socket = self.file("socket");
         for old in ["socket", "log", "php.log", "said"] {
@@ -152,7 +168,7 @@ impl<'a> InstanceTemplate<'a> {
         if let Some(main) = &copied.main {
             argv.extend(["-c".to_string(), main.display().to_string()]);
         }
-        let question = Question::new(&self.birth, "a second PHP-FPM shows which extensions it needs").argv(&argv);
+        let question = Question::new(&self.birth, self.why).argv(&argv);
         let question = question.variable("PHP_INI_SCAN_DIR", &copied.scanned.display().to_string());
         let question = question.reads(self.birth.code.iter().cloned()).like_the_server();
         let mut command = question.command().map_err(|e| e.to_string())?;
@@ -212,7 +228,7 @@ impl<'a> InstanceTemplate<'a> {
 /// A running instance; it ends when dropped.
 pub struct Instance {
     pub processes: InstanceProcesses,
-    socket: FpmSocket,
+    pub socket: FpmSocket,
     began: Instant,
     /// Time from the start to the first answer.
     pub started: Duration,
@@ -223,7 +239,7 @@ pub struct Instance {
 impl Instance {
     pub fn ask(&self, variables: &[(&str, String)], until: Instant) -> std::io::Result<Answer> {
         let pairs: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        fastcgi::ask(&self.socket, &pairs, until.saturating_duration_since(Instant::now()).max(POLL))
+        fastcgi::ask(&self.socket, &pairs, &[], until.saturating_duration_since(Instant::now()).max(POLL))
     }
 
     /// Shared objects below these folders that are mapped in its master's memory.
@@ -244,9 +260,17 @@ fn complaints(log: &str) -> BTreeSet<String> {
     log.lines().filter(|line| line.trim_end().ends_with(AT_START)).filter_map(bare).collect()
 }
 
-/// A configuration with one pool and one worker, in a folder.
+/// A configuration with one pool, in a folder.
 fn settings(scan: &Scan, pool: &str, folder: &Path, like: InstanceVariant<'_>) -> String {
     let folder = folder.display();
+    // Settings of PHP that `ini` overrides.
+    let (workers, overridden) = match like {
+        InstanceVariant::Loaded { workers, ini } => {
+            (workers, ini.lines().filter_map(|line| Some(line.split_once('=')?.0.trim())).collect())
+        }
+        _ => (1, Vec::new()),
+    };
+    let is_as_served = matches!(like, InstanceVariant::Without(_) | InstanceVariant::Loaded { .. });
     let mut files: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
     // The setting as written, with its quotes.
     let mut own = |line: &'_ SettingLine| {
@@ -267,9 +291,10 @@ fn settings(scan: &Scan, pool: &str, folder: &Path, like: InstanceVariant<'_>) -
                         InstanceVariant::Without(_) => true,
                         InstanceVariant::Open => !CLOSES.contains(&name),
                         InstanceVariant::Plain => false,
+                        InstanceVariant::Loaded { .. } => !overridden.contains(&name),
                     }
             })
-            && (matches!(like, InstanceVariant::Without(_)) || line.key != "security.limit_extensions")
+            && (is_as_served || line.key != "security.limit_extensions")
     };
     let mut section = |name: &str| -> String {
         let lines = scan.lines.iter().filter(|line| line.section == name).filter(stays);
@@ -277,7 +302,7 @@ fn settings(scan: &Scan, pool: &str, folder: &Path, like: InstanceVariant<'_>) -
     };
     format!(
         "[global]\n{}pid = {folder}/pid\nerror_log = {folder}/log\ndaemonize = no\n\
-         [{pool}]\n{}listen = {folder}/socket\npm = static\npm.max_children = 1\n",
+         [{pool}]\n{}listen = {folder}/socket\npm = static\npm.max_children = {workers}\n",
         section("global"),
         section(pool)
     )

@@ -1,7 +1,9 @@
 //! PHP-FPM: pools of processes that serve one request at a time. A file included last overrides a setting. The master
 //! executes itself to read it, and ends if it cannot use the configuration; therefore nothing is reloaded untested.
 
+mod code;
 mod extensions;
+mod gateway;
 mod ini;
 mod instance;
 pub mod knobs;
@@ -22,7 +24,9 @@ use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
+pub use code::code_template;
 pub use extensions::unused_extensions;
+pub use gateway::Gateway;
 use knobs::{BACKLOG, CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, full, is_of_php};
 
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};

@@ -154,6 +154,25 @@ impl ServedRequest {
         root.map(PathBuf::from).or_else(|| self.script.parent().map(Path::to_path_buf)).unwrap_or_default()
     }
 
+    /// The request that a front server passes for another path of the site. A path names its script, or its folder has an
+    /// index; otherwise this script answers it, too, as a front controller does.
+    pub fn of_path(&self, path: &str) -> ServedRequest {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let root = self.document_root();
+        let end = path.match_indices(".php").map(|(at, word)| at + word.len());
+        let named =
+            end.filter(|end| matches!(path.as_bytes().get(*end), None | Some(b'/'))).map(|end| path[..end].to_string());
+        let index = format!("{}/index.php", path.trim_end_matches('/'));
+        let file = |name: &str| root.join(name.trim_start_matches('/'));
+        let own = |name: &String| path == self.name && *name == self.name;
+        let found = named.chain([index]).find(|name| own(name) || file(name).is_file());
+        let (script, name) = match found {
+            Some(name) if !own(&name) => (file(&name), name),
+            _ => (self.script.clone(), self.name.clone()),
+        };
+        ServedRequest { pool: self.pool.clone(), script, name, query: query.into() }
+    }
+
     /// Variables that a front server passes for a plain GET of the URL, with this script instead of its own.
     pub fn variables(&self, url: &Url, script: &Path) -> Vec<(&'static str, String)> {
         let path = url.path.split('?').next().unwrap_or("/");
@@ -222,6 +241,29 @@ mod tests {
         assert!(long.served("www").expect_err("cut off").contains("too long"));
         let gone = ProcessRow { script: "/no/such.php".into(), ..newer[0].clone() };
         assert!(gone.served("www").expect_err("not there").contains("/no/such.php"));
+    }
+
+    #[test]
+    fn another_path_leads_to_its_own_script_or_to_the_same() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(dir.path().join("shop")).expect("made");
+        for name in ["index.php", "shop/index.php", "a.php"] {
+            std::fs::write(dir.path().join(name), "<?php").expect("written");
+        }
+        let script = dir.path().join("index.php");
+        let served = ServedRequest { pool: "www".into(), script, name: "/index.php".into(), query: "x".into() };
+        for (path, script, name, query) in [
+            ("/a.php?n=1", "a.php", "/a.php", "n=1"),
+            ("/a.php/info", "a.php", "/a.php", ""),
+            ("/shop/", "shop/index.php", "/shop/index.php", ""),
+            ("/item/7?b=2", "index.php", "/index.php", "b=2"),
+            ("/none.php", "index.php", "/index.php", ""),
+            ("/", "index.php", "/index.php", ""),
+        ] {
+            let found = served.of_path(path);
+            assert_eq!(found.script, dir.path().join(script), "{path}");
+            assert_eq!((found.name.as_str(), found.query.as_str()), (name, query), "{path}");
+        }
     }
 
     #[test]
