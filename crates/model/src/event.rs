@@ -15,6 +15,7 @@ use crate::documents::{
     SweepDocument, SweepRow, Trial, TuneDocument, UserMetrics,
 };
 use crate::run::{ClassReport, Mark};
+use crate::settings::describe;
 use crate::{Exchange, KeptPlan, Micros, Reason, Run, Sample, Settings, Slice};
 
 /// One event of an experiment.
@@ -126,11 +127,26 @@ pub struct TrialBegan<'a> {
     pub series: Cow<'a, str>,
     /// Settings that the trial changes.
     pub settings: Cow<'a, Settings>,
+    /// Directives that it puts into the configuration.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub directives: Cow<'a, str>,
     pub users: u32,
     pub requests: Option<u64>,
     pub duration: Option<Duration>,
     /// URL with its secrets hidden.
     pub url: Cow<'a, str>,
+}
+
+impl TrialBegan<'_> {
+    /// What differs from the server as it is, as text.
+    #[must_use]
+    pub fn changes(&self) -> String {
+        match (self.settings.is_empty(), self.directives.is_empty()) {
+            (_, true) => describe(&self.settings),
+            (true, false) => self.directives.to_string(),
+            (false, false) => format!("{}, {}", describe(&self.settings), self.directives),
+        }
+    }
 }
 
 /// Result of a trial.

@@ -82,7 +82,7 @@ fn began(trial: &TrialBegan<'_>) -> Option<String> {
         "{}/{of}{round}  {name}{} users, {length}, {}  {}",
         trial.number,
         trial.users,
-        describe(&trial.settings),
+        trial.changes(),
         short(&trial.url),
     ))
 }

@@ -34,6 +34,7 @@ fn cell(row: &SweepRow, column: &str) -> String {
         "users" => row.users.to_string(),
         "query_length" => row.query_length.map_or_else(String::new, |n| n.to_string()),
         "header" => row.header.clone(),
+        "directives" => row.directives.clone(),
         "url" => row.url.clone(),
         name => row.settings.get(name).map_or_else(String::new, ToString::to_string),
     }
@@ -70,8 +71,8 @@ pub fn sweep_text(d: &SweepDocument) -> String {
             // The query's length says what differs; the query itself may be long.
             "url" if row.query_length.is_some() => base_of(&row.url, one_server).to_string(),
             "url" if one_server => path_of(&row.url).to_string(),
-            "header" if row.header.chars().count() > LONGEST_HEADER => {
-                row.header.chars().take(LONGEST_HEADER).chain(['…']).collect()
+            "header" | "directives" if cell(row, column).chars().count() > LONGEST_HEADER => {
+                cell(row, column).chars().take(LONGEST_HEADER).chain(['…']).collect()
             }
             _ => cell(row, column),
         }
@@ -156,6 +157,7 @@ mod tests {
             query_length: None,
             header: String::new(),
             settings: [("MaxRequestWorkers".to_string(), Setting::Count(mc))].into(),
+            directives: String::new(),
             requests: 5000,
             users: 50,
             answered: 5000,

@@ -133,6 +133,14 @@ pub trait Adapter: Send {
         Ok(Vec::new())
     }
 
+    /// Describes what a change does to the configuration, a line for each place; empty if it changes nothing.
+    ///
+    /// # Errors
+    /// With the place that is not there.
+    fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        Ok(change.lines().collect())
+    }
+
     /// A temporary configuration that `check` writes next to the server's own; a killed lastdrop may leave it behind,
     /// and it is then removed.
     fn test_file(&self) -> Option<PathBuf> {

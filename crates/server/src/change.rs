@@ -1,7 +1,10 @@
 //! What a trial puts on top of a server's own configuration: settings that lastdrop knows, and directives that it does
 //! not.
 
-use lastdrop_model::{Setting, Settings};
+use std::fmt;
+use std::str::FromStr;
+
+use lastdrop_model::{Knob, Setting, Settings};
 use serde::{Deserialize, Serialize};
 
 /// Lines in the server's own language, as the user gave them.
@@ -47,29 +50,94 @@ impl Directives {
     }
 }
 
+/// The part of a configuration that directives apply to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ConfigScope {
+    /// A virtual host, server block or proxy with this name.
+    Host(String),
+    /// URLs that begin with this path.
+    Location(String),
+    /// Files in this folder.
+    Directory(String),
+}
+
+impl FromStr for ConfigScope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ConfigScope, String> {
+        match text.split_once(':').map(|(kind, name)| (kind, name.trim())) {
+            Some(("vhost", name)) if !name.is_empty() => Ok(ConfigScope::Host(name.into())),
+            Some(("location", path)) if !path.is_empty() => Ok(ConfigScope::Location(path.into())),
+            Some(("directory", path)) if path.starts_with('/') => Ok(ConfigScope::Directory(path.into())),
+            _ => Err(format!("'{text}' is none of vhost:NAME, location:PATH and directory:/PATH")),
+        }
+    }
+}
+
+impl fmt::Display for ConfigScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigScope::Host(name) => write!(f, "vhost:{name}"),
+            ConfigScope::Location(path) => write!(f, "location:{path}"),
+            ConfigScope::Directory(path) => write!(f, "directory:{path}"),
+        }
+    }
+}
+
+impl TryFrom<String> for ConfigScope {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<ConfigScope, String> {
+        text.parse()
+    }
+}
+
+impl From<ConfigScope> for String {
+    fn from(scope: ConfigScope) -> String {
+        scope.to_string()
+    }
+}
+
 /// A change of a server's configuration; the empty change is the server as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
+    #[serde(default)]
     pub settings: Settings,
+    #[serde(default)]
     pub directives: Directives,
+    /// Where the directives apply; `None` is wherever the configuration has them now, otherwise the whole server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<ConfigScope>,
 }
 
 impl Change {
-    /// Reads a change of one or more lines, separated by `;`. They are directives if the server takes such, otherwise
-    /// settings with a value each.
+    /// Reads a change of one or more lines, separated by `;`. A line is a setting if it sets one of the knobs to a value
+    /// that it can have. Other lines are directives if the server takes such; otherwise they have to be settings.
     ///
     /// # Errors
     /// With the line that has no value.
-    pub fn read(text: &str, takes_directives: bool) -> Result<Change, String> {
-        let directives = Directives::read(text);
-        if takes_directives {
-            return Ok(directives.into());
+    pub fn read(text: &str, takes_directives: bool, knobs: &[&Knob]) -> Result<Change, String> {
+        let mut change = Change::default();
+        for line in Directives::read(text).0 {
+            let setting = line.split_once(char::is_whitespace).map(|(name, value)| (name, Setting::read(value.trim())));
+            let has = |(name, value): &(&str, Setting)| {
+                !change.settings.contains_key(*name)
+                    && knobs.iter().any(|knob| knob.name == *name && knob.check(value).is_ok())
+            };
+            match setting {
+                Some((name, value)) if !takes_directives => _ = change.settings.insert(name.into(), value),
+                None if !takes_directives => return Err(format!("'{line}' is no SETTING VALUE")),
+                Some(setting) if has(&setting) => _ = change.settings.insert(setting.0.into(), setting.1),
+                _ => change.directives.0.push(line),
+            }
         }
-        let setting = |line: &String| {
-            let (name, value) = line.split_once(char::is_whitespace).ok_or(format!("'{line}' is no SETTING VALUE"))?;
-            Ok((name.to_string(), Setting::read(value.trim())))
-        };
-        directives.lines().iter().map(setting).collect::<Result<Settings, String>>().map(Change::from)
+        Ok(change)
+    }
+
+    /// Adds a directive as it is.
+    pub(crate) fn push(&mut self, line: &str) {
+        self.directives.0.push(line.into());
     }
 
     #[must_use]
@@ -87,8 +155,8 @@ impl Change {
     pub(crate) fn differing<'a>(&'a self, other: &'a Change) -> impl Iterator<Item = &'a str> {
         let settings = self.settings.keys().chain(other.settings.keys());
         let settings = settings.filter(|name| self.settings.get(*name) != other.settings.get(*name));
-        let directives =
-            (self.directives != other.directives).then(|| self.directives.names().chain(other.directives.names()));
+        let is_other = (&self.directives, &self.scope) != (&other.directives, &other.scope);
+        let directives = is_other.then(|| self.directives.names().chain(other.directives.names()));
         settings.map(String::as_str).chain(directives.into_iter().flatten())
     }
 }
@@ -96,6 +164,18 @@ impl Change {
 impl From<Settings> for Change {
     fn from(settings: Settings) -> Change {
         Change { settings, ..Change::default() }
+    }
+}
+
+impl From<&Settings> for Change {
+    fn from(settings: &Settings) -> Change {
+        settings.clone().into()
+    }
+}
+
+impl From<&Change> for Change {
+    fn from(change: &Change) -> Change {
+        change.clone()
     }
 }
 
@@ -121,12 +201,34 @@ mod tests {
 
     #[test]
     fn settings_are_read_as_directives_are() {
-        let read = Change::read("pm static; pm.max_children  4 ;", false).expect("settings");
+        let read = Change::read("pm static; pm.max_children  4 ;", false, &[]).expect("settings");
         let expected =
             Settings::from([("pm".to_string(), "static".into()), ("pm.max_children".to_string(), 4_u64.into())]);
-        assert_eq!((read, Change::read("", false)), (Change::from(expected), Ok(Change::default())));
-        assert_eq!(Change::read("KeepAlive On", true), Ok(Directives::read("KeepAlive On").into()));
-        assert!(Change::read("pm", false).is_err_and(|e| e.contains("'pm' is no SETTING VALUE")));
+        assert_eq!((read, Change::read("", false, &[])), (Change::from(expected), Ok(Change::default())));
+        assert_eq!(Change::read("KeepAlive On", true, &[]), Ok(Directives::read("KeepAlive On").into()));
+        assert!(Change::read("pm", false, &[]).is_err_and(|e| e.contains("'pm' is no SETTING VALUE")));
+    }
+
+    #[test]
+    fn a_line_is_a_setting_where_it_sets_a_knob_and_a_directive_otherwise() {
+        let knob = Knob::by_reload("gzip_comp_level", lastdrop_model::settings::KnobValues::Count(1, 9), "1", "", "");
+        let read = |text: &str| Change::read(text, true, &[&knob]).expect("a change");
+        let (setting, other) = (read("gzip_comp_level 9"), read("gzip_comp_level 9 9; gzip_comp_level 70; gzip on"));
+        assert_eq!((setting.settings.len(), setting.directives.lines().len()), (1, 0));
+        assert_eq!((other.settings.len(), other.directives.lines().len()), (0, 3));
+    }
+
+    #[test]
+    fn scopes_are_read_as_they_are_written() {
+        for text in ["vhost:shop.example", "vhost:*:80", "location:/app", "directory:/srv/www"] {
+            let scope: ConfigScope = text.parse().expect("a scope");
+            assert_eq!(scope.to_string(), text);
+            let json = serde_json::to_string(&scope).expect("JSON");
+            assert_eq!(serde_json::from_str::<ConfigScope>(&json).expect("the same"), scope);
+        }
+        for wrong in ["", "shop", "vhost:", "location: ", "directory:www", "server:a"] {
+            assert!(wrong.parse::<ConfigScope>().is_err_and(|e| e.contains("vhost:NAME")), "{wrong}");
+        }
     }
 
     #[test]

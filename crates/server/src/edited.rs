@@ -80,6 +80,11 @@ impl EditedFile {
         Rewrite { path: self.path.clone(), before: Some(text(&self.before)), after: text(&self.after) }
     }
 
+    /// The lines that go and those that come, with the number of the first.
+    pub fn changed_lines(&self) -> Vec<String> {
+        self.rewrite().changed_lines()
+    }
+
     /// Opens the file if it is the one that was read and has this content.
     fn hold(&self, content: &Content) -> Option<HeldFile> {
         let held = HeldFile::open(&self.path).ok()?;

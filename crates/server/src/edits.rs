@@ -46,6 +46,13 @@ impl Edits {
         }
     }
 
+    /// Adds the replacements of others.
+    pub fn extend(&mut self, others: Edits) {
+        for (source, all) in others.0 {
+            all.into_iter().for_each(|(at, text)| self.replace(source, at, text));
+        }
+    }
+
     pub fn sources(&self) -> impl Iterator<Item = usize> {
         self.0.keys().copied()
     }

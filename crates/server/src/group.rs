@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::ServerError;
 use crate::adapter::EffectiveSettings;
+use crate::change::Change;
 use crate::member::Member;
 use crate::operations::OperationCall;
 use crate::persisted_in::PersistedIn;
@@ -19,8 +20,8 @@ pub(crate) struct Group {
     original: EffectiveSettings,
     knobs: Vec<&'static Knob>,
     members: Vec<Box<dyn Member>>,
-    /// Settings in force on all members.
-    current: Settings,
+    /// The change in force on all members.
+    current: Change,
     /// Members whose files and processes are restored.
     halves: Option<PendingRestore>,
 }
@@ -54,7 +55,7 @@ impl Group {
                 ));
             }
         }
-        Ok(Group { name, original, knobs, members, current: Settings::new(), halves: None })
+        Ok(Group { name, original, knobs, members, current: Change::default(), halves: None })
     }
 }
 
@@ -87,9 +88,13 @@ impl Member for Group {
         self.members.iter().all(|member| member.is_here())
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.check_names(settings)?;
-        self.members.iter().try_for_each(|member| member.check(settings))
+    fn takes_directives(&self) -> bool {
+        self.members.iter().all(|member| member.takes_directives())
+    }
+
+    fn check(&self, change: &Change) -> Result<(), ServerError> {
+        self.check_names(&change.settings)?;
+        self.members.iter().try_for_each(|member| member.check(change))
     }
 
     /// The settings that follow on any member: on another where they hold anyway, they do no harm.
@@ -103,9 +108,9 @@ impl Member for Group {
         Ok(all)
     }
 
-    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
+    fn apply(&mut self, change: &Change) -> Result<(), ServerError> {
         for i in 0..self.members.len() {
-            let Err(e) = self.members[i].apply(settings) else { continue };
+            let Err(e) = self.members[i].apply(change) else { continue };
             if !e.is_refusal() {
                 return Err(e);
             }
@@ -115,7 +120,7 @@ impl Member for Group {
             let undone: Vec<ServerError> = undone.collect();
             return ServerError::all_of([e].into_iter().chain(undone).collect());
         }
-        self.current.clone_from(settings);
+        self.current.clone_from(change);
         Ok(())
     }
 
@@ -214,10 +219,11 @@ mod tests {
         fn knobs(&self) -> Vec<&'static Knob> {
             WORKERS.iter().collect()
         }
-        fn check(&self, _: &Settings) -> Result<(), ServerError> {
+        fn check(&self, _: &Change) -> Result<(), ServerError> {
             Ok(())
         }
-        fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
+        fn apply(&mut self, change: &Change) -> Result<(), ServerError> {
+            let settings = &change.settings;
             if settings.get("workers").and_then(Setting::count).is_some_and(|n| n > self.most) {
                 return Err(ServerError::Setting(format!("{} takes {} at most", self.name, self.most)));
             }
@@ -232,7 +238,7 @@ mod tests {
             if self.stuck {
                 return Err(ServerError::Setting("it is stuck".into()));
             }
-            self.apply(&Settings::new())?;
+            self.apply(&Change::default())?;
             Ok(RestoredServer::whole(RestoreReport { was_changed: true, ..RestoreReport::untouched(self.name) }))
         }
         fn persist(&mut self, _: &Settings) -> Result<PersistedIn, ServerError> {
@@ -260,8 +266,8 @@ mod tests {
         let mut group = Group::of(vec![node("a", 50, false, &a), node("b", 20, false, &b)]).expect("a group");
         assert_eq!(group.name(), "a + b");
         assert_eq!(group.original().notes, ["workers is 50 on a, and 20 on b"]);
-        group.apply(&workers(10)).expect("both take it");
-        let refused = group.apply(&workers(30)).expect_err("b does not");
+        group.apply(&workers(10).into()).expect("both take it");
+        let refused = group.apply(&workers(30).into()).expect_err("b does not");
         assert!(refused.is_refusal() && refused.to_string() == "b takes 20 at most", "{refused}");
         assert_eq!((a.borrow().clone(), b.borrow().clone()), (workers(10), workers(10)));
         assert_eq!((ask(&group, CountWorkers), ask(&group, RealMemory), ask(&group, Drain)), (6, Some(50), true));
@@ -271,7 +277,7 @@ mod tests {
     fn a_node_that_cannot_be_put_back_keeps_no_other_from_it() {
         let (a, b) = (Rc::default(), Rc::default());
         let mut group = Group::of(vec![node("a", 50, true, &a), node("b", 50, false, &b)]).expect("a group");
-        group.apply(&workers(10)).expect("both take it");
+        group.apply(&workers(10).into()).expect("both take it");
         assert!(group.is_open());
         let half = group.restore_files().expect("each is tried");
         assert!(!group.is_open());

@@ -69,11 +69,24 @@ pub trait Member {
         check_names(&self.knobs(), settings)
     }
 
-    /// Checks that the server would accept the settings.
+    /// True if it takes directives in its own language besides settings.
+    fn takes_directives(&self) -> bool {
+        false
+    }
+
+    /// Describes what a change does to the configuration, a line for each place; empty if it changes nothing.
     ///
     /// # Errors
-    /// With the reason why the server would not accept them.
-    fn check(&self, settings: &Settings) -> Result<(), ServerError>;
+    /// With the place that is not there.
+    fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        Ok(change.lines().collect())
+    }
+
+    /// Checks that the server would accept the change.
+    ///
+    /// # Errors
+    /// With the reason why the server would not accept it.
+    fn check(&self, change: &Change) -> Result<(), ServerError>;
 
     /// Adds the settings that follow from the given ones.
     ///
@@ -83,11 +96,11 @@ pub trait Member {
         Ok(settings.clone())
     }
 
-    /// Brings the settings into force.
+    /// Brings the change into force.
     ///
     /// # Errors
-    /// If the server does not accept them or does not come back healthy.
-    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError>;
+    /// If the server does not accept it or does not come back healthy.
+    fn apply(&mut self, change: &Change) -> Result<(), ServerError>;
 
     /// Makes the next change restart the server: a setting of its host has changed that applies when it begins to listen.
     fn start_anew_next(&mut self) {}
@@ -160,16 +173,24 @@ impl Member for Session {
         Some(self)
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.check(&Change::from(settings.clone()))
+    fn takes_directives(&self) -> bool {
+        self.adapter().facts().kind.directives
+    }
+
+    fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        self.adapter().preview(change)
+    }
+
+    fn check(&self, change: &Change) -> Result<(), ServerError> {
+        Session::check(self, change)
     }
 
     fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
         Ok(self.adapter().complete(settings, &self.original().settings))
     }
 
-    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        self.apply(settings.clone())
+    fn apply(&mut self, change: &Change) -> Result<(), ServerError> {
+        Session::apply(self, change)
     }
 
     fn start_anew_next(&mut self) {
@@ -222,12 +243,12 @@ impl Member for HostSession {
         self.check_names(settings)
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.check(&Change::from(settings.clone()))
+    fn check(&self, change: &Change) -> Result<(), ServerError> {
+        HostSession::check(self, change)
     }
 
-    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        self.apply(settings.clone())
+    fn apply(&mut self, change: &Change) -> Result<(), ServerError> {
+        HostSession::apply(self, change)
     }
 
     fn is_open(&self) -> bool {
@@ -251,10 +272,10 @@ impl Member for HostSession {
 pub(crate) struct ContainedMember(pub Box<dyn Adapter>, pub EffectiveSettings);
 
 impl ContainedMember {
-    fn refuse<T>(&self, settings: &Settings) -> Result<T, ServerError> {
+    fn refuse<T>(&self, change: &Change) -> Result<T, ServerError> {
         let ContainedMember(adapter, _) = self;
         let not_from_here = || ServerError::Setting(format!("{} is not changed from here", adapter.facts().name));
-        let told = adapter.contained().map(|contained| contained.tell(&Change::from(settings.clone())));
+        let told = adapter.contained().map(|contained| contained.tell(change));
         Err(told.unwrap_or_else(not_from_here))
     }
 }
@@ -277,19 +298,19 @@ impl Member for ContainedMember {
     }
 
     fn check_changeable(&self) -> Result<(), ServerError> {
-        self.refuse(&Settings::new())
+        self.refuse(&Change::default())
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.0.check(&Change::from(settings.clone()), Path::new(""))
+    fn check(&self, change: &Change) -> Result<(), ServerError> {
+        self.0.check(change, Path::new(""))
     }
 
     fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
         Ok(self.0.complete(settings, &self.1.settings))
     }
 
-    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        self.refuse(settings)
+    fn apply(&mut self, change: &Change) -> Result<(), ServerError> {
+        self.refuse(change)
     }
 
     fn is_open(&self) -> bool {
@@ -301,7 +322,7 @@ impl Member for ContainedMember {
     }
 
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
-        self.refuse(settings)
+        self.refuse(&settings.into())
     }
 
     fn commit(&mut self, _: &PersistedIn) -> Result<(), ServerError> {

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Lines of context around a change.
 const CONTEXT: usize = 3;
 
+/// Pairs of lines that are compared at most until two are equal: directives change a few lines at a place.
+const MOST_PAIRS: usize = 10_000;
+
 /// The content of a file now, if it exists, and after the change.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Rewrite {
@@ -25,6 +28,33 @@ impl Rewrite {
         let own = self.before.as_ref().map(|_| self.path.as_path());
         let refused = [Some(folder), own].into_iter().flatten().find_map(|path| access(path, AccessFlags::W_OK).err());
         refused.map(|e| format!("{}: {}", self.path.display(), e.desc()))
+    }
+
+    /// The lines that go (`- `) and those that come (`+ `), each with file and line.
+    pub fn changed_lines(&self) -> Vec<String> {
+        let (before, after) = (lines(self.before.as_deref().unwrap_or("")), lines(&self.after));
+        let mut told = Vec::new();
+        let (mut old, mut new) = (0, 0);
+        while old < before.len() || new < after.len() {
+            if before.get(old) == after.get(new) {
+                (old, new) = (old + 1, new + 1);
+                continue;
+            }
+            // Up to the next pair of equal lines, the nearest one.
+            let (rest_old, rest_new) = (&before[old..], &after[new..]);
+            let pairs = (0..rest_old.len() + rest_new.len()).flat_map(|sum| (0..=sum).map(move |i| (i, sum - i)));
+            let is_pair = |(i, j): &(usize, usize)| rest_old.get(*i).is_some_and(|line| rest_new.get(*j) == Some(line));
+            let near = pairs.take(MOST_PAIRS).find(is_pair).unwrap_or((rest_old.len(), rest_new.len()));
+            let mut tell = |mark: char, line: &str, number: usize| {
+                if !line.trim().is_empty() {
+                    told.push(format!("{}:{number}: {mark} {}", self.path.display(), line.trim()));
+                }
+            };
+            (0..near.0).for_each(|i| tell('-', rest_old[i], old + i + 1));
+            (0..near.1).for_each(|i| tell('+', rest_new[i], new + i + 1));
+            (old, new) = (old + near.0, new + near.1);
+        }
+        told
     }
 
     /// The change in the format of patch(1): one hunk from the first differing line to the last.
@@ -69,6 +99,18 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn changed_lines_are_told_where_they_are() {
+        let told = |before: &str, after: &str| {
+            let path = PathBuf::from("/f");
+            Rewrite { path, before: Some(before.into()), after: after.into() }.changed_lines()
+        };
+        assert_eq!(told("a\n b\nc\nd\n", "a\n B\nc\nd\nnew\n"), ["/f:2: - b", "/f:2: + B", "/f:5: + new"]);
+        assert_eq!(told("a\nb\nb\n", "a\nb\n"), ["/f:3: - b"]);
+        assert_eq!(told("a\n", "x\na\n"), ["/f:1: + x"]);
+        assert!(told("a\nb", "a\nb").is_empty());
+    }
 
     #[test]
     fn patch_makes_of_the_old_file_the_new_one() {

@@ -19,10 +19,12 @@ use lastdrop_model::{Knob, Setting, Settings, Url};
 use crate::ServerError;
 use crate::adapter::{Adapter, EffectiveSettings};
 use crate::adapters::{discover, not_elsewhere};
+use crate::change::{Change, ConfigScope, Directives};
 use crate::group::Group;
 use crate::health::{Health, ask, wait_until_it_answers};
 use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
+use crate::kinds;
 use crate::member::{ContainedMember, Member};
 use crate::other_traffic::OtherTrafficPolicy;
 use crate::persisted_in::PersistedIn;
@@ -288,6 +290,19 @@ impl Stack {
         Ok(parts)
     }
 
+    /// Splits a change by member.
+    fn changes(&self, change: &Change) -> Result<Vec<Change>, ServerError> {
+        let mut parts: Vec<Change> = self.parts(&change.settings)?.into_iter().map(Change::from).collect();
+        for line in change.directives.lines() {
+            let (member, own) = self.member_of(line)?;
+            parts[member].push(own);
+        }
+        for part in parts.iter_mut().filter(|part| !part.directives.lines().is_empty()) {
+            part.scope.clone_from(&change.scope);
+        }
+        Ok(parts)
+    }
+
     /// Renames settings to the names in this stack: unqualified for a single server.
     ///
     /// # Errors
@@ -343,12 +358,60 @@ impl Stack {
         self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check_names(&part).map_err(self.about(m)))
     }
 
-    /// Checks that the servers would accept these settings unaltered.
+    /// Reads a change of one or more lines, separated by `;`, as [`Change::read`]. Of several servers each line begins
+    /// with its server's name, NAME.LINE. `scope` says where directives apply.
+    ///
+    /// # Errors
+    /// With the line that belongs to no server, or that its server does not take.
+    pub fn change(&self, text: &str, scope: Option<&ConfigScope>) -> Result<Change, ServerError> {
+        let mut all = Change { scope: scope.cloned(), ..Change::default() };
+        for line in Directives::read(text).lines() {
+            let (member, own) = self.member_of(line)?;
+            let member = &self.members[member];
+            let takes_directives = member.part.takes_directives();
+            if scope.is_some() && !takes_directives {
+                let title = kinds::titles(|k| k.directives);
+                let what = format!("--at is about directives of {title}, and {} has none", member.called);
+                return Err(ServerError::Setting(what));
+            }
+            let knobs = if scope.is_some() { Vec::new() } else { member.part.knobs() };
+            let read = Change::read(own, takes_directives, &knobs).map_err(ServerError::Setting)?;
+            all.settings.extend(self.all_full(member, read.settings));
+            read.directives.lines().iter().for_each(|line| all.push(&self.full(member, line)));
+        }
+        self.check_names(&all.settings)?;
+        Ok(all)
+    }
+
+    /// Describes what a change does to the configurations, a line for each place; empty if it changes nothing.
+    ///
+    /// # Errors
+    /// With the place that is not there.
+    pub fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        let mut all = Vec::new();
+        for (member, part) in self.members.iter().zip(self.changes(change)?) {
+            let lines = member.part.preview(&part).map_err(self.about(member))?;
+            let named = |line| if self.is_several() { format!("{}: {line}", member.called) } else { line };
+            all.extend(lines.into_iter().map(named));
+        }
+        Ok(all)
+    }
+
+    /// The directives that name code which a server would run, or files that it would write.
+    ///
+    /// # Errors
+    /// With the line that belongs to no server.
+    pub fn code_in(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        let parts = self.changes(change)?;
+        Ok(parts.iter().flat_map(|part| crate::code_directives::code_in(&part.directives)).collect())
+    }
+
+    /// Checks that the servers would accept this change unaltered.
     ///
     /// # Errors
     /// With the reason why not.
-    pub fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        let parts = self.parts(settings)?;
+    pub fn check(&self, change: impl Into<Change>) -> Result<(), ServerError> {
+        let parts = self.changes(&change.into())?;
         self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check(&part).map_err(self.about(m)))
     }
 
@@ -360,15 +423,15 @@ impl Stack {
         self.members.iter().try_for_each(|m| m.part.check_changeable().map_err(self.about(m)))
     }
 
-    /// Brings settings into force, from the first member to the last. Members without any of these settings are
-    /// restarted with their own.
+    /// Brings a change into force, from the first member to the last. Members without a part of it are restarted as they
+    /// were.
     ///
     /// # Errors
-    /// If one does not accept them or does not come back healthy. The stack can still be restored.
-    pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        let parts = self.parts(settings)?;
-        let of_host = |(member, part): (&StackMember, &Settings)| {
-            Some(part.get(SOMAXCONN)?.clone()).filter(|_| member.part.is_host() && member.part.is_here())
+    /// If one does not accept it or does not come back healthy. The stack can still be restored.
+    pub fn apply(&mut self, change: impl Into<Change>) -> Result<(), ServerError> {
+        let parts = self.changes(&change.into())?;
+        let of_host = |(member, part): (&StackMember, &Change)| {
+            Some(part.settings.get(SOMAXCONN)?.clone()).filter(|_| member.part.is_host() && member.part.is_here())
         };
         let queues = self.members.iter().zip(&parts).find_map(of_host);
         let anew = std::mem::replace(&mut self.queues, queues.clone()) != queues;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lastdrop_fleet::{AgentError, AgentOptions, AgentStatus, JoinError, Limits, LinkError, is_agent_name, run_agent};
 use lastdrop_model::bounds::{DURATION, RATE};
 use lastdrop_server::{ServerRef, check_called_apart};
@@ -45,9 +45,10 @@ pub struct AgentArgs {
     /// A server here that the fleet may look at; several may be given
     #[arg(long = "server", value_name = "SERVER")]
     pub servers: Vec<ServerRef>,
-    /// Let the fleet also change the settings of those servers
-    #[arg(long, requires = "servers")]
-    pub act: bool,
+    /// Let the fleet also change the settings of those servers; with `directives` also lines of their configurations, except those
+    /// that name code
+    #[arg(long, value_name = "directives", num_args = 0..=1, default_missing_value = "settings", requires = "servers")]
+    pub act: Option<ActRight>,
     /// Most requests per second, whatever a plan says
     #[arg(long, value_name = "R", value_parser = within::<f64>(RATE))]
     pub max_rate: Option<f64>,
@@ -69,6 +70,13 @@ pub struct AgentArgs {
     /// Put back what somebody has changed who is not heard of for this long: for tests. Keep-alive messages come every 2 s
     #[arg(long, value_name = "TIME", hide = true, default_value = "30s", value_parser = within::<Duration>(DURATION))]
     pub silence: Duration,
+}
+
+/// What an agent may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ActRight {
+    Settings,
+    Directives,
 }
 
 fn agent_name(text: &str) -> Result<String, String> {
@@ -111,7 +119,12 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
         folder: lastdrop_server::state_folder()?.join("agent").join(&name),
         name,
         version: env!("CARGO_PKG_VERSION").into(),
-        limits: Limits { allow: args.allow.clone(), act: args.act, max_rate: args.max_rate, max_time: args.max_time },
+        limits: Limits {
+            allow: args.allow.clone(),
+            act: args.act.is_some(),
+            max_rate: args.max_rate,
+            max_time: args.max_time,
+        },
         looks: args.servers.iter().map(ToString::to_string).collect(),
         silence: args.silence,
         skew_us: args.skew,
@@ -119,7 +132,12 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
     };
     let name = options.name.clone();
     let tell = move |told| tell(&name, &told);
-    let servers = AgentServers { agent: options.name.clone(), named: args.servers.clone(), act: args.act };
+    let servers = AgentServers {
+        agent: options.name.clone(),
+        named: args.servers.clone(),
+        act: args.act.is_some(),
+        directives: args.act == Some(ActRight::Directives),
+    };
     let mut engine = LoadEngine::new(args.log.clone());
     run_agent(&options, &mut engine, Arc::new(servers), &ends, Arc::new(tell)).map_err(|e| match e {
         AgentError::Entry(JoinError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),

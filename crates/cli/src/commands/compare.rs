@@ -1,6 +1,7 @@
 //! `lastdrop compare A B`, stored or live
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use lastdrop_analyze::compare::{Metrics, assumed_floor, metrics_of, numbers, stored as compare_stored};
 use lastdrop_experiment::lab::Lab;
-use lastdrop_experiment::trials::compare::{CompareOptions, compare as compare_live};
+use lastdrop_experiment::machine::Machine;
+use lastdrop_experiment::trials::compare::{ChangedServer, CompareOptions, compare as compare_live, compare_changes};
 use lastdrop_model::bounds::BLOCKS;
 use lastdrop_model::documents::{
     COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, MetricVerdict,
@@ -16,11 +18,13 @@ use lastdrop_model::documents::{
 use lastdrop_model::{Load, Plan, Run, Verdict, secrets};
 use lastdrop_report::compare_text;
 use lastdrop_report::export::Runs;
+use lastdrop_server::{ConfigScope, OtherTrafficPolicy, ServerError, ServerRef, kinds};
 use lastdrop_store::Store;
 use lastdrop_traffic::reports::{self, Report};
 
-use crate::commands::{Report as Output, default_store, observers_of, open_store};
+use crate::commands::{AS_IT_IS, Report as Output, check_code, default_store, observers_of, open_store, tell_change};
 use crate::exit::{Exit, UsageError};
+use crate::fleet::machines;
 use crate::options::{FormatArgs, LoadArgs, NetworkArgs, OutputArgs, RunsOnArgs, within};
 use crate::run_plan;
 use crate::signals::Stop;
@@ -28,22 +32,48 @@ use crate::stdio::note;
 
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("duration", |a| a.help("Length of each stretch of load [default: 520ms]")),
-    mut_arg("warm_up", |a| a.help("Load before each stretch, outside its numbers [default: 50ms]")),
+    mut_arg("duration", |a| a.help("Length of each stretch of load [default: 520ms, or 1s with --url]")),
+    mut_arg("warm_up", |a| a.help("Load before each stretch, outside its numbers [default: 50ms, or 300ms with --url]")),
     mut_arg("requests", |a| a.help("Requests of each stretch, instead of a length")),
-    after_help = "Stored runs tell of the noise within them, not of what changed on the machine between them; for a decision use\n--live. A block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store (see lastdrop history)\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare ab-before.txt ab-after.txt                     what ab said then and now\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine"
+    after_help = "Stored runs do not know what changed on the machine between them; for a decision use --live.\nA block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare ab-before.txt ab-after.txt                     what ab said then and now\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine\n  lastdrop compare --live apache --url URL --a 'AllowOverride All' --b 'AllowOverride None'\n  lastdrop compare --live nginx --url URL --b 'gzip_comp_level 1' --at vhost:shop.example"
 )]
 pub struct CompareArgs {
     /// The baseline: a run's id, an exported run (JSON), or a report of ab, siege, wrk, wrk2, hey, oha, k6 or vegeta. With --live a
-    /// URL or a plan file
+    /// URL or a plan file, or with --url the server that is changed
     #[arg(value_name = "A")]
     pub a: String,
     /// The candidate, in the same form
-    #[arg(value_name = "B", required_unless_present = "aa")]
+    #[arg(value_name = "B", required_unless_present_any = ["aa", "url"], conflicts_with = "url")]
     pub b: Option<String>,
     /// Load both now, in interleaved blocks
     #[arg(long)]
     pub live: bool,
+    /// Compare two changes of a server: what is requested meanwhile. The server is started afresh or reloaded before each stretch, and
+    /// restored at the end
+    #[arg(long, value_name = "URL|PLAN", requires = "live", conflicts_with = "aa")]
+    pub url: Option<String>,
+    #[arg(long = "a", id = "change_a", value_name = "LINES", requires = "url", help = format!(
+        "The server with these lines of its configuration (';' between them) is A: directives of {}, or SETTING VALUE of any server \
+         [default: the server as it is]",
+        kinds::titles(|k| k.directives)
+    ))]
+    pub change_a: Option<String>,
+    /// The same for B
+    #[arg(long = "b", id = "change_b", value_name = "LINES", requires = "url")]
+    pub change_b: Option<String>,
+    /// Where the directives apply: vhost:NAME (also a proxy or an upstream), location:PATH or directory:PATH [default: wherever the
+    /// configuration has them, otherwise the whole server]
+    #[arg(long, value_name = "PLACE", requires = "url")]
+    pub at: Option<ConfigScope>,
+    /// Also allow directives that name a program, module, library, user, pid file, or a file that is written
+    #[arg(long, requires = "url")]
+    pub allow_code: bool,
+    /// Change the server although other people use it, by a graceful reload if that is enough
+    #[arg(long, requires = "url")]
+    pub in_use: bool,
+    /// A client with this address is a health check and no visitor; may be given several times
+    #[arg(long, value_name = "ADDRESS", requires = "url")]
+    pub ignore_source: Vec<IpAddr>,
     /// Compare A with itself: the noise of this machine, kept for comparisons of stored runs
     #[arg(long, requires = "live", conflicts_with = "b")]
     pub aa: bool,
@@ -68,10 +98,14 @@ pub struct CompareArgs {
 /// Default length of a stretch of load, and of its warm-up: 18 s for fifteen blocks.
 const STRETCH: Duration = Duration::from_millis(520);
 const SETTLING: Duration = Duration::from_millis(50);
+/// The same for changes of a server, whose start takes longer than a short stretch.
+const STRETCH_OF_CHANGE: Duration = Duration::from_secs(1);
+const SETTLING_OF_CHANGE: Duration = Duration::from_millis(300);
 
 pub fn compare(args: &CompareArgs) -> Result<Exit> {
     let report = Output::of(&args.output)?.with_format(args.form)?;
     let (document, exit, store) = match args.live {
+        true if args.url.is_some() => changes(args)?,
         true => live(args)?,
         // Not stored: a comparison of stored runs can be repeated.
         false => (stored(args)?, Exit::Done, None),
@@ -95,7 +129,7 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
                 UsageError(format!("{target} says how much load there is; change it there, not by options")).into()
             );
         }
-        plan.phases = load.phases(STRETCH)?;
+        plan.phases = load.phases(if args.url.is_some() { STRETCH_OF_CHANGE } else { STRETCH })?;
         plan.phases.retain(|p| p.measured);
     }
     if !read.has_seed {
@@ -138,6 +172,64 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
         store.keep_noise(floor)?;
         document.notes.push("this noise floor is kept, and reckoned with when stored runs are compared".into());
     }
+    for trouble in lab.trouble() {
+        note!("note: some runs {trouble}");
+    }
+    Ok((document, stop.signal().map_or(Exit::Done, Exit::Signal), store))
+}
+
+/// Compares two changes of a server.
+fn changes(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
+    let target = args.url.as_deref().unwrap_or_default();
+    if args.change_a.is_none() && args.change_b.is_none() {
+        return Err(UsageError("--url goes with --a or --b: lines of the server's configuration".into()).into());
+    }
+    let server: ServerRef = args.a.parse().map_err(|what| UsageError(format!("{what}; with --url A is a server")))?;
+    let seed = args.load.seed();
+    let plan = side(args, target, seed)?;
+    let name = |lines: &Option<String>| match lines.as_deref().map(str::trim) {
+        None | Some("") => AS_IT_IS.to_string(),
+        Some(lines) => lines.to_string(),
+    };
+    let order = CompareOptions {
+        a: (name(&args.change_a), plan.clone()),
+        b: (name(&args.change_b), plan),
+        aa: false,
+        blocks: args.blocks,
+        stretch: args.load.duration.unwrap_or(STRETCH_OF_CHANGE),
+        settling: args.load.warm_up.unwrap_or(SETTLING_OF_CHANGE),
+        seed,
+    };
+    let stop = Stop::on_signals(false)?;
+    let store = open_store(&args.output)?;
+    let carrier = args.on.carrier(&[&order.a.1], store.as_ref())?;
+    let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
+    let others =
+        OtherTrafficPolicy { live: args.in_use, ignore: args.ignore_source.clone(), ..OtherTrafficPolicy::default() };
+    let servers = [server];
+    let opened = machines(&servers, &args.on.of)?.open(&servers, Some(&order.a.1.url), &others);
+    let stack = opened.map_err(|e| match e {
+        // Here --live means another thing.
+        ServerError::Busy { .. } => anyhow!(e.to_string().replace("--live", "--in-use")),
+        e => e.into(),
+    })?;
+    let read = |lines: &Option<String>| stack.change(lines.as_deref().unwrap_or(""), args.at.as_ref());
+    let (a, b) = (read(&args.change_a)?, read(&args.change_b)?);
+    let mut previews = Vec::new();
+    for (side, lines, change) in [("A", &order.a.0, &a), ("B", &order.b.0, &b)] {
+        let preview = stack.preview(change)?;
+        check_code(&stack, change, args.allow_code)?;
+        if !args.output.quiet {
+            tell_change(side, lines, &preview);
+        }
+        previews.push(preview);
+    }
+    if previews[0] == previews[1] {
+        let what = if previews[0].is_empty() { "the configuration says so already" } else { "they change the same" };
+        return Err(UsageError(format!("A and B are the same to the server: {what}")).into());
+    }
+    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
+    let document = compare_changes(&mut lab, &order, ChangedServer { stack, a, b })?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }
@@ -190,6 +282,7 @@ fn compare_reports((a, sa): (&str, &Side), (b, sb): (&str, &Side), store: Option
     notes.extend([("A", sa), ("B", sb)].into_iter().flat_map(|(name, side)| side.limits(name)));
     let side = |name: &str, side: &Side| CompareSide {
         name: name.into(),
+        changes: Vec::new(),
         runs: match side {
             Side::Run(run) => vec![run.id.clone()],
             Side::Reports(_) => Vec::new(),
@@ -198,6 +291,7 @@ fn compare_reports((a, sa): (&str, &Side), (b, sb): (&str, &Side), store: Option
     Ok(CompareDocument {
         schema: COMPARE_SCHEMA.into(),
         kind: CompareKind::Stored,
+        server: None,
         a: side(a, sa),
         b: side(b, sb),
         metrics: comparison.metrics,
@@ -239,10 +333,12 @@ pub fn compare_runs((a, ra): (&str, &Run), (b, rb): (&str, &Run), store: Option<
             notes.push(format!("run {name} is doubtful: {}", why.join("; ")));
         }
     }
-    let side = |name: &str, run: &Run| CompareSide { name: name.into(), runs: vec![run.id.clone()] };
+    let side =
+        |name: &str, run: &Run| CompareSide { name: name.into(), changes: Vec::new(), runs: vec![run.id.clone()] };
     Ok(CompareDocument {
         schema: COMPARE_SCHEMA.into(),
         kind: CompareKind::Stored,
+        server: None,
         a: side(a, ra),
         b: side(b, rb),
         metrics: comparison.metrics,

@@ -43,7 +43,7 @@ use lastdrop_model::Url;
 use lastdrop_model::documents::DocumentList;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{Format, ReportDocument, formatted};
-use lastdrop_server::{ServerError, ServerRef, left_at};
+use lastdrop_server::{Change, ServerError, ServerRef, Stack, left_at};
 use lastdrop_store::Store;
 
 use crate::exit::UsageError;
@@ -105,6 +105,35 @@ pub fn check_same_machines(servers: &[ServerRef]) -> Result<(), UsageError> {
         "a doctor examines the servers of one machine, or the same servers of several: '{elsewhere}' and '{other}' are on different \
          ones; examine one after the other, such as lastdrop doctor {elsewhere} --url URL"
     )))
+}
+
+/// Checks that the directives of a change name no code, unless that is allowed.
+///
+/// # Errors
+/// With those that do.
+pub fn check_code(stack: &Stack, change: &Change, allowed: bool) -> Result<()> {
+    let code = stack.code_in(change)?;
+    if allowed || code.is_empty() {
+        return Ok(());
+    }
+    Err(UsageError(format!(
+        "'{}': a directive that names a program, module, library, user, pid file or a file to be written is code of the server; \
+         --allow-code allows it",
+        code.join("'; '")
+    ))
+    .into())
+}
+
+/// The name of a server without a change.
+pub const AS_IT_IS: &str = "as it is";
+
+/// Prints a change of a server's configuration before it is made.
+pub fn tell_change(name: &str, lines: &str, preview: &[String]) {
+    note!("{name}: {lines}");
+    preview.iter().for_each(|line| note!("   {line}"));
+    if preview.is_empty() && lines != AS_IT_IS {
+        note!("   (the configuration says so already)");
+    }
 }
 
 /// The folder of the tunes' checkpoints, beside the store; None without a store.

@@ -10,7 +10,7 @@ use lastdrop_experiment::trials::size::size_under_load;
 use lastdrop_model::bounds::{MEMORY, PER_WORKER, POOL};
 use lastdrop_model::documents::{SIZE_SCHEMA, SizeDocument};
 use lastdrop_model::request::header_line;
-use lastdrop_model::{KeepAlive, Role};
+use lastdrop_model::{KeepAlive, Knob, Role};
 use lastdrop_report::export::Runs;
 use lastdrop_report::size_text;
 use lastdrop_server::{Change, Directives, ServerRef, Session, check_called_apart, discover, kinds};
@@ -141,9 +141,6 @@ fn measure(
         ))
         .into());
     }
-    for (_, text) in &variants {
-        Change::read(text, server.kind.directives).map_err(UsageError)?;
-    }
     let load = LoadArgs {
         users: Some(1),
         requests: Some(1),
@@ -152,6 +149,10 @@ fn measure(
         ..LoadArgs::default()
     };
     let adapter = discover(server)?;
+    let knobs: Vec<&Knob> = adapter.knobs().iter().collect();
+    for (_, text) in &variants {
+        Change::read(text, server.kind.directives, &knobs).map_err(UsageError)?;
+    }
     let plan = run_plan::with_load(target, &load, TIMEOUT, KeepAlive::Off)?;
     let url = plan.url.clone();
     let order = FitOptions {

@@ -1,5 +1,6 @@
 //! `lastdrop sweep PLAN.toml`
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -11,8 +12,9 @@ use lastdrop_experiment::trials::sweep_plan::SweepPlan;
 use lastdrop_model::bounds::ROUNDS;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{sweep_csv, sweep_text};
+use lastdrop_server::Change;
 
-use crate::commands::{Report, observers_of, open_store};
+use crate::commands::{Report, check_code, observers_of, open_store, tell_change};
 use crate::exit::{Exit, UsageError};
 use crate::fleet::machines;
 use crate::options::{FormatArgs, OthersArgs, OutputArgs, RunsOnArgs, within};
@@ -22,7 +24,7 @@ use crate::stdio::note;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json\n  lastdrop sweep examples/variants.toml --rounds 5 --sort avtime"
+    after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json\n  lastdrop sweep examples/variants.toml --rounds 5 --sort avtime\n  lastdrop sweep variants.toml --allow-directives              its variants have directives = [\"…\"]"
 )]
 pub struct SweepArgs {
     /// The plan: see examples/ and docs/commands/sweep.md
@@ -36,6 +38,12 @@ pub struct SweepArgs {
     /// Write the table as CSV to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
     pub csv: Option<String>,
+    /// Take the directives of the plan's variants: lines of the server's configuration, which are code
+    #[arg(long)]
+    pub allow_directives: bool,
+    /// Also those that name a program, module, library, user, pid file, or a file that is written
+    #[arg(long, requires = "allow_directives")]
+    pub allow_code: bool,
     #[command(flatten)]
     pub others: OthersArgs,
     #[command(flatten)]
@@ -51,6 +59,14 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     plan.rounds = args.rounds.unwrap_or(plan.rounds);
     plan.sort = args.sort.clone().or(plan.sort);
     plan.keep_secrets = args.output.keep_secrets;
+    if let Some(cell) = plan.cells.iter().find(|cell| !cell.lines.is_empty() && !args.allow_directives) {
+        return Err(UsageError(format!(
+            "{} puts directives into a server's configuration ('{}'), and those are code; if you trust the file: --allow-directives",
+            args.plan.display(),
+            cell.directives()
+        ))
+        .into());
+    }
     // Check it now, not after an hour of measuring.
     plan.check_sort().map_err(UsageError)?;
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
@@ -68,6 +84,15 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
             let stack = machines.open(&plan.servers, url.as_ref(), &(&args.others).into())?;
             // Check names of settings now, not after an hour.
             plan.settle_names(&stack).map_err(|e| UsageError(e.to_string()))?;
+            let mut told = BTreeSet::new();
+            for cell in plan.cells.iter().filter(|cell| !cell.lines.is_empty() && told.insert(cell.directives())) {
+                let change = Change { settings: cell.settings.clone(), ..cell.change.clone() };
+                let preview = stack.preview(&change)?;
+                check_code(&stack, &change, args.allow_code)?;
+                if !args.output.quiet {
+                    tell_change(&cell.series, &cell.directives(), &preview);
+                }
+            }
             Some(stack)
         }
     };

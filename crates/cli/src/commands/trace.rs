@@ -13,7 +13,7 @@ use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Plan};
 use lastdrop_report::{trace_compare_text, trace_text};
-use lastdrop_server::{Directives, Kind, OtherTrafficPolicy, ServerRef, check_called_apart, kinds};
+use lastdrop_server::{Kind, OtherTrafficPolicy, ServerRef, check_called_apart, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -97,8 +97,7 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
             return Err(UsageError(format!("--with takes directives of {title}; other servers have none yet")).into());
         }
         Some(directives) => {
-            let directives = Directives::read(directives);
-            trace_with(server, &plan, &directives, &(&args.others).into(), &stop.flag).map(|(b, a)| (Some(b), a))
+            trace_with(server, &plan, directives, &(&args.others).into(), &stop.flag).map(|(b, a)| (Some(b), a))
         }
     };
     let (before, document) = match traced {

@@ -8,7 +8,8 @@ use lastdrop_model::documents::SizeDocument;
 use lastdrop_model::{Knob, Settings};
 use lastdrop_server::operations::OperationCall;
 use lastdrop_server::{
-    EffectiveSettings, Member, OtherTrafficPolicy, PersistedIn, RestoreReport, RestoredServer, ServerError, StackPlace,
+    Change, EffectiveSettings, Member, OtherTrafficPolicy, PersistedIn, RestoreReport, RestoredServer, ServerError,
+    StackPlace,
 };
 use serde_json::Value;
 
@@ -93,9 +94,13 @@ impl Member for AgentSession {
         false
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.check_names(settings)?;
-        self.asking.ask(Check { settings: settings.clone() })
+    fn takes_directives(&self) -> bool {
+        self.opened.takes_directives
+    }
+
+    fn check(&self, change: &Change) -> Result<(), ServerError> {
+        self.check_names(&change.settings)?;
+        self.asking.ask(Check { change: change.clone() })
     }
 
     fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
@@ -111,8 +116,8 @@ impl Member for AgentSession {
         Ok(whole)
     }
 
-    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        self.asking.ask(Apply { settings: settings.clone() })
+    fn apply(&mut self, change: &Change) -> Result<(), ServerError> {
+        self.asking.ask(Apply { change: change.clone() })
     }
 
     fn is_open(&self) -> bool {

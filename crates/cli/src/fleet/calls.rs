@@ -17,7 +17,7 @@ use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::examination::{ExaminationStep, ServerProfile};
 use lastdrop_model::{Knob, Sample, Settings};
 use lastdrop_server::operations::OperationCall;
-use lastdrop_server::{EffectiveSettings, RestoreReport, ServerError, ServerRef, StackPlace};
+use lastdrop_server::{Change, EffectiveSettings, RestoreReport, ServerError, ServerRef, StackPlace};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -171,9 +171,9 @@ calls! { at:
     /// Begins to change the server: locks it, checks its health, opens the journal. The calls until the doctor's are about
     /// such a server, as the methods of `server::Member`.
     Open { request: OpenRequest } -> OpenedSession, true, LATER => at.open(request)?;
-    Check { settings: Settings } -> (), false, LATER => at.changed()?.stack.check(&settings)?;
+    Check { change: Change } -> (), false, LATER => at.changed_by(&change)?.stack.check(change)?;
     Complete { settings: Settings } -> Settings, false, SOON => at.changed()?.stack.complete(&settings)?;
-    Apply { settings: Settings } -> (), true, LATER => at.changed()?.stack.apply(&settings)?;
+    Apply { change: Change } -> (), true, LATER => at.changed_by(&change)?.stack.apply(change)?;
     RestoreFiles {} -> (), true, LATER => at.changed()?.restore_files();
     VerifyHealth {} -> Vec<RestoreReport>, true, LATER => at.changed()?.verify_health()?;
     Persist { settings: Settings } -> String, true, LATER => at.changed()?.persist(&settings)?;
@@ -216,6 +216,7 @@ pub struct OpenedSession {
     pub knobs: Vec<Knob>,
     pub cores: u64,
     pub is_host: bool,
+    pub takes_directives: bool,
 }
 
 /// The answer to [`Look`].
@@ -245,7 +246,7 @@ mod tests {
             (Watch {}.into(), false),
             (Look { patient: true }.into(), false),
             (Size { memory: Some(1) }.into(), false),
-            (Apply { settings: settings.clone() }.into(), true),
+            (Apply { change: Change::from(&settings) }.into(), true),
             (Persist { settings }.into(), true),
             (RestoreLeft { dry_run: true }.into(), false),
             (RestoreLeft { dry_run: false }.into(), true),

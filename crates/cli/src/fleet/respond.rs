@@ -21,7 +21,8 @@ use lastdrop_probe::status;
 use lastdrop_server::kind::Status;
 use lastdrop_server::operations::OperationCall;
 use lastdrop_server::{
-    OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, Server, ServerError, ServerRef, Stack, find,
+    Change, OtherTrafficPolicy, PendingPersist, PendingRestore, RestoreReport, Server, ServerError, ServerRef, Stack,
+    find,
 };
 use serde_json::Value;
 
@@ -36,8 +37,10 @@ pub struct AgentServers {
     pub agent: String,
     /// The servers named at its start.
     pub named: Vec<ServerRef>,
-    /// The agent may change them.
+    /// The agent may change their settings.
     pub act: bool,
+    /// It may also put directives into their configurations.
+    pub directives: bool,
 }
 
 impl Responder for AgentServers {
@@ -173,6 +176,7 @@ impl ServerHandler {
             knobs: stack.all_knobs().into_iter().map(|(_, knob, _)| *knob).collect(),
             cores: cpus() as u64,
             is_host: server.kind.is_host(),
+            takes_directives: server.kind.directives,
         };
         self.session = Some(ChangeSession { server, stack, halves: None, staying: None });
         Ok(opened)
@@ -181,6 +185,26 @@ impl ServerHandler {
     /// The server that is being changed.
     pub fn changed(&mut self) -> Result<&mut ChangeSession, ServerError> {
         self.session.as_mut().ok_or_else(|| ServerError::Setting("its session was not opened".into()))
+    }
+
+    /// The same for a change, if the agent may make it.
+    ///
+    /// # Errors
+    /// If it has directives and the agent takes none, or they name code.
+    pub fn changed_by(&mut self, change: &Change) -> Result<&mut ChangeSession, ServerError> {
+        if let Some(line) = change.directives.lines().first().filter(|_| !self.servers.directives) {
+            let what = format!(
+                "it takes settings and no directives such as '{line}': it was started without --act directives"
+            );
+            return Err(ServerError::Setting(what));
+        }
+        let session = self.changed()?;
+        match session.stack.code_in(change)?.first() {
+            Some(line) => Err(ServerError::Setting(format!(
+                "'{line}' names code that the server would run, or a file that it would write: no agent takes such; do it on that machine"
+            ))),
+            None => Ok(session),
+        }
     }
 
     pub fn find(&mut self, beside: &[ServerName], goal: Goal) -> Result<ServersFound, CallError> {
@@ -288,7 +312,9 @@ fn own_url(server: &ServerRef) -> Option<Url> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::calls::{BeginStep, CallFailure, EndStep, FindServers, ServerCall, TraceServers, TryModules};
+    use super::super::calls::{
+        Apply, BeginStep, CallFailure, Check, EndStep, FindServers, ServerCall, TraceServers, TryModules,
+    };
     use super::*;
 
     fn failure(handler: &mut ServerHandler, call: impl Into<ServerCall>) -> Result<String, EngineError> {
@@ -298,9 +324,27 @@ mod tests {
     }
 
     #[test]
+    fn directives_need_a_right_of_the_agent() {
+        let named: Vec<ServerRef> = vec!["apache:/a.conf".parse().expect("a server")];
+        let servers = AgentServers { agent: "a".into(), named, act: true, directives: false };
+        let change: Change = serde_json::from_str(r#"{"directives":["KeepAlive On"]}"#).expect("a change");
+        let ask = |servers: &AgentServers, call: ServerCall| {
+            failure(&mut ServerHandler::new(servers, &servers.named[0]), call).expect("an answer")
+        };
+        for call in [Check { change: change.clone() }.into(), Apply { change: change.clone() }.into()] {
+            let what = ask(&servers, call);
+            assert!(what.contains("--act directives") && what.contains("KeepAlive On"), "{what}");
+        }
+        // With the right, the next obstacle is that no session is open.
+        let servers = AgentServers { directives: true, ..servers };
+        let what = ask(&servers, Apply { change }.into());
+        assert!(what.contains("was not opened"), "{what}");
+    }
+
+    #[test]
     fn only_servers_of_the_agents_start_are_examined_and_nothing_before_they_were_found() {
         let named: Vec<ServerRef> = vec!["apache:/a.conf".parse().expect("a server")];
-        let servers = AgentServers { agent: "a".into(), named, act: false };
+        let servers = AgentServers { agent: "a".into(), named, act: false, directives: false };
         let goal = Box::new(Goal {
             servers: vec!["target".into()],
             url: "http://127.0.0.1:1/".parse().expect("a URL"),

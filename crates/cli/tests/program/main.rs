@@ -15,6 +15,7 @@ mod code;
 mod command_lines;
 mod container;
 mod database;
+mod directives;
 mod doctor;
 mod doctor_elsewhere;
 mod elsewhere;

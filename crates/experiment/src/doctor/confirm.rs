@@ -134,7 +134,7 @@ fn measure(
             let with = if changed { settings.clone() } else { Settings::new() };
             let trial_order = TrialSpec {
                 plan: &plan,
-                settings: with,
+                change: with.into(),
                 label: format!("doctor confirm: {}", if changed { "changed" } else { "as it is" }),
                 role: "confirm",
                 recycling_warm_up: RECYCLING_WARM_UP.min(block),

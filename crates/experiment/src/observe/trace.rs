@@ -8,13 +8,13 @@ use lastdrop_analyze::syscalls::{self, Timings, Trace};
 use lastdrop_load::{PreparedPlan, RunClock};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::sample::Syscall;
-use lastdrop_model::{CaptureLevel, Event, KeepAlive, Plan};
+use lastdrop_model::{CaptureLevel, Event, KeepAlive, Knob, Plan};
 use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 use lastdrop_probe::socket_names::SocketNames;
 use lastdrop_probe::strace::{self, Strace};
-use lastdrop_server::{Directives, FoundServer, OtherTrafficPolicy, ServerRef, Session, discover, find};
+use lastdrop_server::{Change, FoundServer, OtherTrafficPolicy, ServerError, ServerRef, Session, discover, find};
 
 use crate::lab::LabError;
 use crate::lab::warm::warm_each;
@@ -26,23 +26,25 @@ const ATTACH_TRIES: u32 = 5;
 /// Most calls that are timed again without tracing.
 const MOST_TIMED: usize = 1000;
 
-/// Traces `plan`'s requests with the present configuration, then with other directives (Apache's, separated by `;`),
-/// and restores the configuration.
+/// Traces `plan`'s requests with the present configuration, then with other directives, separated by `;`, and restores
+/// the configuration.
 ///
 /// # Errors
 /// As [`trace`], and when the server cannot be changed or does not come back.
 pub fn trace_with(
     server: &ServerRef,
     plan: &Plan,
-    directives: &Directives,
+    directives: &str,
     others: &OtherTrafficPolicy,
     stop: &AtomicBool,
 ) -> Result<(TraceDocument, TraceDocument), LabError> {
     let found = find(server)?;
     let mut session = Session::open(discover(server)?, Some(&plan.url), others)?;
+    let knobs: Vec<&Knob> = session.adapter().knobs().iter().collect();
+    let change = Change::read(directives, true, &knobs).map_err(ServerError::Setting)?;
     let master = session.master();
     let outcome = trace_found(found.clone(), plan, stop).and_then(|before| {
-        session.apply(directives.clone())?;
+        session.apply(change)?;
         // A changed server may run from another configuration file, so use the master that we started.
         let found = FoundServer { master: session.master(), ..found };
         Ok((before, trace_found(found, plan, stop)?))

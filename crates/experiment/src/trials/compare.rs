@@ -10,8 +10,10 @@ use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, C
 use lastdrop_model::event::{Document, Lead, Outcome};
 use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::{Event, Run, Verdict};
+use lastdrop_server::{Change, RestoreReport, Stack};
 
 use crate::lab::{Lab, LabError};
+use crate::trials::trial::{TrialSpec, start};
 
 /// What to compare.
 #[derive(Debug, Clone)]
@@ -29,6 +31,17 @@ pub struct CompareOptions {
     pub settling: Duration,
     pub seed: u64,
 }
+
+/// A server of which A and B are two changes.
+#[derive(Debug)]
+pub struct ChangedServer {
+    pub stack: Stack,
+    pub a: Change,
+    pub b: Change,
+}
+
+/// Load before each stretch if workers are recycled too fast to be warmed one by one.
+const RECYCLING_WARM_UP: Duration = Duration::from_secs(3);
 
 /// Returns B relative to A so far, in the main metric of the comparison.
 fn lead(blocks: &[CompareBlock], open: bool) -> Option<Lead<'static>> {
@@ -76,8 +89,63 @@ impl RepeatBudget {
 /// # Errors
 /// When no load can be generated, or one side gives no response.
 pub fn compare(lab: &mut Lab<'_>, order: &CompareOptions) -> Result<CompareDocument, LabError> {
-    let mut a = CompareSide { name: order.a.0.clone(), runs: Vec::new() };
-    let mut b = CompareSide { name: order.b.0.clone(), runs: Vec::new() };
+    run_blocks(lab, order, None)
+}
+
+/// Compares two changes of a server, which is started afresh before each stretch, and restores it.
+///
+/// # Errors
+/// As [`compare`]; when the server refuses a change, or is not as it was at the end.
+pub fn compare_changes(
+    lab: &mut Lab<'_>,
+    order: &CompareOptions,
+    mut server: ChangedServer,
+) -> Result<CompareDocument, LabError> {
+    let (of_a, of_b) = (server.stack.preview(&server.a)?, server.stack.preview(&server.b)?);
+    // Both are checked before anything is changed.
+    server.stack.check(&server.a)?;
+    server.stack.check(&server.b)?;
+    let found = run_blocks(lab, order, Some(&mut server));
+    lab.tell(&Event::Restoring);
+    let restored = server.stack.restore()?;
+    let mut document = found?;
+    (document.a.changes, document.b.changes) = (of_a, of_b);
+    document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
+    lab.tell(&Event::Concluded { document: Document::Compare { found: Cow::Borrowed(&document) } });
+    Ok(document)
+}
+
+/// Brings a change into force and warms the server up. Returns the load before its stretch.
+fn begin(
+    lab: &mut Lab<'_>,
+    stack: &mut Stack,
+    change: &Change,
+    plan: &Plan,
+    settling: Duration,
+) -> Result<Duration, LabError> {
+    let order = TrialSpec {
+        plan,
+        change: change.clone(),
+        label: String::new(),
+        role: "compare",
+        recycling_warm_up: RECYCLING_WARM_UP,
+        settling,
+        until_grown: false,
+        budget: None,
+        most_unanswered: 1.0,
+        early_stop: None,
+    };
+    let mut trial = order.begun();
+    start(lab, stack, &order, &mut trial)?.ok_or(LabError::Other(trial.why))
+}
+
+fn run_blocks(
+    lab: &mut Lab<'_>,
+    order: &CompareOptions,
+    mut server: Option<&mut ChangedServer>,
+) -> Result<CompareDocument, LabError> {
+    let side = |name: &str| CompareSide { name: name.into(), changes: Vec::new(), runs: Vec::new() };
+    let (mut a, mut b) = (side(&order.a.0), side(&order.b.0));
     let (plan_a, plan_b) = (stretch_of(order, &order.a.1)?, stretch_of(order, &order.b.1)?);
     let open = [&plan_a, &plan_b].iter().all(|p| p.phases.iter().any(|p| matches!(p.load, Load::Open { .. })));
     let mut live = LiveComparison::new(order.blocks as usize, open, !order.aa, order.seed);
@@ -91,7 +159,14 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOptions) -> Result<CompareDocum
         let label = |side: &str| format!("compare {side} {number}");
         let mut stretch = |side: &mut CompareSide, plan: &Plan, name: &str| -> Result<Run, LabError> {
             lab.check_stop()?;
-            let run = lab.run(plan, &label(name))?;
+            let mut plan = Cow::Borrowed(plan);
+            let mut settling = order.settling;
+            if let Some(ChangedServer { stack, a, b }) = server.as_deref_mut() {
+                let change = if name == "A" { a } else { b };
+                settling = begin(lab, stack, change, &plan, settling)?;
+            }
+            plan.to_mut().warm_up("settling", settling);
+            let run = lab.run(&plan, &label(name))?;
             lab.check_stop()?;
             side.runs.push(run.id.clone());
             if run.answered_anything() {
@@ -148,6 +223,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOptions) -> Result<CompareDocum
     let document = CompareDocument {
         schema: COMPARE_SCHEMA.into(),
         kind: if order.aa { CompareKind::Aa } else { CompareKind::Live },
+        server: server.as_ref().map(|server| server.stack.name()),
         a,
         b,
         metrics: comparison.metrics,
@@ -160,7 +236,10 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOptions) -> Result<CompareDocum
         interrupted,
         notes,
     };
-    lab.tell(&Event::Concluded { document: Document::Compare { found: Cow::Borrowed(&document) } });
+    // The end of a comparison of changes is told when the server is restored.
+    if server.is_none() {
+        lab.tell(&Event::Concluded { document: Document::Compare { found: Cow::Borrowed(&document) } });
+    }
     Ok(document)
 }
 
@@ -177,7 +256,7 @@ fn disturbed_note(disturbed: &[(usize, String)]) -> Option<String> {
     })
 }
 
-/// Makes the plan of one stretch: the load of the plan's measured phase, after a short unmeasured one.
+/// Makes the plan of one stretch: the load of the plan's measured phase.
 fn stretch_of(order: &CompareOptions, plan: &Plan) -> Result<Plan, LabError> {
     let Some(measured) = plan.phases.iter().find(|p| p.measured) else {
         return Err(LabError::Other("a plan without a measured phase cannot be compared".into()));
@@ -188,9 +267,7 @@ fn stretch_of(order: &CompareOptions, plan: &Plan) -> Result<Plan, LabError> {
     };
     // A stretch is short, so hanging requests must not take longer than one of them.
     let drain = plan.drain.min(order.stretch.max(Duration::from_secs(1)));
-    let mut stretch = Plan { phases: vec![main], drain, ..plan.clone() };
-    stretch.warm_up("settling", order.settling);
-    Ok(stretch)
+    Ok(Plan { phases: vec![main], drain, ..plan.clone() })
 }
 
 /// Returns why a stretch says nothing about A and B.

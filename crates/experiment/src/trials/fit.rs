@@ -10,7 +10,7 @@ use lastdrop_analyze::pool;
 use lastdrop_model::documents::{FitPoint, SharingPoint, SizeDocument, SizeFit, SizeFits, SizeVariant};
 use lastdrop_model::event::{Document, Outcome, TrialBegan};
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Load, Plan, Role, Sample, Setting, Settings, WorkerSample};
+use lastdrop_model::{Event, Knob, Load, Plan, Role, Sample, Setting, Settings, WorkerSample};
 use lastdrop_probe::group::ProcessGroup;
 use lastdrop_probe::status::StatusSource;
 use lastdrop_probe::{cgroup, memory};
@@ -327,8 +327,9 @@ impl FitRunner<'_, '_> {
         self.lab.tell(&Event::TrialBegan {
             trial: TrialBegan { role: "variant".into(), series: name.into(), ..TrialBegan::default() },
         });
-        let takes_directives = self.session.adapter().facts().kind.directives;
-        let change = Change::read(directives, takes_directives).map_err(ServerError::Setting)?;
+        let adapter = self.session.adapter();
+        let knobs: Vec<&Knob> = adapter.knobs().iter().collect();
+        let change = Change::read(directives, adapter.facts().kind.directives, &knobs).map_err(ServerError::Setting)?;
         self.session.apply(change)?;
         let workers = complete_pool(self.lab.clock, || self.session.workers().len());
         self.serve_once(workers)?;

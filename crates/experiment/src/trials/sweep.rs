@@ -14,7 +14,7 @@ use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeptPlan, Kind, Run};
-use lastdrop_server::{RestoreReport, Stack};
+use lastdrop_server::{Change, RestoreReport, Stack};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::{Value, json};
@@ -56,6 +56,7 @@ pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> R
             role: "sweep".into(),
             series: cell.series.as_str().into(),
             settings: Cow::Borrowed(&cell.settings),
+            directives: cell.directives().into(),
             users: cell.users,
             requests: cell.requests,
             duration: cell.duration,
@@ -186,9 +187,10 @@ fn measure(
     let (run, warmed, note) = match stack {
         Some(stack) => {
             let settings = if plan.whole_pools { stack.complete(&cell.settings)? } else { cell.settings.clone() };
+            let change = Change { settings, ..cell.change.clone() };
             let order = TrialSpec {
                 plan: &load,
-                settings,
+                change,
                 label,
                 role: "sweep",
                 recycling_warm_up: plan.warm_up,
@@ -227,6 +229,7 @@ fn row(cell: &SweepCell, run: Option<&Run>, warmed: String, note: String) -> Swe
         query_length: cell.query_length,
         header: String::new(),
         settings: cell.settings.clone(),
+        directives: cell.directives(),
         requests: cell.requests.unwrap_or_else(|| phase.map_or(0, |p| p.requests.due)),
         users: cell.users,
         answered,
@@ -269,6 +272,7 @@ fn split(rows: &[SweepRow], counted: bool, first: &[(String, String)]) -> (Vec<S
     for name in &settings {
         column(name, &|r| r.settings.get(name).map_or(Value::Null, |v| json!(v)));
     }
+    column("directives", &|r| json!(r.directives));
     column("query_length", &|r| json!(r.query_length));
     column("header", &|r| json!(r.header));
     // Queries that differ only in length are told apart by their length column.

@@ -8,7 +8,7 @@ use lastdrop_model::bounds::{BoundRow, BoundedValue, row};
 use lastdrop_model::request::header_line;
 use lastdrop_model::toml_error;
 use lastdrop_model::{KeepAlive, Setting, Settings, Url};
-use lastdrop_server::{ServerError, ServerRef, Stack, check_called_apart};
+use lastdrop_server::{Change, ConfigScope, ServerError, ServerRef, Stack, check_called_apart};
 use serde::{Deserialize, Deserializer};
 
 /// A plan that cannot be used; the message has file, line and column if it concerns a place in the file.
@@ -107,6 +107,11 @@ struct SeriesBlock {
     query_length: Option<OneOrMany<BoundedValue<row::QueryLength>>>,
     /// Headers, `Name: value`; each request has all of them.
     header: Option<OneOrMany<String>>,
+    /// Directives of the server, which this variant has and others do not.
+    #[serde(default)]
+    directives: Vec<String>,
+    /// Where they apply.
+    at: Option<ConfigScope>,
     #[serde(default)]
     settings: SettingValues,
 }
@@ -155,6 +160,23 @@ pub struct SweepCell {
     pub query_length: Option<u32>,
     pub headers: Vec<(String, String)>,
     pub settings: Settings,
+    /// The directives as the plan has them, and where they apply.
+    pub lines: Vec<String>,
+    pub at: Option<ConfigScope>,
+    /// The directives as the servers take them; settings are in `settings`.
+    pub change: Change,
+}
+
+impl SweepCell {
+    /// The directives as text.
+    #[must_use]
+    pub fn directives(&self) -> String {
+        let text = self.lines.join("; ");
+        match &self.at {
+            Some(at) if !text.is_empty() => format!("{text} (at {at})"),
+            _ => text,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -202,6 +224,9 @@ impl SweepPlan {
     pub fn settle_names(&mut self, stack: &Stack) -> Result<(), ServerError> {
         for cell in &mut self.cells {
             cell.settings = stack.settings(&cell.settings)?;
+            let Change { settings, directives, scope } = stack.change(&cell.lines.join("\n"), cell.at.as_ref())?;
+            cell.settings.extend(settings);
+            cell.change = Change { directives, scope, ..Change::default() };
             stack.check_names(&cell.settings)?;
         }
         let as_setting = |sort: &String| Settings::from([(sort.clone(), Setting::Count(0))]);
@@ -249,6 +274,8 @@ impl SweepPlan {
             duration: file.duration,
             query_length: file.query_length.clone(),
             header: file.header.clone(),
+            directives: Vec::new(),
+            at: None,
             settings: file.settings.clone(),
         };
         let series = if file.series.is_empty() { vec![SeriesBlock::default()] } else { file.series.clone() };
@@ -259,8 +286,13 @@ impl SweepPlan {
                 return Err(format!("more than {MOST_CELLS} combinations; split the plan"));
             }
         }
-        if servers.is_empty() && cells.iter().any(|c| !c.settings.is_empty()) {
-            return Err("it has settings but no server; add: server = \"apache:/path/apache2.conf\"".into());
+        if series.iter().any(|block| block.at.is_some() && block.directives.is_empty()) {
+            return Err("a variant says at where, but has no directives".into());
+        }
+        if servers.is_empty() && cells.iter().any(|c| !c.settings.is_empty() || !c.lines.is_empty()) {
+            return Err(
+                "it has settings or directives but no server; add: server = \"apache:/path/apache2.conf\"".into()
+            );
         }
         Ok(SweepPlan {
             servers,
@@ -347,6 +379,9 @@ fn expand(top: &SeriesBlock, series: &SeriesBlock) -> Result<Vec<SweepCell>, Str
                             query_length: *length,
                             headers: headers.clone(),
                             settings: settings.clone(),
+                            lines: series.directives.clone(),
+                            at: series.at.clone(),
+                            change: Change::default(),
                         });
                     }
                 }

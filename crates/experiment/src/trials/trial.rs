@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
-use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
+use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Verdict};
 use lastdrop_server::operations::RealMemory;
-use lastdrop_server::{Server, Stack};
+use lastdrop_server::{Change, Server, Stack};
 
 use crate::lab::warm::{WarmUpMethod, complete_pool, warmth};
 use crate::lab::{Lab, LabError, Observer};
@@ -21,7 +21,7 @@ const MOST_WHILE_GROWING: u32 = 3;
 pub struct TrialSpec<'a> {
     /// The load; only its measured phase is used.
     pub plan: &'a Plan,
-    pub settings: Settings,
+    pub change: Change,
     pub label: String,
     pub role: &'a str,
     /// Warm-up load if workers are recycled too fast to be warmed one by one.
@@ -89,7 +89,7 @@ impl TrialSpec<'_> {
     /// Returns a trial without results.
     pub(crate) fn begun(&self) -> Trial {
         Trial {
-            settings: self.settings.clone(),
+            settings: self.change.settings.clone(),
             objective: 0.0,
             valid: false,
             why: String::new(),
@@ -119,9 +119,9 @@ pub(crate) fn start(
     trial: &mut Trial,
 ) -> Result<Option<Duration>, LabError> {
     lab.check_stop()?;
-    match stack.apply(&order.settings) {
+    match stack.apply(&order.change) {
         Ok(()) => {}
-        Err(e) if e.is_refusal() && !order.settings.is_empty() => {
+        Err(e) if e.is_refusal() && !order.change.is_empty() => {
             trial.why = e.to_string();
             return Ok(None);
         }
@@ -129,7 +129,7 @@ pub(crate) fn start(
     }
     lab.check_stop()?;
     let mut now = stack.original().settings.clone();
-    now.extend(order.settings.clone());
+    now.extend(order.change.settings.clone());
     complete_pool(lab.clock, || stack.count_workers());
     let workers = count_pool(stack);
     let recycle = stack.value(Role::Recycle, &now);

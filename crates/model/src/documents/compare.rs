@@ -65,8 +65,11 @@ pub enum CompareKind {
 /// One side of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CompareSide {
-    /// URL, plan file, or exported file.
+    /// URL, plan file, exported file, or directives.
     pub name: String,
+    /// What the directives change in the configuration, a line for each place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// Ids of its runs.
     pub runs: Vec<String>,
 }
@@ -96,6 +99,9 @@ pub struct NoiseFloor {
 pub struct CompareDocument {
     pub schema: String,
     pub kind: CompareKind,
+    /// The server, if A and B are changes of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     pub a: CompareSide,
     pub b: CompareSide,
     pub metrics: BTreeMap<String, MetricComparison>,

@@ -21,6 +21,9 @@ pub struct SweepRow {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub header: String,
     pub settings: Settings,
+    /// Directives of the variant, separated by `; `, and where they apply.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub directives: String,
     pub requests: u64,
     pub users: u32,
     pub answered: u64,

@@ -43,13 +43,19 @@ fn cell(row: &SweepRow, column: &str) -> String {
         "requests" | "NR" => row.requests.to_string(),
         "query_length" | "query" => row.query_length.map_or("–".into(), |n| n.to_string()),
         "header" => row.header.clone(),
+        "directives" => row.directives.clone(),
         name => row.settings.get(name).map_or("–".into(), ToString::to_string),
     }
 }
 
 fn named(d: &SweepDocument, row: &SweepRow) -> String {
-    let parts: Vec<String> =
-        d.varying.iter().map(|c| if c == "series" { cell(row, c) } else { format!("{c} {}", cell(row, c)) }).collect();
+    let is_said = |c: &&String| *c != "directives" || !row.directives.is_empty();
+    let parts: Vec<String> = d
+        .varying
+        .iter()
+        .filter(is_said)
+        .map(|c| if c == "series" || c == "directives" { cell(row, c) } else { format!("{c} {}", cell(row, c)) })
+        .collect();
     if parts.is_empty() { row.series.clone() } else { parts.join(", ") }
 }
 

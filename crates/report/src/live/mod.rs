@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use lastdrop_model::event::{Lead, Stage, Suspicion, TrialBegan};
 use lastdrop_model::printable::line;
-use lastdrop_model::settings::describe;
 use lastdrop_model::{Counts, Event, Histogram, KeptPlan, Kind, Sample, Slice};
 
 pub use self::panes::Pane;
@@ -328,7 +327,7 @@ impl LiveExperiment {
         let round = trial.round.map_or(String::new(), |n| format!(", round {n}"));
         let of = trial.of.map_or(String::new(), |n| format!(" of {n}"));
         let series = if trial.series.is_empty() { String::new() } else { format!(" {}", line(&trial.series)) };
-        self.doing = format!("trial {}{of}{round}:{series} {}", trial.number, line(&describe(&trial.settings)));
+        self.doing = format!("trial {}{of}{round}:{series} {}", trial.number, line(&trial.changes()));
     }
 
     /// Returns the current phase.

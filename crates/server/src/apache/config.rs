@@ -21,6 +21,8 @@ pub struct DirectiveLine {
     pub arguments: Vec<String>,
     /// The innermost enclosing section that limits the effect, such as `VirtualHost *:80`; `None` for the whole server.
     pub section: Option<String>,
+    /// Index of that section in [`Scan::sections`].
+    pub inside: Option<usize>,
     /// Index of the enclosing virtual host, in the order in which they begin; `None` for the main server.
     pub host: Option<usize>,
     /// Name and arguments as written.
@@ -35,6 +37,20 @@ struct Section {
     /// False if it is a condition that does not hold.
     holds: bool,
     host: Option<usize>,
+    /// Index in [`Scan::sections`], if it is no condition.
+    index: Option<usize>,
+}
+
+/// A section that limits the effect of its lines, and its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigSection {
+    /// `directory`, `virtualhost`; in lower case.
+    pub kind: String,
+    /// What stands after it, without quotes.
+    pub argument: String,
+    pub source: usize,
+    /// The byte at which its last line begins, if that is in the same file.
+    pub end: Option<usize>,
 }
 
 /// A folder from which all files of a pattern are included for the whole server.
@@ -51,6 +67,7 @@ pub struct IncludeFolder {
 pub struct Scan {
     pub lines: Vec<DirectiveLine>,
     pub folders: Vec<IncludeFolder>,
+    pub sections: Vec<ConfigSection>,
     /// Errors from files that could not be read.
     pub problems: Vec<String>,
     /// The files, the main one first.
@@ -275,7 +292,12 @@ impl Reader {
             return;
         }
         if line.starts_with("</") {
-            sections.pop();
+            let closed = sections.pop().and_then(|section| section.index);
+            if let (Some(section), Some(word)) = (closed.map(|i| &mut self.scan.sections[i]), words.first())
+                && section.source == source
+            {
+                section.end = Some(word.at.start);
+            }
             return;
         }
         let holds = sections.iter().all(|s| s.holds);
@@ -294,7 +316,19 @@ impl Reader {
                 close_head(&mut words);
                 self.keep(source, number, words, sections, host);
             }
-            sections.push(Section { head: head.to_string(), holds: own, host });
+            let is_real = holds && self.condition(head).is_none();
+            if is_real {
+                let argument = head.get(begins.len()..).unwrap_or_default().trim();
+                let argument = argument.trim_matches(['"', '\'']).to_string();
+                self.scan.sections.push(ConfigSection {
+                    kind: begins,
+                    argument: self.expand(&argument),
+                    source,
+                    end: None,
+                });
+            }
+            let index = is_real.then(|| self.scan.sections.len() - 1);
+            sections.push(Section { head: head.to_string(), holds: own, host, index });
             return;
         }
         if !holds {
@@ -362,7 +396,8 @@ impl Reader {
         let name = texts.next().unwrap_or_default();
         let arguments = texts.collect();
         let section = self.section(sections);
-        self.scan.lines.push(DirectiveLine { file, number, name, arguments, section, host, words, source });
+        let inside = sections.iter().rev().find_map(|s| s.index);
+        self.scan.lines.push(DirectiveLine { file, number, name, arguments, section, inside, host, words, source });
     }
 
     /// Reads the files of a pattern and returns their sources.

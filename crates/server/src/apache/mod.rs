@@ -2,6 +2,7 @@
 
 mod code;
 mod config;
+mod directives;
 mod instance;
 pub mod knobs;
 mod location;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub use code::code_template;
 use config::{Conditions, Scan};
+use directives::{OVERRIDE, PlacedDirectives};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::SpareWorkers;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
@@ -27,7 +29,7 @@ use nix::sys::signal::Signal;
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::EditedFile;
-use crate::edits::FlatText;
+use crate::edits::{Edits, FlatText};
 use crate::execution::Reader;
 use crate::private::write_for_question;
 use crate::resolve::{Candidate, choose, masters, why_not_asked};
@@ -134,6 +136,28 @@ impl Apache {
 
     fn threaded(&self) -> bool {
         self.facts.model != "prefork"
+    }
+
+    /// The places of a change's directives.
+    fn placed(&self, scan: &Scan, change: &Change) -> Result<PlacedDirectives, ServerError> {
+        if change.directives.lines().is_empty() {
+            return Ok(PlacedDirectives::default());
+        }
+        let end = match self.placement() {
+            Placement::IncludedFile(file) => {
+                scan.folders.iter().filter(|f| Some(f.path.as_path()) == file.parent()).map(|f| f.end).max()
+            }
+            Placement::OwnFile | Placement::Edited | Placement::StartedWith => None,
+        };
+        let after = |line: usize| end.is_some_and(|end| line >= end);
+        directives::place(scan, change, after).map_err(ServerError::Setting)
+    }
+
+    /// The edits of the server's own files, for what no override reaches.
+    fn edits_of(&self, scan: &Scan, change: &Change) -> Result<Edits, ServerError> {
+        let mut edits = proxy::edits(scan, self.knobs(), &change.settings).map_err(ServerError::Setting)?;
+        edits.extend(self.placed(scan, change)?.edits);
+        Ok(edits)
     }
 
     /// Runs the configuration test and returns its warnings.
@@ -289,7 +313,7 @@ impl Adapter for Apache {
 
     fn placement(&self) -> Placement {
         let scan = self.scan(&self.config);
-        let ours = "zz-lastdrop.conf";
+        let ours = OVERRIDE;
         // An override works only if nothing after it sets the same directive.
         let last_set = scan
             .lines
@@ -331,7 +355,9 @@ impl Adapter for Apache {
         }
         all.extend(change.settings.clone());
         all.retain(|name, _| !proxy::is_parameter(name));
-        for line in (Change { settings: all, directives: change.directives.clone() }).lines() {
+        // A place that is not there is told when the change is checked.
+        let added = self.placed(&self.scan(&self.config), change).map(|placed| placed.added).unwrap_or_default();
+        for line in Change::from(all).lines().chain(added) {
             out.push_str(&line);
             out.push('\n');
         }
@@ -340,7 +366,7 @@ impl Adapter for Apache {
 
     fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
         let scan = self.scan(&self.config);
-        let edits = proxy::edits(&scan, self.knobs(), &change.settings).map_err(ServerError::Setting)?;
+        let edits = self.edits_of(&scan, change)?;
         let edited = |index: usize| {
             let source = &scan.sources[index];
             let after = edits.apply(index, &source.text, 0..source.text.len());
@@ -348,6 +374,15 @@ impl Adapter for Apache {
             Some(EditedFile::new(path, source.text.clone(), after))
         };
         edits.sources().filter_map(edited).collect()
+    }
+
+    fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        let edited = self.edits(change)?;
+        let settings = Change::from(change.settings.clone());
+        let own = settings.lines().filter(|line| !proxy::is_parameter(line));
+        let added = self.placed(&self.scan(&self.config), change)?.added;
+        let override_lines = own.chain(added).map(|line| format!("for the whole server: {line}"));
+        Ok(edited.iter().flat_map(EditedFile::changed_lines).chain(override_lines).collect())
     }
 
     fn argv_with(&self, file: &Path) -> Vec<String> {
@@ -388,7 +423,7 @@ impl Adapter for Apache {
         // the server's files stay untouched. If its own files are edited too, this one file contains all of it.
         let text = self.render(change, &Placement::OwnFile, kept.as_deref());
         let scan = self.scan(&self.config);
-        let edits = proxy::edits(&scan, self.knobs(), &change.settings).map_err(ServerError::Setting)?;
+        let edits = self.edits_of(&scan, change)?;
         let flat = edits.sources().next().map(|_| scan.flat(&edits));
         let text = match &flat {
             Some(flat) => [&flat.text, b"\n".as_slice(), without_include(&text).as_bytes()].concat(),

@@ -38,6 +38,11 @@ const SECTIONS: &[&str] = &[
     "namespace_list",
 ];
 
+/// True if a line with this first word begins a section.
+pub fn is_section(word: &str) -> bool {
+    SECTIONS.contains(&word)
+}
+
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_FILES: usize = 10_000;
 

@@ -272,7 +272,7 @@ fn add(config: &Config, edits: &mut Edits, entry: &ConfigKnob, value: &str) -> R
 }
 
 /// The line end that a text uses.
-fn line_end(text: &[u8]) -> &'static str {
+pub fn line_end(text: &[u8]) -> &'static str {
     let line = text.split_inclusive(|b| *b == b'\n').next().unwrap_or_default();
     if line.ends_with(b"\r\n") { "\r\n" } else { "\n" }
 }

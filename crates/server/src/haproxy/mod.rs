@@ -4,6 +4,7 @@
 
 mod command_line;
 mod config;
+mod directives;
 pub mod knobs;
 mod running;
 mod words;
@@ -13,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{Knob, Setting, Settings};
+use lastdrop_model::{Knob, ReloadClass, Setting, Settings};
 use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
@@ -26,6 +27,7 @@ use running::RuntimeState;
 
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
+use crate::directive_edits::where_to;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
@@ -241,7 +243,13 @@ impl Haproxy {
         Ok((passed, said.replace(&*file.to_string_lossy(), &first.name.to_string_lossy())))
     }
 
-    /// Checks that the server would accept these settings. `before` is the test's output without them.
+    fn edits_of(config: &Config, change: &Change) -> Result<Edits, ServerError> {
+        let mut edits = knobs::edits(config, &change.settings).map_err(ServerError::Setting)?;
+        edits.extend(directives::edits(config, change).map_err(ServerError::Setting)?);
+        Ok(edits)
+    }
+
+    /// Checks that the server would accept this change. `before` is the test's output without them.
     fn check_settings(&self, change: &Change, before: &str) -> Result<(), ServerError> {
         let config = self.config()?;
         if self.command_line.maxconn && change.settings.contains_key(MAXCONN) {
@@ -258,10 +266,11 @@ impl Haproxy {
         if let Some(why) = self.limit_beyond(&config, &change.settings) {
             return refused(why);
         }
-        let edits = knobs::edits(&config, &change.settings).map_err(ServerError::Setting)?;
+        let edits = Haproxy::edits_of(&config, change)?;
         let (passed, said) = self.test_flat(&config, &edits)?;
         if !passed {
-            return refused(complaints(&said, "[ALERT]").join("\n"));
+            let advice = where_to(change, &["section", "expects", "permitted"], &said);
+            return refused(format!("{}{advice}", complaints(&said, "[ALERT]").join("\n")));
         }
         let known = complaints(before, "[WARNING]");
         let new: Vec<&str> = complaints(&said, "[WARNING]").into_iter().filter(|w| !known.contains(w)).collect();
@@ -446,7 +455,7 @@ impl Adapter for Haproxy {
 
     fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
         let config = self.config()?;
-        let edits = knobs::edits(&config, &change.settings).map_err(ServerError::Setting)?;
+        let edits = Haproxy::edits_of(&config, change)?;
         let edited = |index: usize| {
             let source = &config.sources[index];
             let after = edits.apply(index, &source.text, 0..source.text.len());
@@ -455,16 +464,21 @@ impl Adapter for Haproxy {
         edits.sources().filter_map(edited).collect()
     }
 
+    fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        Ok(self.edits(change)?.iter().flat_map(EditedFile::changed_lines).collect())
+    }
+
+    fn needs(&self, name: &str) -> Option<ReloadClass> {
+        // A master executes itself and reads everything again.
+        let of_all = if self.has_master { ReloadClass::Reload } else { ReloadClass::Restart };
+        Some(self.knobs.iter().find(|k| k.name == name).map_or(of_all, |k| k.needs))
+    }
+
     fn test_file(&self) -> Option<PathBuf> {
         self.flat_file()
     }
 
     fn check(&self, change: &Change, _file: &Path) -> Result<(), ServerError> {
-        if let Some(line) = change.directives.lines().first() {
-            return Err(ServerError::Setting(format!(
-                "HAProxy takes no directives such as '{line}' here, only settings"
-            )));
-        }
         let said = Haproxy::check_files(&self.facts.birth, &self.command_line, &self.configs)?;
         if change.is_empty() { Ok(()) } else { self.check_settings(change, &said) }
     }

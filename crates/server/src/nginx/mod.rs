@@ -2,6 +2,7 @@
 //! files are edited, and it is reloaded.
 
 mod config;
+mod directives;
 pub mod knobs;
 mod listen;
 mod places;
@@ -12,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lastdrop_model::{Knob, Role, Setting, Settings};
+use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
@@ -22,6 +23,7 @@ use config::{Config, Directive};
 
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
+use crate::directive_edits::where_to;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
@@ -213,11 +215,13 @@ impl Nginx {
         Ok(code)
     }
 
-    fn edits_of(&self, config: &Config, settings: &Settings) -> Result<Edits, ServerError> {
-        places::edits(config, settings, self.port).map_err(ServerError::Setting)
+    fn edits_of(&self, config: &Config, change: &Change) -> Result<Edits, ServerError> {
+        let mut edits = places::edits(config, &change.settings, self.port).map_err(ServerError::Setting)?;
+        edits.extend(directives::edits(config, change).map_err(ServerError::Setting)?);
+        Ok(edits)
     }
 
-    /// Checks that the server would accept these settings.
+    /// Checks that the server would accept this change.
     fn check_settings(&self, change: &Change) -> Result<(), ServerError> {
         let config = self.config()?;
         if last(&config, "master_process").is_some_and(|d| d.arguments().iter().any(|w| w.text == "off")) {
@@ -235,9 +239,10 @@ impl Nginx {
                 output: before,
             });
         }
-        let (passed, said) = self.test_flat(&config, &self.edits_of(&config, &change.settings)?)?;
+        let (passed, said) = self.test_flat(&config, &self.edits_of(&config, change)?)?;
         if !passed {
-            return refused(said);
+            let advice = where_to(change, &["is not allowed here"], &said);
+            return refused(format!("{said}{advice}"));
         }
         let known: Vec<&str> = complaints(&before, &["[warn]"]);
         let new: Vec<&str> = complaints(&said, &["[warn]"]).into_iter().filter(|w| !known.contains(w)).collect();
@@ -399,7 +404,7 @@ impl Adapter for Nginx {
 
     fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
         let config = self.config()?;
-        let edits = self.edits_of(&config, &change.settings)?;
+        let edits = self.edits_of(&config, change)?;
         let edited = |index: usize| {
             let source = &config.sources[index];
             let after = edits.apply(index, &source.text, 0..source.text.len());
@@ -409,16 +414,22 @@ impl Adapter for Nginx {
         edits.sources().filter_map(edited).collect()
     }
 
+    fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
+        Ok(self.edits(change)?.iter().flat_map(EditedFile::changed_lines).collect())
+    }
+
+    fn needs(&self, name: &str) -> Option<ReloadClass> {
+        // A reload keeps the listening sockets of addresses, and what the master alone has.
+        const KEPT: &[&str] = &["daemon", "listen", "lock_file", "master_process", "pid", "working_directory"];
+        let of_all = if KEPT.contains(&name) { ReloadClass::Restart } else { ReloadClass::Reload };
+        Some(self.knobs.iter().find(|k| k.name == name).map_or(of_all, |k| k.needs))
+    }
+
     fn test_file(&self) -> Option<PathBuf> {
         Some(self.flat_file())
     }
 
     fn check(&self, change: &Change, _file: &Path) -> Result<(), ServerError> {
-        if let Some(line) = change.directives.lines().first() {
-            return Err(ServerError::Setting(format!(
-                "nginx takes no directives such as '{line}' here, only settings"
-            )));
-        }
         Nginx::check_main(&self.facts.birth, &self.main)?;
         if change.is_empty() { Ok(()) } else { self.check_settings(change) }
     }

@@ -10,7 +10,7 @@ use lastdrop_model::settings::KnobValues;
 use lastdrop_model::{Event, Generator, Knob, Plan, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_server::operations::OperationCall;
 use lastdrop_server::{
-    EffectiveSettings, Member, PersistedIn, RestoreReport, RestoredServer, ServerError, ServerRef, Stack,
+    Change, EffectiveSettings, Member, PersistedIn, RestoreReport, RestoredServer, ServerError, ServerRef, Stack,
 };
 use serde_json::{Value, json};
 
@@ -276,13 +276,13 @@ impl Member for SimulatedServer {
         u64::from(self.machine.plan.cores)
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.check_names(settings)
+    fn check(&self, change: &Change) -> Result<(), ServerError> {
+        self.check_names(&change.settings)
     }
 
-    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        self.check_names(settings)?;
-        self.machine.apply(settings);
+    fn apply(&mut self, change: &Change) -> Result<(), ServerError> {
+        self.check_names(&change.settings)?;
+        self.machine.apply(&change.settings);
         Ok(())
     }
 

@@ -600,7 +600,7 @@ impl Tuning<'_, '_> {
         let label = format!("tune {role}: {}", describe(settings));
         let order = TrialSpec {
             plan,
-            settings: settings.clone(),
+            change: settings.into(),
             label,
             role,
             recycling_warm_up: self.order.recycling_warm_up,

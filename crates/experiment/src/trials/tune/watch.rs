@@ -66,7 +66,7 @@ pub(super) fn keep_if_good(
     };
     if before.is_empty() {
         lab.tell(&Event::Stage { stage: Stage::Before });
-        stack.apply(&Settings::new())?;
+        stack.apply(Settings::new())?;
         warm(lab, stack, plan);
         before = looking.look(lab, stack)?.seconds;
         if lab.stopped() {
