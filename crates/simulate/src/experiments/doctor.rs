@@ -184,7 +184,7 @@ impl DoctorScenario {
                 // One request at a time has at most two thirds of the processors that there are.
                 let cpu_us = own_cpu(world);
                 world.pool.locked_share =
-                    between(rng, 0.7, 1.0) * (1.5 * cpu_us / world.pool.cpu_us / cores).min(1.0).max(0.75);
+                    between(rng, 0.7, 1.0) * (1.5 * cpu_us / world.pool.cpu_us / cores).clamp(0.75, 1.0);
                 world.pool.locked_share = world.pool.locked_share.min(1.0);
                 let at_once = world.held_us() / (world.pool.locked_share * world.pool.cpu_us);
                 self.users = (between(rng, 4.0, 8.0) * at_once).ceil() as u32 + 4;
