@@ -32,8 +32,8 @@ pub const END: &str = "end";
 )]
 pub struct AgentArgs {
     /// The fleet's broker, as `lastdrop fleet up` prints it
-    #[arg(value_name = "URL")]
-    pub url: String,
+    #[arg(value_name = "URL", required_unless_present = "act")]
+    pub url: Option<String>,
     #[command(flatten)]
     pub token: TokenArgs,
     /// Its name in the fleet [default: this machine's name]
@@ -48,7 +48,7 @@ pub struct AgentArgs {
     /// Let the fleet also change the settings of those servers; with `directives` also lines of their configurations, except those
     /// that name code
     #[arg(long, value_name = "directives", num_args = 0..=1, default_missing_value = "settings", requires = "servers")]
-    pub act: Option<ActRight>,
+    pub act: Option<String>,
     /// Most requests per second, whatever a plan says
     #[arg(long, value_name = "R", value_parser = within::<f64>(RATE))]
     pub max_rate: Option<f64>,
@@ -74,9 +74,21 @@ pub struct AgentArgs {
 
 /// What an agent may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ActRight {
+enum ActRight {
     Settings,
     Directives,
+}
+
+/// Returns the broker's URL and what may be changed. After `--act` without a value comes the URL.
+fn broker_and_right(args: &AgentArgs) -> Result<(String, Option<ActRight>), UsageError> {
+    let right = args.act.as_deref().map(|word| ActRight::from_str(word, false).map_err(|_| word));
+    match (&args.url, right) {
+        (Some(url), None) => Ok((url.clone(), None)),
+        (Some(url), Some(Ok(right))) => Ok((url.clone(), Some(right))),
+        (None, Some(Err(url))) => Ok((url.to_owned(), Some(ActRight::Settings))),
+        (Some(_), Some(Err(word))) => Err(UsageError(format!("--act {word}: it takes directives, or nothing"))),
+        (None, _) => Err(UsageError("the broker's URL is missing: lastdrop fleet up prints it".into())),
+    }
 }
 
 fn agent_name(text: &str) -> Result<String, String> {
@@ -104,6 +116,7 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
         ))
         .into());
     }
+    let (url, act) = broker_and_right(args)?;
     let token = args.token.for_agents()?;
     let name = match &args.name {
         Some(name) => name.clone(),
@@ -114,14 +127,14 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
     let ends = lastdrop_fleet::Stop::default();
     watch(&stop, &ends, args.end_by_stdin)?;
     let options = AgentOptions {
-        url: args.url.clone(),
+        url,
         token,
         folder: lastdrop_server::state_folder()?.join("agent").join(&name),
         name,
         version: env!("CARGO_PKG_VERSION").into(),
         limits: Limits {
             allow: args.allow.clone(),
-            act: args.act.is_some(),
+            act: act.is_some(),
             max_rate: args.max_rate,
             max_time: args.max_time,
         },
@@ -135,8 +148,8 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
     let servers = AgentServers {
         agent: options.name.clone(),
         named: args.servers.clone(),
-        act: args.act.is_some(),
-        directives: args.act == Some(ActRight::Directives),
+        act: act.is_some(),
+        directives: act == Some(ActRight::Directives),
     };
     let mut engine = LoadEngine::new(args.log.clone());
     run_agent(&options, &mut engine, Arc::new(servers), &ends, Arc::new(tell)).map_err(|e| match e {
@@ -198,7 +211,37 @@ fn tell(name: &str, told: &AgentStatus) {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        agent: AgentArgs,
+    }
+
+    #[test]
+    fn the_url_may_stand_after_act() {
+        let read = |words: &str| {
+            let words = ["agent"].into_iter().chain(words.split(' '));
+            let line = CommandLine::try_parse_from(words).map_err(|e| e.to_string())?;
+            broker_and_right(&line.agent).map_err(|e| e.to_string())
+        };
+        let url = "tls://10.0.0.1:4222".to_string();
+        assert_eq!(read("tls://10.0.0.1:4222"), Ok((url.clone(), None)));
+        for line in ["--server apache --act tls://10.0.0.1:4222", "tls://10.0.0.1:4222 --server apache --act"] {
+            assert_eq!(read(line), Ok((url.clone(), Some(ActRight::Settings))), "{line}");
+        }
+        for line in [
+            "--server apache --act directives tls://10.0.0.1:4222",
+            "tls://10.0.0.1:4222 --server apache --act directives",
+        ] {
+            assert_eq!(read(line), Ok((url.clone(), Some(ActRight::Directives))), "{line}");
+        }
+        assert!(read("tls://10.0.0.1:4222 --server apache --act code").is_err_and(|e| e.contains("--act code")));
+        assert!(read("--server apache --act").is_err() && read("--server apache").is_err());
+    }
 
     #[test]
     fn hosts_become_names_that_can_be_chosen() {
