@@ -44,8 +44,8 @@ const LONG_S: f64 = 0.15;
 pub(super) const SWAPPED: f64 = 100.0;
 /// Share of the processors from which on other programs fill them.
 pub(super) const OTHERS_FILL: f64 = 0.7;
-/// Mean response time from which on it matters that requests wait for a processor that other programs use, µs.
-const STARVED_US: f64 = 50_000.0;
+/// Mean response time from which on other programs' CPU use is reported as the limit, µs: occasional use is normal.
+pub(super) const LONG_US: f64 = 100_000.0;
 /// Share of its allowed workers from which on a pool counts as fully grown.
 const GROWN: f64 = 0.95;
 /// Share of busy workers from which on a pool counts as full.
@@ -152,7 +152,7 @@ impl<'a> LoadEvidence<'a> {
             let used = v.seen.cpu_cores.unwrap_or(f64::INFINITY);
             v.seen.waiting("running") - used >= 0.5 * v.busy().max(0.5)
         };
-        fills && self.main.response.mean >= STARVED_US && self.servers().iter().any(starves)
+        fills && self.main.response.mean >= LONG_US && self.servers().iter().any(starves)
     }
 
     /// True if the machine has memory that nobody uses. Then pages may be swapped, but not for lack of memory of the machine.

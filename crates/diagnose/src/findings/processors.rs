@@ -6,11 +6,9 @@ use lastdrop_model::examination::{ExaminationStep, LoadShape, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
-use super::evidence::{FindingBuilder, LoadEvidence, ONE_CORE, OTHERS_FILL, ServerEvidence, finding, round};
+use super::evidence::{FindingBuilder, LONG_US, LoadEvidence, ONE_CORE, OTHERS_FILL, ServerEvidence, finding, round};
 use super::{Rule, databases};
 
-/// Response time from which on other programs' CPU use is reported as the limit: occasional use is normal.
-const LONG_US: f64 = 100_000.0;
 const LESS_COMPRESSION: &str = "a level of 1 to 4 costs a fraction of 9 for a few percent more bytes; compress static files once (gzip_static, \
                                 mod_deflate with pre-compressed files)";
 /// A request that holds a loop this much longer than others do delays them all.

@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn with_a_scope_it_goes_there_and_nowhere_else() {
         let new = changed("maxconn 5; option httplog", Some("vhost:web")).expect("placed");
-        assert_eq!(new, SITE.replace("maxconn 10", "maxconn 5").replace("web\n", "web\n\toption httplog\n"));
+        assert_eq!(new, SITE.replace("\tmaxconn 10\n", "\tmaxconn 5\n").replace("web\n", "web\n\toption httplog\n"));
         let new = changed("server a 1.1.1.1:1 maxconn 3", Some("vhost:app")).expect("placed");
         assert_eq!(new, SITE.replace("1.1.1.1:1", "1.1.1.1:1 maxconn 3"));
         for (scope, part) in [("vhost:x", "global, defaults, web, app"), ("location:/", "vhost:NAME")] {

@@ -52,7 +52,7 @@ const TIME: Duration = Duration::from_secs(12);
 const ROUGH_S: f64 = 60.0;
 
 /// Least time for which a request holds its worker where another program is in the way, µs.
-const LEAST_HELD_US: f64 = 60_000.0;
+const LEAST_HELD_US: f64 = 120_000.0;
 
 /// Names of a full pool by its program; and the others.
 const FULL_POOL: [&str; 3] = ["fpm-children-exhausted", "sync-workers-waiting", "workers-exhausted"];
