@@ -10,6 +10,9 @@ use crate::faults::{FaultModel, FaultRates, PlanNeeds};
 use crate::layer::Layer;
 use crate::rng::Rng;
 
+/// The end of a chunked body, after its last chunk.
+const EMPTY_LINE: &[u8] = b"\r\n";
+
 /// How connecting goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnectOutcome {
@@ -348,9 +351,15 @@ impl Peer {
         }
         if self.rng.in_thousand(h.half) && raw.len() > 1 {
             let n = self.rng.between(1, raw.len() as u64 - 1) as usize;
+            // With its last chunk a body is whole once the connection closes (RFC 9112, 8). A cut record of TLS brings none of it.
+            let has_last_chunk =
+                made.chunked && raw.len() == made.bytes.len() && n + EMPTY_LINE.len() >= made.bytes.len();
             raw.truncate(n);
-            answer.ending =
-                if let AnswerEnd::Close(_) = answer.ending { AnswerEnd::Anywhere } else { AnswerEnd::Never };
+            answer.ending = match answer.ending {
+                AnswerEnd::Close(_) => AnswerEnd::Anywhere,
+                _ if has_last_chunk => AnswerEnd::Close(None),
+                _ => AnswerEnd::Never,
+            };
             self.answers.push(answer);
             for piece in self.cut(raw) {
                 self.send(piece, &mut reactions);
@@ -476,7 +485,7 @@ impl Peer {
         let mut bytes = head.into_bytes();
         let answer = PeerAnswer { status, head_bytes: bytes.len() as u64, body_bytes, begins: 0, ending, closing };
         bytes.extend_from_slice(&coded);
-        BuiltAnswer { bytes, answer }
+        BuiltAnswer { bytes, answer, chunked: (6..9).contains(&form) }
     }
 
     /// Creates a page with references.
@@ -498,4 +507,5 @@ impl Peer {
 struct BuiltAnswer {
     bytes: Vec<u8>,
     answer: PeerAnswer,
+    chunked: bool,
 }

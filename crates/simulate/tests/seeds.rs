@@ -27,10 +27,11 @@ fn assert_right(seed: u64) {
 /// * 20,001,000,209: so did requests to a server that reads one byte at a time.
 /// * 30,000,155,366: so did a queue for which a new phase had room at once.
 /// * 50,200,016,650: with a limited bandwidth, a socket with a small buffer was written to as often as it had room.
+/// * 1589: an answer without the empty line after its last chunk is whole once the connection closes; the check did not know.
 /// * The last: a request due with a phase that began within the end of another request was sent too early.
 #[test]
 fn what_went_wrong_once_is_right() {
-    let small = [4, 11, 90, 106, 128, 223, 693, 3572, 1_001_439, 1_013_946, 1_043_460];
+    let small = [4, 11, 90, 106, 128, 223, 693, 1589, 3572, 1_001_439, 1_013_946, 1_043_460];
     let large = [
         2_010_148_939,
         3_010_061_571,
