@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Some([seconds, seed]) => many(*seconds, *seed, first_only),
         _ => {
             eprintln!(
-                "simulate [--first|experiments [--plan FILE]] [SECONDS [SEED]], or simulate [experiments] 0 SEED for one with all that happens in it"
+                "simulate [--first|experiments [--plan FILE | --kind KIND]] [SECONDS [SEED]], or simulate [experiments] 0 SEED for one with all that happens in it"
             );
             ExitCode::from(2)
         }

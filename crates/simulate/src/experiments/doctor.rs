@@ -18,8 +18,8 @@ use super::stacks::{noise_level, noise_of, unit};
 use crate::rng::Rng;
 use crate::world::{BackendPlan, FrontPlan, PoolKind, PoolPlan, WaitFor, WorldPlan, rough_rate, true_rate};
 
-pub const LIMIT: &str = "doctor names what limits";
-pub const HEALTHY: &str = "doctor names no limit where there is none";
+pub const LIMIT: &str = "doctor limit right";
+pub const HEALTHY: &str = "doctor healthy left alone";
 pub const WORKERS: &str = "doctor's workers within 5 % of the best";
 
 const fn named(name: &'static str) -> Claim {
