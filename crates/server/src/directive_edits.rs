@@ -69,7 +69,7 @@ impl DirectiveNames {
         &self,
         edits: &mut Edits,
         given: &[GivenDirective],
-        block: &[&PresentDirective],
+        block: &[PresentDirective],
     ) -> DirectiveReplacement {
         let mut result = DirectiveReplacement::default();
         let mut done: Vec<usize> = Vec::new();
@@ -78,7 +78,7 @@ impl DirectiveNames {
                 continue;
             }
             let of_name = |name: &str| self.is_same(name, &first.name);
-            let present: Vec<&&PresentDirective> = block.iter().filter(|d| of_name(&d.name)).collect();
+            let present: Vec<&PresentDirective> = block.iter().filter(|d| of_name(&d.name)).collect();
             let several = present.len() > 1 || given.iter().filter(|d| of_name(&d.name)).count() > 1;
             let words = self.key_of(&first.name).or(several.then_some(USUAL_KEY)).unwrap_or(0);
             let key = |arguments: &[String]| arguments[..words.min(arguments.len())].to_vec();
@@ -153,7 +153,7 @@ mod tests {
             .collect();
         let mut edits = Edits::default();
         let given: Vec<GivenDirective> = lines.iter().map(|line| given(line)).collect();
-        let result = NAMES.replace(&mut edits, &given, &present.iter().collect::<Vec<_>>());
+        let result = NAMES.replace(&mut edits, &given, &present);
         (String::from_utf8(edits.apply(0, text.as_bytes(), 0..text.len())).expect("text"), result)
     }
 

@@ -517,6 +517,16 @@ pub fn split_words(line: &[u8]) -> Vec<(Vec<u8>, usize, usize)> {
     words
 }
 
+/// Scans a configuration of one file, in a folder of its own.
+#[cfg(test)]
+pub(super) fn scan_of(text: &str) -> (tempfile::TempDir, Scan) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("main.conf");
+    fs::write(&file, text).expect("written");
+    let scan = Scan::read(&file, dir.path(), Conditions::default());
+    (dir, scan)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -222,7 +222,7 @@ impl PlacedDirectives {
         };
         let mut found = false;
         for section in &inside {
-            found |= NAMES.replace(&mut self.edits, group, &own(Some(*section)).iter().collect::<Vec<_>>()).found;
+            found |= NAMES.replace(&mut self.edits, group, &own(Some(*section))).found;
         }
         let server: Vec<&(usize, &DirectiveLine)> = lines.iter().filter(|(_, l)| l.inside.is_none()).collect();
         let texts = || group.iter().map(|d| d.text.clone());
@@ -236,7 +236,7 @@ impl PlacedDirectives {
                 }
             }
             _ => {
-                let replaced = NAMES.replace(&mut self.edits, group, &own(None).iter().collect::<Vec<_>>());
+                let replaced = NAMES.replace(&mut self.edits, group, &own(None));
                 if replaced.found {
                     found = true;
                     self.added.extend(replaced.missing);
@@ -269,7 +269,7 @@ impl PlacedDirectives {
     ) -> Result<(), String> {
         let own: Vec<PresentDirective> =
             scan.lines.iter().filter(|l| l.inside == Some(section)).filter_map(present).collect();
-        let replaced = NAMES.replace(&mut self.edits, given, &own.iter().collect::<Vec<_>>());
+        let replaced = NAMES.replace(&mut self.edits, given, &own);
         let new: Vec<String> = replaced.missing.into_iter().chain(sections.iter().cloned()).collect();
         if new.is_empty() { Ok(()) } else { self.insert(scan, section, &new) }
     }
@@ -291,7 +291,7 @@ impl PlacedDirectives {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::Conditions;
+    use super::super::config::scan_of;
     use super::*;
     use crate::change::Directives;
 
@@ -299,17 +299,9 @@ mod tests {
         ServerName shop\n  <Directory \"/srv/\">\n    AllowOverride AuthConfig\n  </Directory>\n  HostnameLookups Off\n\
         </VirtualHost>\n<Location /app>\n</Location>\n";
 
-    fn scan(text: &str) -> (tempfile::TempDir, Scan) {
-        let dir = tempfile::tempdir().expect("a folder");
-        let file = dir.path().join("main.conf");
-        std::fs::write(&file, text).expect("written");
-        let scan = Scan::read(&file, dir.path(), Conditions::default());
-        (dir, scan)
-    }
-
     /// The configuration after the edits, and the override.
     fn placed(text: &str, lines: &str, scope: Option<&str>) -> Result<(String, Vec<String>), String> {
-        let (_dir, scan) = scan(text);
+        let (_dir, scan) = scan_of(text);
         let scope = scope.map(|s| s.parse().expect("a scope"));
         let change = Change { scope, ..Change::from(Directives::read(lines)) };
         let placed = place(&scan, &change, |_| false)?;

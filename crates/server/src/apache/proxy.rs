@@ -270,30 +270,22 @@ pub fn edits(scan: &Scan, knobs: &[Knob], settings: &Settings) -> Result<Edits, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::Conditions;
+    use super::super::config::scan_of;
     use super::*;
-
-    fn scan(text: &str) -> (tempfile::TempDir, Scan) {
-        let dir = tempfile::tempdir().expect("a folder");
-        let file = dir.path().join("main.conf");
-        std::fs::write(&file, text).expect("written");
-        let scan = Scan::read(&file, dir.path(), Conditions::default());
-        (dir, scan)
-    }
 
     fn all() -> Vec<Knob> {
         [KNOBS.as_slice(), &OF_THREADS].concat()
     }
 
     fn changed(text: &str, settings: &[(&str, &str)]) -> String {
-        let (_dir, scan) = scan(text);
+        let (_dir, scan) = scan_of(text);
         let settings = settings.iter().map(|(name, value)| ((*name).to_string(), Setting::read(value))).collect();
         let edits = edits(&scan, &all(), &settings).expect("it has a place");
         String::from_utf8(edits.apply(0, text.as_bytes(), 0..text.len())).expect("text")
     }
 
     fn value(text: &str, name: &str) -> String {
-        let (_dir, scan) = scan(text);
+        let (_dir, scan) = scan_of(text);
         let knob = all().into_iter().find(|k| k.name == name).expect("a knob");
         let (value, source, notes) = find(&scan, &knob);
         let line = source.map_or("-".into(), |s| s.rsplit(':').next().unwrap_or_default().to_string());
@@ -330,7 +322,7 @@ mod tests {
         assert!(new.contains("max=4 enablereuse=Off\r") && new.contains("http://b/ disablereuse=On\n"), "{new}");
         assert!(changed(SITE, &[("proxy.enablereuse", "On")]).contains("http://b/ disablereuse=Off\n"));
         assert_eq!(changed(SITE, &[("KeepAlive", "Off"), ("ProxyTimeout", "3")]), SITE);
-        let (_dir, none) = scan("ProxyPass /c balancer://c\n");
+        let (_dir, none) = scan_of("ProxyPass /c balancer://c\n");
         let settings = Settings::from([("proxy.max".to_string(), Setting::Count(1))]);
         assert!(!has_workers(&none) && edits(&none, &all(), &settings).is_err_and(|e| e.contains("no ProxyPass")));
     }

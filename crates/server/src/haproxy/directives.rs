@@ -115,7 +115,7 @@ fn everywhere(config: &Config, edits: &mut Edits, group: &[GivenDirective]) -> R
     let mut found = false;
     for section in 0..config.sections.len() {
         let own = present_in(config, section);
-        found |= NAMES.replace(edits, group, &own.iter().collect::<Vec<_>>()).found;
+        found |= NAMES.replace(edits, group, &own).found;
     }
     if found {
         return Ok(());
@@ -148,7 +148,7 @@ fn present_in(config: &Config, section: usize) -> Vec<PresentDirective> {
 fn place(config: &Config, edits: &mut Edits, section: usize, given: &[GivenDirective]) {
     let own = present_in(config, section);
     for group in NAMES.by_name(given) {
-        let missing = NAMES.replace(edits, &group, &own.iter().collect::<Vec<_>>()).missing;
+        let missing = NAMES.replace(edits, &group, &own).missing;
         if missing.is_empty() {
             continue;
         }

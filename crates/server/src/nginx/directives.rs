@@ -81,7 +81,7 @@ pub fn edits(config: &Config, change: &Change) -> Result<Edits, String> {
         Some(scope) => {
             for block in blocks_of(config, scope)? {
                 let own = present_in(config, Some(block), None);
-                let replaced = NAMES.replace(&mut edits, &given, &own.iter().collect::<Vec<_>>());
+                let replaced = NAMES.replace(&mut edits, &given, &own);
                 insert(config, &mut edits, Some(block), &replaced.missing)?;
             }
         }
@@ -137,7 +137,7 @@ fn everywhere(config: &Config, edits: &mut Edits, group: &[GivenDirective]) -> R
     let mut found = false;
     for block in &blocks {
         let own = present_in(config, *block, Some(name));
-        found |= NAMES.replace(edits, group, &own.iter().collect::<Vec<_>>()).found;
+        found |= NAMES.replace(edits, group, &own).found;
     }
     if found {
         return Ok(());

@@ -25,8 +25,6 @@ const LOCK_FILE: &str = "/srv/app/lock";
 const READINGS: f64 = 20.0;
 /// Processor time of a page that is swapped, µs.
 const PAGE_US: f64 = 100.0;
-/// Share of the memory that a pool may have, as `lastdrop size` counts it.
-const BUDGET: f64 = 0.9;
 
 const WORKING: [Stage; 2] = [Stage::Worker, Stage::Lock];
 const IN_DATABASE: [Stage; 3] = [Stage::DatabaseQueue, Stage::Database, Stage::DatabaseWait];
@@ -95,10 +93,13 @@ impl SimulatedSite {
         let plan = self.0.plan();
         let mut all = Vec::new();
         let kernel = BTreeMap::from([("ListenOverflows", used.drops), ("ListenDrops", used.drops)]);
-        let seen = |name: &str, threads: f64, stages: &[Stage]| {
+        let seen = |name: &str, processes: u32, threads: f64, stages: &[Stage]| {
             let (cores, runnable) = (used.cores(stages), used.mean_in(stages));
             ServerMeasurements {
                 server: name.into(),
+                workers_first: processes.into(),
+                workers_last: processes.into(),
+                workers_most: processes.into(),
                 readings: (used.now_us / 1e6 * READINGS) as u64,
                 threads,
                 cpu_cores: Some(cores),
@@ -120,10 +121,8 @@ impl SimulatedSite {
         };
         if plan.front.is_some() {
             let loops = f64::from(plan.cores);
-            let mut front = seen(FRONT, loops, &[Stage::Proxy]);
+            let mut front = seen(FRONT, plan.cores, loops, &[Stage::Proxy]);
             add(&mut front, "events", loops - used.mean_in(&[Stage::Proxy]));
-            (front.workers_first, front.workers_last, front.workers_most) =
-                (plan.cores.into(), plan.cores.into(), plan.cores.into());
             (front.queue_mean, front.queue_most, front.queue_limit) =
                 (Some(used.mean_in(&[Stage::ProxyQueue])), Some(0), Some(511));
             front.queue_at = FRONT_AT.into();
@@ -131,7 +130,7 @@ impl SimulatedSite {
         }
         let (kind, _) = self.pool();
         let workers = plan.pool.workers;
-        let mut pool = seen(kind, f64::from(workers), &WORKING);
+        let mut pool = seen(kind, workers, f64::from(workers), &WORKING);
         let waits_for = match plan.pool.waits_for {
             WaitFor::Sleep => "sleep".to_string(),
             WaitFor::Peer => format!("peer {PEER}"),
@@ -141,7 +140,6 @@ impl SimulatedSite {
         add(&mut pool, &format!("peer {DATABASE_AT}"), used.mean_in(&IN_DATABASE));
         let busy: f64 = pool.waits.values().sum();
         add(&mut pool, "idle", f64::from(workers) - busy);
-        (pool.workers_first, pool.workers_last, pool.workers_most) = (workers.into(), workers.into(), workers.into());
         if plan.pool.kind != PoolKind::Gunicorn {
             pool.status_busy = Some(busy);
         }
@@ -153,10 +151,9 @@ impl SimulatedSite {
         all.push(pool);
         if let Some(backend) = &plan.backend {
             let sessions = f64::from(backend.connections.min(workers));
-            let mut database = seen(DATABASE, sessions, &[Stage::Database]);
+            let mut database = seen(DATABASE, 1, sessions, &[Stage::Database]);
             add(&mut database, "disk", used.mean_in(&[Stage::DatabaseWait]));
             add(&mut database, "idle", sessions - used.mean_in(&[Stage::Database, Stage::DatabaseWait]));
-            (database.workers_first, database.workers_last, database.workers_most) = (1, 1, 1);
             database.hottest_process_cores = used.cores(&[Stage::Database]);
             all.push(database);
         }
@@ -164,8 +161,11 @@ impl SimulatedSite {
     }
 
     fn memory_ceiling(plan: &WorldPlan) -> WorkersCeiling {
-        let fits = (BUDGET * plan.memory_mb - plan.pool.shared_mb) / plan.pool.worker_mb.max(1e-3);
-        WorkersCeiling { by: "memory".into(), number: fits.max(0.0) as u64, reason: "the memory of the world".into() }
+        WorkersCeiling {
+            by: "memory".into(),
+            number: plan.fitting_workers().into(),
+            reason: "the memory of the world".into(),
+        }
     }
 }
 

@@ -80,8 +80,7 @@ impl TuneScenario {
         world.pool.workers = rng.around(1, 2 * u64::from(users)) as u32;
         if rng.in_thousand(200) {
             world.memory_mb = world.pool.shared_mb + world.pool.worker_mb * rng.between(4, 60) as f64;
-            let fitting = ((0.9 * world.memory_mb - world.pool.shared_mb) / world.pool.worker_mb) as u32;
-            world.pool.workers = world.pool.workers.clamp(1, fitting.max(1));
+            world.pool.workers = world.pool.workers.clamp(1, world.fitting_workers().max(1));
         }
         let (costs, clues) = costs(&mut rng);
         let stopped_after = rng.in_thousand(200).then(|| rng.around(1, 60));
@@ -181,7 +180,7 @@ impl TuneScenario {
     pub fn best(&self) -> f64 {
         let factor = self.costs.lowest();
         let pool = &self.world.pool;
-        let fitting = ((0.9 * self.world.memory_mb - pool.shared_mb) / pool.worker_mb).max(1.0) as u32;
+        let fitting = self.world.fitting_workers().max(1);
         let most = self.users.min(fitting).max(pool.workers);
         let mut sizes: Vec<u32> = (0..)
             .map(|i| 1.2f64.powi(i).round() as u32)

@@ -223,6 +223,12 @@ impl WorldPlan {
         self.pool.cpu_us + self.pool.wait_us + self.backend.as_ref().map_or(0.0, |b| b.cpu_us + b.wait_us)
     }
 
+    /// Workers that fit into nine tenths of the memory, as `lastdrop size` counts its budget.
+    #[must_use]
+    pub fn fitting_workers(&self) -> u32 {
+        ((0.9 * self.memory_mb - self.pool.shared_mb) / self.pool.worker_mb.max(1e-3)).max(0.0) as u32
+    }
+
     /// Memory of a pool of so many workers, megabytes.
     #[must_use]
     pub fn memory_of(&self, workers: u32) -> f64 {
