@@ -1,6 +1,6 @@
 //! The settings of a real nginx: read, changed in its own files, refused, and restored whatever happens.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -467,9 +467,11 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
     certificate(&dir);
     let log = folder.join("access.log");
     let http = format!(
-        "  server {{\n   access_log {dir}/access.log;\n   listen 127.0.0.1:{port};\n   listen 127.0.0.1:{tls} ssl;\n   \
-         ssl_certificate {dir}/cert.pem;\n   ssl_certificate_key {dir}/key.pem;\n   ssl_session_tickets off;\n   \
-         ssl_protocols TLSv1.2;\n   location / {{ return 200 ok; }}\n  }}"
+        "  log_format long '$status {:0>999}';\n  server {{\n   access_log {dir}/access.log long;\n   listen \
+         127.0.0.1:{port};\n   listen 127.0.0.1:{tls} ssl;\n   ssl_certificate {dir}/cert.pem;\n   \
+         ssl_certificate_key {dir}/key.pem;\n   ssl_session_tickets off;\n   ssl_protocols TLSv1.2;\n   location / {{ \
+         return 200 ok; }}\n  }}",
+        0
     );
     let server = crate::common::servers::nginx(&folder, &http, port);
     let config = folder.join("nginx.conf");
@@ -490,9 +492,9 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
     );
     fs::write(&plan, text).expect("written");
     let mut sweep = start_sweep(&folder, &plan.display().to_string());
-    // The observations for each configuration: whether the log grows by single lines, and whether a session is resumed.
-    // The last of each time that a configuration stands in the file: nginx may not have read it before.
-    let mut visits = Vec::new();
+    // What was seen while each configuration stood in the file: whether the log grew by a buffer, and whether a session was
+    // resumed.
+    let mut seen: HashMap<_, Vec<_>> = HashMap::new();
     let size = || fs::metadata(&log).map_or(0, |m| m.len());
     let says = || {
         let text = fs::read_to_string(&config).unwrap_or_default();
@@ -500,27 +502,26 @@ fn buffers_of_logs_and_caches_of_sessions_act() {
     };
     while sweep.try_wait().expect("waited for").is_none() {
         let (state, was) = (says(), size());
-        // On a busy machine it takes a while to fill a buffer.
+        // A line has 1 KB, so 64 requests fill a buffer.
         let grown = std::iter::repeat_with(|| thread::sleep(Duration::from_millis(2)))
             .take_while(|()| state == says() && sweep.try_wait().expect("waited for").is_none())
             .find_map(|()| Some(size().saturating_sub(was)).filter(|grown| *grown > 0));
         let resumed = resumes(&folder, tls);
-        if visits.last().is_none_or(|(last, _)| *last != state) {
-            visits.push((state, None));
-        }
         if let (Some(grown), Some(resumed), true) = (grown, resumed, state == says()) {
-            visits.last_mut().expect("one").1 = Some((grown >= 60 << 10, resumed));
+            seen.entry(state).or_default().push((grown >= 60 << 10, resumed));
         }
     }
-    // The last configuration is the restored one, which the sweep may leave before it is seen in force.
-    visits.pop();
-    let seen: BTreeSet<_> = visits.into_iter().filter_map(|(state, last)| Some((state, last?.0, last?.1))).collect();
     let done = end(sweep);
     assert_eq!(done.code, 0, "{done:?}");
-    // An unbuffered log may grow by any amount between two checks; a buffered one never grows by a single line.
-    assert!(seen.contains(&((true, true), true, true)), "{seen:?}");
-    assert!(seen.contains(&((false, false), false, false)) && seen.contains(&((false, true), false, true)), "{seen:?}");
-    assert!(!seen.contains(&((false, false), false, true)) && !seen.contains(&((true, true), false, true)), "{seen:?}");
+    // Most of the time: nginx reads its file somewhat later, and an unbuffered log may grow by much between two checks.
+    for (state, wanted) in
+        [((false, false), (false, false)), ((false, true), (false, true)), ((true, true), (true, true))]
+    {
+        let all = seen.remove(&state).unwrap_or_default();
+        let most = |what: &dyn Fn(&(bool, bool)) -> bool| 2 * all.iter().filter(|one| what(one)).count() > all.len();
+        assert!(!all.is_empty(), "{state:?} was not seen");
+        assert_eq!((most(&|one| one.0), most(&|one| one.1)), wanted, "{state:?}: {all:?}");
+    }
     assert_eq!(fs::read(&config).expect("readable"), before);
     drop(server);
 }

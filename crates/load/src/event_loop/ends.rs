@@ -208,10 +208,10 @@ impl<W: World> EventLoop<'_, W> {
         if let (None, Some(began), Some(link)) = (queue, said.began_unix_us, link)
             && written > 0
         {
-            let (began, half) = (began as i64, (link / 2) as i64);
-            let arrived = origin + written as i64 + half;
+            let (began, written, received) = (began as i64, origin + written as i64, origin + first_byte as i64);
             let ended = began.saturating_add(said.took_us.unwrap_or(0) as i64);
-            self.record.clock_offset.learn(began, ended, arrived, origin + first_byte as i64 - half);
+            self.record.clock_offset.learn(began, ended, written, received, link as i64);
+            let arrived = written + (link / 2) as i64;
             queue = Some((began - self.record.clock_offset.ahead() - arrived).max(0) as u64);
         }
         let transfer = Some(now.saturating_sub(first_byte));
