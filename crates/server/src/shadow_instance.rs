@@ -101,26 +101,35 @@ pub fn dispensable<E>(
 
 /// Processes of an instance, in their own session; they end when this is dropped.
 #[derive(Debug)]
-pub struct InstanceProcesses(Child);
+pub struct InstanceProcesses {
+    child: Child,
+    /// The signal at which it ends in good order.
+    ended_by: Signal,
+}
 
 impl InstanceProcesses {
     /// Starts an instance that ends with lastdrop, however that ends.
-    pub fn start(mut command: Command) -> std::io::Result<InstanceProcesses> {
+    pub fn start(command: Command) -> std::io::Result<InstanceProcesses> {
+        InstanceProcesses::start_ended_by(command, Signal::SIGTERM)
+    }
+
+    /// Starts a program that ends at another signal than SIGTERM.
+    pub fn start_ended_by(mut command: Command, ended_by: Signal) -> std::io::Result<InstanceProcesses> {
         use std::os::unix::process::CommandExt;
         // SAFETY: one system call between fork and exec.
         unsafe {
-            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+            command.pre_exec(move || Ok(nix::sys::prctl::set_pdeathsig(ended_by)?));
         }
-        command.spawn().map(InstanceProcesses)
+        command.spawn().map(|child| InstanceProcesses { child, ended_by })
     }
 
     pub fn master(&self) -> i32 {
-        self.0.id() as i32
+        self.child.id() as i32
     }
 
     /// Exit status, if it has ended.
     pub fn ended(&mut self) -> Option<String> {
-        self.0.try_wait().ok().flatten().map(|status| status.to_string())
+        self.child.try_wait().ok().flatten().map(|status| status.to_string())
     }
 
     pub fn workers(&self) -> Vec<i32> {
@@ -129,9 +138,9 @@ impl InstanceProcesses {
 
     /// Asks it to end and waits until it has. Returns false if it has not in time.
     pub fn end(&mut self, limit: Duration) -> bool {
-        let _ = kill(Pid::from_raw(self.master()), Signal::SIGTERM);
+        let _ = kill(Pid::from_raw(self.master()), self.ended_by);
         let until = Instant::now() + limit;
-        while matches!(self.0.try_wait(), Ok(None)) {
+        while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() >= until {
                 return false;
             }
@@ -149,21 +158,21 @@ impl InstanceProcesses {
 
 impl Drop for InstanceProcesses {
     fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(None)) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
         // It is a session leader, so its pid is its process group's id.
         let pid = Pid::from_raw(self.master());
-        let _ = kill(pid, Signal::SIGTERM);
+        let _ = kill(pid, self.ended_by);
         let end = Instant::now() + END_TIMEOUT;
         while Instant::now() < end {
-            if !matches!(self.0.try_wait(), Ok(None)) {
+            if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
             thread::sleep(POLL);
         }
         let _ = killpg(pid, Signal::SIGKILL);
-        let _ = self.0.wait();
+        let _ = self.child.wait();
     }
 }
 

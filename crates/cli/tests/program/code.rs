@@ -1,4 +1,4 @@
-//! `profile --code`: functions of known shares are found in a real mod_perl, PHP-FPM and mod_php, and nothing is left.
+//! `profile --code`: functions of known shares are found in a real mod_perl, PHP-FPM, mod_php, and gunicorn, and nothing is left.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::servers::{Fpm, ModPhp, nginx, open_folder, php, php_site};
-use crate::common::{Apache, Folder, free_port, number, processes_with, wait_until};
+use crate::common::servers::{Daemon, Fpm, ModPhp, nginx, open_folder, php, php_site};
+use crate::common::{Apache, Folder, free_port, get, number, processes_with, wait_until};
 
 /// Functions that burn 60, 30 and 10 % of the time.
 const PERL: &str = "use strict;
@@ -159,6 +159,128 @@ fn functions_of_php_are_found_in_an_apache_with_mod_php() {
     assert_eq!(entries(&temporary), Vec::<PathBuf>::new(), "nothing is left behind");
 }
 
+/// Functions that burn 60, 25 and 15 % of the time.
+const PYTHON: &str = "import time
+
+def heavy():
+    x = 0.0
+    for i in range(480000): x += i ** 0.5
+
+def middle():
+    x = 0.0
+    for i in range(200000): x += i ** 0.5
+
+def light():
+    x = 0.0
+    for i in range(120000): x += i ** 0.5
+
+def application(env, start):
+    heavy(); middle(); light()
+    if env['QUERY_STRING']: time.sleep(0.1)
+    start('200 OK', [('Content-Length', '3')])
+    return [b'ok\\n']
+";
+
+/// A command that runs lastdrop where py-spy is in a folder of the system's, and whose temporary files are in a folder.
+/// None where `./x test` could not get py-spy.
+fn with_py_spy(folder: &Folder, temporary: &Path, args: &[&str]) -> Option<Command> {
+    let tool = std::env::var("LASTDROP_PY_SPY").ok()?;
+    let shown = format!(
+        "mount -t tmpfs -o mode=755 none /usr/local/bin && install -m 755 {tool} /usr/local/bin/py-spy && exec \"$@\""
+    );
+    let mut command = in_namespace(&folder.lastdrop(args), &shown);
+    command.env("TMPDIR", temporary);
+    Some(command)
+}
+
+/// The same command where this has been done to the files that it sees.
+fn in_namespace(command: &Command, before: &str) -> Command {
+    let mut other = Command::new("unshare");
+    other.args(["--mount", "sh", "-c", before, "sh"]).arg(command.get_program()).args(command.get_args());
+    other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    other
+}
+
+/// A gunicorn with the planted functions, with further settings.
+struct PlantedGunicorn {
+    _running: Daemon,
+    name: String,
+    url: String,
+}
+
+fn gunicorn_with_planted_functions(folder: &Folder, settings: &str) -> PlantedGunicorn {
+    let (app, port) = (open_folder(folder, "app"), free_port());
+    fs::set_permissions(&app, fs::Permissions::from_mode(0o755)).expect("its mode");
+    fs::write(app.join("planted.py"), PYTHON).expect("written");
+    let config = app.join("gunicorn.conf.py");
+    fs::write(&config, format!("bind = '127.0.0.1:{port}'\nworkers = 2\n{settings}")).expect("written");
+    let mut gunicorn = Command::new("/usr/bin/gunicorn");
+    gunicorn.arg("-c").arg(&config).arg("planted:application").current_dir(&app);
+    let running = Daemon::start(gunicorn, "gunicorn", |_| get(port, "/").is_some());
+    let url = format!("http://127.0.0.1:{port}/");
+    PlantedGunicorn { _running: running, name: format!("gunicorn:{}@{url}", config.display()), url }
+}
+
+#[test]
+fn functions_of_python_are_read_from_outside() {
+    let folder = Folder::new();
+    let temporary = temporary(&folder);
+    let gunicorn = gunicorn_with_planted_functions(&folder, "");
+    let (name, url) = (gunicorn.name.as_str(), gunicorn.url.as_str());
+    let profile = |more: &[&str], url: &str| -> Option<Value> {
+        let args = ["profile", name, "--code", "-c", "2", "-d", "2s", "--json", "-", "--url", url];
+        let done = with_py_spy(&folder, &temporary, &[&args, more].concat())?.output().expect("runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Some(serde_json::from_slice(&done.stdout).expect("JSON"))
+    };
+    let without = folder.lastdrop(&["profile", name, "--code", "--url", url, "-d", "1s"]);
+    let without = in_namespace(&without, "mount -t tmpfs none /usr/local/bin && exec \"$@\"").output().expect("runs");
+    let said = String::from_utf8_lossy(&without.stderr).into_owned();
+    assert!(without.status.code() == Some(1) && said.contains("py-spy is not installed; from PyPI"), "{said}");
+    let Some(cpu) = profile(&[], url) else { return };
+    assert_eq!(cpu["language"], "python");
+    assert_shares(&cpu, "planted.py", &[("heavy", 0.6, 3), ("middle", 0.25, 7), ("light", 0.15, 11)]);
+    // In the time that passes, a wait is where the application waits.
+    let wall = profile(&["--wall"], &format!("{url}?wait")).expect("py-spy");
+    assert_eq!(wall["functions"][0]["name"], "application", "{wall:#}");
+    assert!(number(&wall["functions"][0]["exclusive_share"]) > 0.5, "{wall:#}");
+    assert_eq!(entries(&temporary), Vec::<PathBuf>::new(), "nothing is left behind");
+
+    // Killed, it takes py-spy with it.
+    let args = ["profile", name, "--code", "--url", url, "-d", "60s"];
+    let mut killed = with_py_spy(&folder, &temporary, &args).expect("py-spy");
+    let mut killed = killed.stdout(Stdio::null()).spawn().expect("runs");
+    wait_until("py-spy", || entries(&temporary).iter().any(|folder| folder.join("said").exists()));
+    killed.kill().expect("killed");
+    killed.wait().expect("ended");
+    wait_until("the end of py-spy", || processes_with(&temporary.to_string_lossy()).is_empty());
+    let restored = folder.lastdrop(&["restore"]).env("TMPDIR", &temporary).output().expect("runs");
+    assert!(restored.status.success() && entries(&temporary).is_empty(), "{restored:?}");
+    assert!(folder.run(&["run", url, "-n", "4", "--timeout", "5s", "--no-store"]).code == 0, "no worker stands still");
+}
+
+#[test]
+fn py_spy_reads_workers_of_another_user_as_that_user_and_only_if_it_is_roots() {
+    let folder = Folder::new();
+    let temporary = temporary(&folder);
+    let gunicorn = gunicorn_with_planted_functions(&folder, "user = 'www-data'\ngroup = 'www-data'\n");
+    let args = ["profile", &gunicorn.name, "--code", "-c", "2", "-d", "1s", "--json", "-", "--url", &gunicorn.url];
+    let Some(mut command) = with_py_spy(&folder, &temporary, &args) else { return };
+    let done = command.output().expect("runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let profile: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(profile["functions"][0]["name"], "heavy", "{profile:#}");
+    let executed = profile["environment"]["executed"].as_array().expect("programs");
+    let spy = executed.iter().find(|one| one["program"] == "/usr/local/bin/py-spy").expect("listed");
+    let www_data = nix::unistd::User::from_name("www-data").ok().flatten().expect("a user of Debian");
+    assert_eq!(spy["uid"], www_data.uid.as_raw(), "{spy}");
+
+    let hide = "mount -t tmpfs -o mode=777 none /usr/local/bin && cp /bin/true /usr/local/bin/py-spy && exec \"$@\"";
+    let refused = in_namespace(&folder.lastdrop(&args), hide).output().expect("runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("can be changed by others than root"), "{said}");
+}
+
 #[test]
 fn a_profiler_that_is_not_installed_is_named_with_the_command_that_installs_it() {
     let folder = Folder::new();
@@ -181,11 +303,7 @@ fn a_profiler_that_is_not_installed_is_named_with_the_command_that_installs_it()
         ),
     ] {
         let command = folder.lastdrop(&["profile", &name, "--code", "--url", &url, "-d", "1s"]);
-        let mut hidden = Command::new("unshare");
-        hidden.args(["--mount", "sh", "-c", &format!("{hide}; exec \"$@\""), "sh"]);
-        hidden.arg(command.get_program()).args(command.get_args());
-        let output =
-            hidden.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).output().expect("runs");
+        let output = in_namespace(&command, &format!("{hide}; exec \"$@\"")).output().expect("runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(&format!("{tool} is not installed")) && said.contains(package), "{said}");

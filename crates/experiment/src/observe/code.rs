@@ -1,7 +1,8 @@
 //! Profiles the functions of the language that a server's workers execute, by a profiler of that language.
 //!
 //! The same load is put on without the profiler and with it: the difference in CPU time per request is what the profiler
-//! costs. Nothing is loaded into a process that serves visitors: a second instance of the server is profiled.
+//! costs. Nothing is loaded into a process that serves visitors: a second instance of the server is profiled, or its
+//! processes are read from outside.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument};
 use lastdrop_model::plan::ConnectTo;
 use lastdrop_model::{Load, Plan};
 use lastdrop_probe::group::ProcessGroup;
-use lastdrop_server::code::{self, Clock, CodeInstance, CodeRequest, Language};
+use lastdrop_server::code::{self, Clock, CodeRequest, Language, ProfiledServer};
 use lastdrop_server::{ServerRef, remove_leftover_folders};
 
 use super::profile::{MOST_STACKS, Profile, answered_of, cpu_s};
@@ -63,23 +64,27 @@ pub fn profile_code(
     let request = CodeRequest { url: &plan.url, language: options.language, clock: options.clock, workers };
     let template = code::template(server, &request)?;
     let warm = (options.time / 4).clamp(WARM.0, WARM.1);
-    let load = |instance: &CodeInstance, time| {
-        stretch(server, instance.master(), &plan_for(plan, instance.address, time), stop)
-    };
+    let load =
+        |loaded: &dyn ProfiledServer, time| stretch(server, loaded, &plan_for(plan, loaded.address(), time), stop);
     let without = {
         let plain = template.start(false)?;
-        load(&plain, warm)?;
-        load(&plain, (options.time / 2).max(WARM.0))?
+        load(&*plain, warm)?;
+        load(&*plain, (options.time / 2).max(WARM.0))?
     };
-    let profiled = template.start(true)?;
-    load(&profiled, warm)?;
+    let mut profiled = template.start(true)?;
+    load(&*profiled, warm)?;
     profiled.begin()?;
-    let with = load(&profiled, options.time)?;
+    let with = load(&*profiled, options.time)?;
     let stacks = CodeStacks::of_records(&profiled.finish()?);
-    let note = format!(
-        "on a second instance with {workers} workers and the same configuration; nothing was loaded into the server's own workers"
-    );
-    profile_of(template.server().into(), template.language(), options.clock, stacks, without, with, vec![note])
+    profile_of(
+        template.server().into(),
+        template.language(),
+        options.clock,
+        stacks,
+        without,
+        with,
+        vec![template.note()],
+    )
 }
 
 /// Users of a closed loop, or connections of an open one, as [`plan_for`] limits them.
@@ -91,7 +96,7 @@ fn most_at_once(plan: &Plan) -> u32 {
 }
 
 /// The plan's measured load for some time, with no more connections than a second instance has workers.
-fn plan_for(plan: &Plan, address: SocketAddr, time: Duration) -> Plan {
+fn plan_for(plan: &Plan, address: Option<SocketAddr>, time: Duration) -> Plan {
     let mut plan = plan.clone();
     plan.phases.retain(|p| p.measured);
     plan.phases.truncate(1);
@@ -102,14 +107,24 @@ fn plan_for(plan: &Plan, address: SocketAddr, time: Duration) -> Plan {
             Load::Open { connections, .. } => *connections = (*connections).clamp(1, MOST_WORKERS),
         }
     }
-    plan.network.connect_to = Some(ConnectTo { host: plan.url.host.clone(), port: plan.url.port, address });
+    if let Some(address) = address {
+        plan.network.connect_to = Some(ConnectTo { host: plan.url.host.clone(), port: plan.url.port, address });
+    }
     plan
 }
 
-/// Puts the load of a plan on a server and measures the CPU time of its processes.
-fn stretch(server: &ServerRef, master: i32, plan: &Plan, stop: &AtomicBool) -> Result<LoadedStretch, LabError> {
-    let mut group = ProcessGroup::new(master, false, server.kind.helpers);
-    let cpu_before = cpu_s(&mut group);
+/// Puts the load of a plan on a server and measures the CPU time of its processes and of the profiler.
+fn stretch(
+    server: &ServerRef,
+    loaded: &dyn ProfiledServer,
+    plan: &Plan,
+    stop: &AtomicBool,
+) -> Result<LoadedStretch, LabError> {
+    let helpers = server.kind.helpers;
+    let groups = [Some(loaded.master()), loaded.profiler()].into_iter().flatten();
+    let mut groups: Vec<ProcessGroup> = groups.map(|pid| ProcessGroup::new(pid, false, helpers)).collect();
+    let mut cpu_of_all = || groups.iter_mut().map(cpu_s).sum::<f64>();
+    let cpu_before = cpu_of_all();
     let start = Instant::now();
     let requests = answered_of(plan, stop)?;
     if stop.load(Ordering::Relaxed) {
@@ -119,7 +134,7 @@ fn stretch(server: &ServerRef, master: i32, plan: &Plan, stop: &AtomicBool) -> R
     if requests == 0 {
         return Err(LabError::Other("nothing was answered while the code was profiled; is the URL right?".into()));
     }
-    Ok(LoadedStretch { requests, cpu_s: (cpu_s(&mut group) - cpu_before).max(0.0), seconds })
+    Ok(LoadedStretch { requests, cpu_s: (cpu_of_all() - cpu_before).max(0.0), seconds })
 }
 
 fn profile_of(

@@ -12,8 +12,8 @@ use super::Apache;
 use super::instance::{InstanceTemplate, InstanceVariant};
 use crate::adapter::Adapter as _;
 use crate::code::{
-    ASK_TIME, Clock, CodeInstance, CodeRequest, CodeTemplate, Language, Recording, START_TIME, check_possible, perl,
-    php, unlike, user_of_workers,
+    ASK_TIME, Clock, CodeRequest, CodeTemplate, Language, ProfiledServer, Recording, START_TIME, SecondInstance,
+    check_instance, impossible, note_about, perl, php, unlike, user_of_workers,
 };
 use crate::edits::Edits;
 use crate::leftover_folders::FOR_CODE;
@@ -34,10 +34,10 @@ struct ApacheCode {
 }
 
 pub fn code_template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn CodeTemplate>, ServerError> {
-    let no = |why: &str| Err(ServerError::Setting(format!("its code is not profiled: {why}")));
+    let no = |why: &str| Err(impossible(why));
     let apache = Apache::discover(server)?;
     let (birth, url) = (&apache.facts.birth, request.url);
-    check_possible(birth, url)?;
+    check_instance(birth, url)?;
     if !apache.facts.listeners.iter().any(|l| l.port() == url.port) {
         return no("it does not listen at the URL itself; name the server that executes the code");
     }
@@ -97,7 +97,11 @@ impl CodeTemplate for ApacheCode {
         self.language
     }
 
-    fn start(&self, profiled: bool) -> Result<CodeInstance, ServerError> {
+    fn note(&self) -> String {
+        note_about(self.workers)
+    }
+
+    fn start(&self, profiled: bool) -> Result<Box<dyn ProfiledServer>, ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
         let mut recording = Recording::new(self.language, &self.birth, |name| self.template.file(name))?;
         let mut after = String::new();
@@ -124,7 +128,7 @@ impl CodeTemplate for ApacheCode {
         if answer.status != self.status {
             return Err(unlike(answer.status, self.status));
         }
-        Ok(CodeInstance::new(instance.at, instance.processes, recording, None))
+        Ok(Box::new(SecondInstance { address: instance.at, processes: instance.processes, recording, _front: None }))
     }
 }
 

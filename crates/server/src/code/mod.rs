@@ -8,6 +8,7 @@
 
 pub mod perl;
 pub mod php;
+mod python;
 mod recording;
 
 use std::fmt;
@@ -38,6 +39,7 @@ const END_TIME: Duration = Duration::from_secs(20);
 pub enum Language {
     Perl,
     Php,
+    Python,
 }
 
 /// What there is to know about a language.
@@ -52,7 +54,7 @@ struct LanguageRow {
 }
 
 impl Language {
-    pub const ALL: [Language; 2] = [Language::Perl, Language::Php];
+    pub const ALL: [Language; 3] = [Language::Perl, Language::Php, Language::Python];
 
     fn row(self) -> LanguageRow {
         match self {
@@ -67,6 +69,12 @@ impl Language {
                 tool: "Excimer",
                 installed_by: "on Debian: apt-get install php-excimer",
                 servers: "PHP-FPM, and Apache with mod_php",
+            },
+            Language::Python => LanguageRow {
+                name: "python",
+                tool: "py-spy",
+                installed_by: "from PyPI, as root: pip install --break-system-packages py-spy",
+                servers: "gunicorn, uWSGI, and a process of Python by pid:PID",
             },
         }
     }
@@ -143,18 +151,46 @@ pub struct CodeRequest<'a> {
     pub workers: u32,
 }
 
-/// What is needed to start second instances of a server, with and without the profiler.
+/// What is needed to profile a server's code.
 pub trait CodeTemplate {
     /// The server's name.
     fn server(&self) -> &str;
 
     fn language(&self) -> Language;
 
-    /// Starts an instance and waits until it answers as the server does.
+    /// What is profiled, and what the server itself notices.
+    fn note(&self) -> String;
+
+    /// Starts what is loaded, with or without the profiler, and waits until it answers as the server does.
     ///
     /// # Errors
     /// If it does not, or the profiler is missing.
-    fn start(&self, profiled: bool) -> Result<CodeInstance, ServerError>;
+    fn start(&self, profiled: bool) -> Result<Box<dyn ProfiledServer>, ServerError>;
+}
+
+/// What is loaded while it is profiled; what was started for that ends when it is dropped.
+pub trait ProfiledServer {
+    /// Where it is loaded; none for the URL's own address.
+    fn address(&self) -> Option<SocketAddr>;
+
+    fn master(&self) -> i32;
+
+    /// A profiler outside of the server's processes, while it records.
+    fn profiler(&self) -> Option<i32> {
+        None
+    }
+
+    /// From now on the profiler records.
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn begin(&mut self) -> Result<(), ServerError>;
+
+    /// Ends it and returns the record, as this module describes it.
+    ///
+    /// # Errors
+    /// If it does not end, or there is nothing to be read.
+    fn finish(self: Box<Self>) -> Result<String, ServerError>;
 }
 
 /// Finds a server and its language, and checks that a second instance can be made.
@@ -165,6 +201,10 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
     match server.kind.name {
         "apache" => apache::code_template(server, request),
         "php-fpm" => fpm::code_template(server, request),
+        "gunicorn" | "uwsgi" => python::template(server, request),
+        "pid" if server.pid.and_then(language_of_program) == Some(Language::Python) => {
+            python::template(server, request)
+        }
         other => Err(ServerError::Setting(format!(
             "the code of {other} is not profiled: --code knows {}. Without --code the functions of programs and \
              libraries are shown",
@@ -173,44 +213,43 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
     }
 }
 
-/// A running second instance; it ends when dropped.
-#[derive(Debug)]
-pub struct CodeInstance {
-    pub address: SocketAddr,
-    processes: InstanceProcesses,
-    recording: Recording,
-    /// What else the instance needs to be reached.
-    _front: Option<fpm::Gateway>,
+/// The language whose interpreter a process runs, by the file that it executes.
+fn language_of_program(pid: i32) -> Option<Language> {
+    let file = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    file.file_name()?.to_str()?.starts_with("python").then_some(Language::Python)
 }
 
-impl CodeInstance {
-    pub(crate) fn new(
-        address: SocketAddr,
-        processes: InstanceProcesses,
-        recording: Recording,
-        front: Option<fpm::Gateway>,
-    ) -> CodeInstance {
-        CodeInstance { address, processes, recording, _front: front }
+/// A running second instance; it ends when dropped.
+#[derive(Debug)]
+pub(crate) struct SecondInstance {
+    pub address: SocketAddr,
+    pub processes: InstanceProcesses,
+    pub recording: Recording,
+    /// What else the instance needs to be reached.
+    pub _front: Option<fpm::Gateway>,
+}
+
+/// What templates of second instances say.
+pub(crate) fn note_about(workers: u32) -> String {
+    format!(
+        "on a second instance with {workers} workers and the same configuration; nothing was loaded into the server's own workers"
+    )
+}
+
+impl ProfiledServer for SecondInstance {
+    fn address(&self) -> Option<SocketAddr> {
+        Some(self.address)
     }
 
-    #[must_use]
-    pub fn master(&self) -> i32 {
+    fn master(&self) -> i32 {
         self.processes.master()
     }
 
-    /// From now on each worker records its calls.
-    ///
-    /// # Errors
-    /// If its folder cannot be written.
-    pub fn begin(&self) -> Result<(), ServerError> {
+    fn begin(&mut self) -> Result<(), ServerError> {
         self.recording.begin()
     }
 
-    /// Ends the instance and returns the record of its workers, as this module describes it.
-    ///
-    /// # Errors
-    /// If it does not end, or there is nothing to be read.
-    pub fn finish(mut self) -> Result<String, ServerError> {
+    fn finish(mut self: Box<Self>) -> Result<String, ServerError> {
         if !self.processes.end(END_TIME) {
             return Err(ServerError::Setting("of its second instance: it does not end".into()));
         }
@@ -218,15 +257,25 @@ impl CodeInstance {
     }
 }
 
+/// The error where a server's code cannot be profiled.
+pub(crate) fn impossible(why: &str) -> ServerError {
+    ServerError::Setting(format!("its code is not profiled: {why}"))
+}
+
 /// Checks that a second instance of a server may be started, and loaded by this URL.
-pub(crate) fn check_possible(birth: &Birth, url: &Url) -> Result<(), ServerError> {
-    let no = |why: &str| Err(ServerError::Setting(format!("its code is not profiled: {why}")));
+pub(crate) fn check_instance(birth: &Birth, url: &Url) -> Result<(), ServerError> {
+    if url.tls {
+        return Err(impossible("a second instance is loaded by http only; give --url an http URL"));
+    }
+    check_rights(birth)
+}
+
+/// Checks that a server's code may be profiled from here.
+pub(crate) fn check_rights(birth: &Birth) -> Result<(), ServerError> {
+    let no = |why: &str| Err(impossible(why));
     let euid = nix::unistd::geteuid();
     if !euid.is_root() && euid.as_raw() != birth.uid {
-        return no("only root or the server's user can start a second instance of it");
-    }
-    if url.tls {
-        return no("a second instance is loaded by http only; give --url an http URL");
+        return no("only root or the server's user can do that");
     }
     if container::root_of(birth.pid).is_some() {
         return no("it runs in a container");

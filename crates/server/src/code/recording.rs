@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lastdrop_probe::process::Birth;
 
-use super::{Language, perl, php};
+use super::{Language, perl, php, python};
 use crate::ServerError;
 
 /// A folder of the workers', lastdrop's code that they load, and the file that makes them begin.
@@ -56,6 +56,7 @@ impl Recording {
         match self.language {
             Language::Perl => perl::read(self),
             Language::Php => php::read(self),
+            Language::Python => python::read(self),
         }
     }
 }

@@ -70,6 +70,8 @@ pub struct Question {
     /// Files, besides the program and its libraries, that decide what it executes.
     code: Vec<PathBuf>,
     likeness: bool,
+    /// Processes whose memory it reads.
+    read: Option<Vec<i32>>,
     limit: Duration,
     why: &'static str,
 }
@@ -79,7 +81,24 @@ impl Question {
     pub fn new(birth: &Birth, why: &'static str) -> Question {
         let birth = Birth { environment: environment::of_question(&birth.environment), ..birth.clone() };
         let program = program_of(&birth);
-        Question { birth, program, name: None, words: Vec::new(), code: Vec::new(), likeness: false, limit: LIMIT, why }
+        Question {
+            birth,
+            program,
+            name: None,
+            words: Vec::new(),
+            code: Vec::new(),
+            likeness: false,
+            read: None,
+            limit: LIMIT,
+            why,
+        }
+    }
+
+    /// Prepares a call of a tool that reads the memory of processes, with the rights of a user. If these do not suffice,
+    /// it gets CAP_SYS_PTRACE too, and nobody but root may have written the tool. It gets no variables of the server.
+    pub fn of_reader(tool: &str, user: &Birth, processes: Vec<i32>, why: &'static str) -> Question {
+        let birth = Birth { environment: Vec::new(), directory: "/".into(), ..user.clone() };
+        Question { read: Some(processes), ..Question::new(&birth, why).program(Path::new(tool)) }
     }
 
     /// Executes another program instead, with the same rights; a bare name is looked up in the system's folders.
@@ -170,8 +189,13 @@ impl Question {
                 why: "this lastdrop executes nothing of a server's".into(),
             });
         }
-        let rights = Rights::of_question(&self.birth)?;
-        if rights.uid == 0 {
+        let rights = match &self.read {
+            Some(processes) => Rights::of_reader(&self.birth, processes)?,
+            None => Rights::of_question(&self.birth)?,
+        };
+        if rights.exceeds_user() && self.read.is_some() {
+            check_program(&self.program)?;
+        } else if rights.uid == 0 {
             let code = self.code.iter().map(PathBuf::as_path);
             check_code(&self.program, &self.birth, code)?;
         }
@@ -308,7 +332,7 @@ pub fn is_pid_file_of_root(file: &Path, pid: i32) -> bool {
 /// Checks that only root could have written what root would execute: the program, the running process's mapped files,
 /// its start folder, and the files that decide the rest.
 fn check_code<'a>(program: &Path, birth: &Birth, code: impl Iterator<Item = &'a Path>) -> Result<(), ServerError> {
-    if CONTAINED.load(Ordering::Relaxed) || !nix::unistd::geteuid().is_root() {
+    if is_anything_executed() {
         return Ok(());
     }
     let mut checker = Checker::default();
@@ -317,22 +341,7 @@ fn check_code<'a>(program: &Path, birth: &Birth, code: impl Iterator<Item = &'a 
         if is_ourselves(path) {
             return Ok(());
         }
-        checker.check(path).map_err(|found| {
-            let (path, owner) = (found.path.display(), found.owner());
-            let trusted = if found.uid != 0 && found.is_owners_alone() {
-                format!(", or trust that user: --trust {owner}")
-            } else {
-                String::new()
-            };
-            ServerError::NotAsked {
-                program: program.display().to_string(),
-                why: format!(
-                    "{path} (owner {owner}, mode {:04o}) can be changed by others than root. It is still watched and sized. Give it \
-                     to root alone{trusted}",
-                    found.mode
-                ),
-            }
-        })
+        checker.check(path).map_err(|found| not_asked(program, &found, "It is still watched and sized. "))
     };
     check(program)?;
     if process::is_alive(birth.pid, birth.start_ticks) {
@@ -344,6 +353,36 @@ fn check_code<'a>(program: &Path, birth: &Birth, code: impl Iterator<Item = &'a 
         check(&birth.directory.join(file))?;
     }
     Ok(())
+}
+
+/// Checks that only root could have written a program that reads the memory of others' processes.
+fn check_program(program: &Path) -> Result<(), ServerError> {
+    if is_anything_executed() {
+        return Ok(());
+    }
+    Checker::default().check(program).map_err(|found| not_asked(program, &found, ""))
+}
+
+/// True if lastdrop has no rights that a program could abuse.
+fn is_anything_executed() -> bool {
+    CONTAINED.load(Ordering::Relaxed) || !nix::unistd::geteuid().is_root()
+}
+
+/// The error for a file that others than root could have written. `remains`: a sentence about what is still possible.
+fn not_asked(program: &Path, found: &trust::UntrustedFile, remains: &str) -> ServerError {
+    let (path, owner) = (found.path.display(), found.owner());
+    let trusted = if found.uid != 0 && found.is_owners_alone() {
+        format!(", or trust that user: --trust {owner}")
+    } else {
+        String::new()
+    };
+    ServerError::NotAsked {
+        program: program.display().to_string(),
+        why: format!(
+            "{path} (owner {owner}, mode {:04o}) can be changed by others than root. {remains}Give it to root alone{trusted}",
+            found.mode
+        ),
+    }
 }
 
 fn is_ourselves(path: &Path) -> bool {

@@ -1,6 +1,8 @@
 //! The rights that a child takes on between fork and exec: exactly those of the process that it stands for.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use lastdrop_probe::identity::Identity;
 use lastdrop_probe::process::Birth;
@@ -37,6 +39,9 @@ const OF_QUESTIONS: u64 = {
         | 1 << SYS_NICE
         | 1 << SYS_RESOURCE
 };
+
+/// The capability to read the memory of processes that the same user alone may not read.
+const READS_PROCESSES: u64 = 1 << 19;
 
 const LAST_CAPABILITY: u32 = 63;
 /// Version 3 of the structures of capset(2).
@@ -91,6 +96,33 @@ impl Rights {
         };
         let held = granted & OF_QUESTIONS & own.capabilities.permitted;
         Rights::new(birth, &own, held, held, 0, true)
+    }
+
+    /// Rights for a tool that reads the memory of processes: the user's, without capabilities. If these do not suffice,
+    /// CAP_SYS_PTRACE too, and nothing else.
+    ///
+    /// # Errors
+    /// If lastdrop may not act for that user.
+    pub fn of_reader(birth: &Birth, pids: &[i32]) -> Result<Rights, ServerError> {
+        let own = own_rights()?;
+        let mut granted = if is_attaching_restricted() { READS_PROCESSES } else { 0 };
+        for pid in pids {
+            // Nothing is read of a process that has ended.
+            let Ok(identity) = Identity::of(*pid) else { continue };
+            if !identity.is_of_our_namespace() {
+                return Rights::new(birth, &own, 0, 0, 0, true);
+            }
+            if !is_read_by(birth, *pid, &identity) {
+                granted = READS_PROCESSES;
+            }
+        }
+        let held = granted & own.capabilities.permitted;
+        Rights::new(birth, &own, held, held, held, true)
+    }
+
+    /// True if a program with these rights can do more than its user can.
+    pub fn exceeds_user(&self) -> bool {
+        self.uid == 0 || self.held != 0
     }
 
     /// The rights that a server was started with.
@@ -204,6 +236,22 @@ impl Rights {
     }
 }
 
+/// True if a user without capabilities may read the memory of a process: see ptrace(2), "access mode checking".
+fn is_read_by(birth: &Birth, pid: i32, identity: &Identity) -> bool {
+    // The files of a process that has changed its user belong to root, because others may not inspect it.
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|m| m.uid());
+    identity.users == [birth.uid; 3]
+        && identity.groups == [birth.gid; 3]
+        && identity.capabilities.permitted == 0
+        && owner.is_ok_and(|uid| uid == birth.uid)
+}
+
+/// True if the kernel lets a process attach only to its own children (Yama).
+fn is_attaching_restricted() -> bool {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    !matches!(scope.trim(), "" | "0")
+}
+
 fn own_rights() -> Result<Identity, ServerError> {
     Ok(Identity::of(std::process::id() as i32)?)
 }
@@ -220,4 +268,52 @@ fn prctl(option: i32, argument: libc::c_ulong, second: libc::c_ulong) -> io::Res
 
 fn check(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    fn asleep(as_user: &[&str]) -> Ended {
+        let words = [as_user, &["sleep", "60"]].concat();
+        let child = Command::new(words[0]).args(&words[1..]).spawn().expect("started");
+        let is_asleep = || fs::read_to_string(format!("/proc/{}/comm", child.id())).is_ok_and(|name| name == "sleep\n");
+        while !is_asleep() {
+            std::thread::yield_now();
+        }
+        Ended(child)
+    }
+
+    /// Runs only as root, who can become each user.
+    #[test]
+    fn a_reader_has_its_users_rights_and_ptrace_only_for_processes_that_these_do_not_open() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let (root, other) = (asleep(&["env"]), asleep(&["setpriv", "--reuid=33", "--regid=33", "--clear-groups"]));
+        let (root, other) = (root.0.id() as i32, other.0.id() as i32);
+        let of = |birth: &Birth, pids: &[i32]| Rights::of_reader(birth, pids).expect("possible");
+        let (as_root, as_other) = (Birth::of(root).expect("there"), Birth::of(other).expect("there"));
+        let ptrace = READS_PROCESSES & own_rights().expect("ours").capabilities.permitted;
+        let alone = if is_attaching_restricted() { ptrace } else { 0 };
+        let rights = of(&as_other, &[other]);
+        assert_eq!((rights.uid, rights.held, rights.ambient, rights.bounding), (33, alone, alone, alone));
+        let rights = of(&as_other, &[root, other]);
+        assert_eq!((rights.uid, rights.held, rights.ambient, rights.bounding), (33, ptrace, ptrace, ptrace));
+        let rights = of(&as_root, &[root]);
+        assert_eq!((rights.uid, rights.held, rights.ambient, rights.bounding), (0, ptrace, 0, ptrace));
+        assert!(rights.exceeds_user() && rights.no_new_privs);
+    }
 }

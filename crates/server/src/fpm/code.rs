@@ -13,8 +13,8 @@ use super::script::{self, ServedRequest};
 use super::{Fpm, OURS};
 use crate::adapter::Adapter as _;
 use crate::code::{
-    ASK_TIME, Clock, CodeInstance, CodeRequest, CodeTemplate, Language, Recording, START_TIME, check_possible, php,
-    unlike,
+    ASK_TIME, Clock, CodeRequest, CodeTemplate, Language, ProfiledServer, Recording, START_TIME, SecondInstance,
+    check_instance, impossible, note_about, php, unlike,
 };
 use crate::execution::Reader;
 use crate::leftover_folders::FOR_CODE;
@@ -40,10 +40,10 @@ struct FpmCode {
 }
 
 pub fn code_template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn CodeTemplate>, ServerError> {
-    let no = |why: &str| Err(ServerError::Setting(format!("its code is not profiled: {why}")));
+    let no = |why: &str| Err(impossible(why));
     let fpm = Fpm::discover(server)?;
     let birth = &fpm.facts().birth;
-    check_possible(birth, request.url)?;
+    check_instance(birth, request.url)?;
     if request.language.is_some_and(|language| language != Language::Php) {
         return no("a PHP-FPM executes PHP");
     }
@@ -92,7 +92,11 @@ impl CodeTemplate for FpmCode {
         Language::Php
     }
 
-    fn start(&self, profiled: bool) -> Result<CodeInstance, ServerError> {
+    fn note(&self) -> String {
+        note_about(self.workers)
+    }
+
+    fn start(&self, profiled: bool) -> Result<Box<dyn ProfiledServer>, ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
         let mut recording = Recording::new(Language::Php, &self.birth, |name| self.template.file(name))?;
         let mut ini = String::new();
@@ -116,6 +120,7 @@ impl CodeTemplate for FpmCode {
         }
         let gateway = Gateway::start(instance.socket.clone(), self.served.clone(), self.url.clone());
         let gateway = gateway.map_err(ServerError::io("cannot listen on a loopback port"))?;
-        Ok(CodeInstance::new(gateway.address, instance.processes, recording, Some(gateway)))
+        let (address, processes) = (gateway.address, instance.processes);
+        Ok(Box::new(SecondInstance { address, processes, recording, _front: Some(gateway) }))
     }
 }

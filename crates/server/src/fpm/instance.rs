@@ -361,6 +361,10 @@ mod tests {
         assert_eq!(all, format!("{global}{own}env[A] = \"b c\"\n{ours}"));
         let open = settings(&scan, "www", Path::new("/f"), InstanceVariant::Open);
         assert_eq!(open, format!("{global}[www]\nuser = www ; why\nenv[A] = \"b c\"\n{ours}"));
+        let loaded = InstanceVariant::Loaded { workers: 3, ini: "open_basedir = \"/srv:/tmp:/f\"\n" };
+        let loaded = settings(&scan, "www", Path::new("/f"), loaded);
+        let own = "[www]\nuser = www ; why\nsecurity.limit_extensions = .html\nenv[A] = \"b c\"\n";
+        assert_eq!(loaded, format!("{global}{own}{}", ours.replace("children = 1", "children = 3")));
     }
 
     #[test]
