@@ -7,6 +7,7 @@ from pathlib import Path
 from . import apache as web
 from .database import connect, mariadb
 from .fault import WASTE, Case, Fault
+from .haproxy import haproxy
 from .limits_wait import php_site, rows
 from .measure import environment, lastdrop
 from .nginx import fpm, nginx, php_before, proxied
@@ -203,6 +204,55 @@ def small_writes(place, how="nagle"):
     return Case([server], f"http://127.0.0.1:{port}/", ["-c", "4", "--keepalive", "on"])
 
 
+WORDS = "the time that a visitor waits for a page is made of many small parts, and some of them are bytes\n"
+
+
+def page_with_files(place):
+    """A page of some 60 kB with a style sheet, a script and a picture."""
+    lines = [f"<p class='part{n}'>{n}: {WORDS}</p>" for n in range(400)]
+    place.write("docs/page.html", "<html><link rel=stylesheet href=/style.css><script src=/code.js></script><img src=/a.png>\n"
+                + "".join(lines))
+    place.write("docs/style.css", "".join(f".part{n} {{ margin: {n}px auto; color: #333 }}\n" for n in range(1500)))
+    place.write("docs/code.js", "".join(f"function part{n}(a) {{ return a + {n}; }}\n" for n in range(1500)))
+    place.write("docs/a.png", "x" * 50000)
+
+
+TEXT = "text/css application/javascript text/javascript"
+
+
+def uncompressed_nginx(place, types=""):
+    """As Debian's nginx.conf has it: gzip is on, and compresses text/html alone."""
+    page_with_files(place)
+    front = nginx(place, f""" include /etc/nginx/mime.types; gzip on; {f"gzip_types {types};" if types else ""}
+ server {{ listen 127.0.0.1:PORT; root {place.folder}/docs; }}""")
+    return Case([front], front.url + "/page.html", KEPT)
+
+
+def uncompressed_apache(place, lines=""):
+    page_with_files(place)
+    server = web.apache(place, keepalive="On", workers=12, modules=("deflate", "filter"), lines=lines, log=web.buffered_log(place))
+    return Case([server], server.url + "/page.html", KEPT)
+
+
+def uncompressed_haproxy(place, lines=""):
+    page_with_files(place)
+    back = nginx(place, f""" include /etc/nginx/mime.types; gzip off;
+ server {{ listen 127.0.0.1:PORT; root {place.folder}/docs; }}""")
+    front = haproxy(place, f"  server one 127.0.0.1:{back.port}", front=lines)
+    return Case([front, back], front.url + "/page.html", KEPT)
+
+
+def received(place, case):
+    """Bytes that a browser receives for the page and its files."""
+    total = 0
+    for path in ("page.html", "style.css", "code.js", "a.png"):
+        url = case.url.rsplit("/", 1)[0] + "/" + path
+        done = subprocess.run([*place.enter, "curl", "-s", "-H", "Accept-Encoding: gzip", "-o", "/dev/null", "-w", "%{size_download}",
+                               url], env=environment(place), capture_output=True, text=True, timeout=30, check=False)
+        total += int(float(done.stdout))
+    return total
+
+
 WASTES = [
     Fault("spawn-ramp", ramp, WASTE, cure={"start": 80}, measure=grown, near="workers-exhausted"),
     Fault("fpm-spawn-lag", spawn_lag, WASTE, cure={"pm": "static"}, measure=grown, near="fpm-children-exhausted",
@@ -221,4 +271,11 @@ WASTES = [
           near="keepalive-off"),
     Fault("buffering-to-disk", spooled, WASTE, cure={"buffer": "1m"}, measure="per_request", gain=0.3, near="slow-log"),
     Fault("delayed-ack", small_writes, WASTE, cure={"how": "nodelay"}, near="retransmits"),
+    Fault("uncompressed-text", uncompressed_nginx, WASTE, cure={"types": TEXT}, measure=received, gain=0.6, variant="nginx",
+          near="compression-bound"),
+    Fault("uncompressed-text", uncompressed_apache, WASTE, cure={"lines": f"AddOutputFilterByType DEFLATE text/html {TEXT}"},
+          measure=received, gain=0.6, variant="apache"),
+    Fault("uncompressed-text", uncompressed_haproxy, WASTE,
+          cure={"lines": f"  compression algo gzip\n  compression type text/html {TEXT}"}, measure=received, gain=0.6,
+          variant="haproxy"),
 ]

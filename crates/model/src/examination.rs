@@ -33,6 +33,9 @@ pub struct Examination {
     pub inside: Vec<ServerProfile>,
     /// Growth of the workers' memory over all steps.
     pub growth: Vec<Growth>,
+    /// Answers to single requests, as a browser asks for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<ExaminedAnswer>,
     /// Kernel settings that are often changed for web servers, if they differ from the kernel's defaults.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
@@ -377,6 +380,43 @@ pub struct ServerProfile {
     pub unseen: Vec<String>,
 }
 
+/// The answer to a single request of the plan, or for a file that one of its pages embeds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExaminedAnswer {
+    /// The URL, without its secrets.
+    pub url: String,
+    /// Share of the plan's requests that ask for it; of a file, share of those that ask for its page.
+    pub share: f64,
+    /// A page of the plan embeds it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub embedded: bool,
+    pub status: u16,
+    /// Media type without parameters, in lower case.
+    pub media_type: String,
+    /// `Content-Encoding`; empty: none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub coding: String,
+    /// The server forbids others to change it (`Cache-Control: no-transform`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_transform: bool,
+    /// Size of the body as it came.
+    pub bytes: u64,
+    /// Size of the body once compressed here, for text that came without a coding.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gzipped: Vec<Gzipped>,
+}
+
+/// A body compressed with gzip at one level.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Gzipped {
+    pub level: u32,
+    pub bytes: u64,
+    /// Processor time that it took, µs.
+    pub cpu_us: f64,
+}
+
 /// Memory growth per request of the workers that lived through all steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -428,6 +468,34 @@ impl Examination {
     /// Returns the complete steps, from which conclusions may be drawn.
     pub fn whole_steps(&self) -> impl Iterator<Item = &ExaminationStep> {
         self.steps.iter().filter(|s| s.is_whole())
+    }
+}
+
+impl ExaminedAnswer {
+    /// Returns true for a type that compresses well. A stream of events must not wait for a compressor.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        const TYPES: [&str; 9] = [
+            "application/javascript",
+            "application/x-javascript",
+            "application/json",
+            "application/xml",
+            "application/wasm",
+            "application/graphql",
+            "application/vnd.ms-fontobject",
+            "font/ttf",
+            "image/svg+xml",
+        ];
+        let kind = self.media_type.as_str();
+        kind.starts_with("text/") && kind != "text/event-stream"
+            || TYPES.contains(&kind)
+            || kind.starts_with("application/") && (kind.ends_with("+json") || kind.ends_with("+xml"))
+    }
+
+    /// Returns the body's size and processor time at this level of gzip.
+    #[must_use]
+    pub fn gzipped_at(&self, level: u32) -> Option<Gzipped> {
+        self.gzipped.iter().find(|g| g.level == level).copied()
     }
 }
 

@@ -21,6 +21,21 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
+impl Answer {
+    /// Returns true if the body is longer than what was kept of it.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.body.len() >= MAX_BODY_BYTES
+    }
+
+    /// Returns all values of a header field, joined by commas.
+    #[must_use]
+    pub fn field_values(&self, name: &str) -> String {
+        let own = self.fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
+        own.map(|(_, value)| String::from_utf8_lossy(value)).collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl Sink for Answer {
     fn field(&mut self, name: &str, value: &[u8]) {
         self.fields.push((name.to_string(), value.to_vec()));
@@ -82,6 +97,19 @@ pub fn post(url: &Url, content_type: &str, body: &[u8], limit: Duration) -> Resu
 /// As [`get`].
 pub fn get_at(address: SocketAddr, url: &Url, limit: Duration) -> Result<Answer, AskError> {
     ask(Some(address), url, &request("GET", url, &[], None), limit)
+}
+
+/// Like `get`, with these header fields; `address` is used instead of the URL's host.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_with(
+    address: Option<SocketAddr>,
+    url: &Url,
+    fields: &[(String, String)],
+    limit: Duration,
+) -> Result<Answer, AskError> {
+    ask(address, url, &request("GET", url, fields, None), limit)
 }
 
 fn request(method: &str, url: &Url, fields: &[(String, String)], body: Option<&[u8]>) -> Vec<u8> {

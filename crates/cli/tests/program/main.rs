@@ -17,6 +17,7 @@ mod container;
 mod database;
 mod directives;
 mod doctor;
+mod doctor_answers;
 mod doctor_elsewhere;
 mod elsewhere;
 mod engine;

@@ -97,6 +97,7 @@ const ALL: &[FindingKind] = &[
     a("delayed-ack", Waste, "small writes wait for an acknowledgement", "a plateau at 40 ms for one user alone, nothing sent again", "retransmits: 200 ms"),
     a("unshared-memory", Waste, "pages that could be shared are not", "private memory grows and the process does not; or each worker has loaded for itself what its master has not", "memory-leak: the process grows"),
     a("unused-modules", Waste, "modules of Apache, or extensions of PHP-FPM, that nothing refers to", "what is loaded against the effective configuration, of PHP against the site's files, too; a second instance answers the URL without them as with them", "modules that others need, and what acts without being named"),
+    a("uncompressed-text", Waste, "text is sent uncompressed though browsers accept gzip", "answers of a text type without Content-Encoding that gzip makes smaller by a third and by 4 kB or more, measured on the bodies themselves", "images and archives, small answers, Cache-Control: no-transform; compression-bound: compressing costs more than it saves"),
     a("held-listener", Risk, "a foreign process holds the listening socket", "its descriptor", "the server's own children"),
     a("zombie-children", Risk, "children that nobody waits for", "state Z at look after look", "one that has just ended"),
     a("time-wait-overflow", Risk, "the table of closed connections is full", "TCPTimeWaitOverflow", "many in TIME_WAIT"),

@@ -7,6 +7,7 @@
 //! reported.
 
 mod advice;
+mod answers;
 mod clients;
 mod clues;
 mod databases;
@@ -68,7 +69,7 @@ const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
 const STARVED: &[&[Rule]] = &[processors::TAKEN_BY_OTHERS];
 /// Limits of visitors. A few users of ours need not wait for the workers that the visitors' connections hold.
 const HELD: &[&[Rule]] = &[clients::HOLDING];
-const WASTES: &[&[Rule]] = &[wastes::ALL];
+const WASTES: &[&[Rule]] = &[wastes::ALL, answers::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
 /// Returns a limit that counters alone prove, without an experiment or thread states. `run` and `watch` print it in a

@@ -1,5 +1,6 @@
 use lastdrop_model::examination::{
-    ExaminationStep, ExaminedServer, GeneratorMeasurements, ModuleSize, ModuleTrial, StepKind,
+    ExaminationStep, ExaminedAnswer, ExaminedServer, GeneratorMeasurements, Gzipped, LatencySummary, ModuleSize,
+    ModuleTrial, StepKind,
 };
 
 use super::*;
@@ -84,4 +85,95 @@ fn modules_of_apache_and_extensions_of_php_are_told_of_each_server() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].contains("modules") && told[0].ends_with("(a/apache)"), "{told:?}");
     assert!(told[1].contains("extensions") && told[1].ends_with("(a/php-fpm, b/php-fpm)"), "{told:?}");
+}
+
+/// An examination of a chain of these kinds with these answers, and processors that are idle.
+fn with_answers(kinds: &[&str], answers: Vec<ExaminedAnswer>) -> Examination {
+    let server = |kind: &&str| ExaminedServer {
+        server: (*kind).into(),
+        kind: (*kind).into(),
+        named: (*kind).into(),
+        ..ExaminedServer::default()
+    };
+    let seen = |kind: &&str| ServerMeasurements { server: (*kind).into(), ..ServerMeasurements::default() };
+    let service = LatencySummary { count: 100, mean: 2_000.0, ..LatencySummary::default() };
+    let step = |kind| ExaminationStep {
+        kind,
+        answered: 100,
+        answered_rps: 10.0,
+        service,
+        response: service,
+        cores: vec![0.1; 2],
+        servers: kinds.iter().map(seen).collect(),
+        ..ExaminationStep::default()
+    };
+    Examination {
+        servers: kinds.iter().map(server).collect(),
+        steps: vec![step(StepKind::Alone), step(StepKind::Main)],
+        answers,
+        ..Examination::default()
+    }
+}
+
+fn answer(media_type: &str, bytes: u64, gzipped: u64) -> ExaminedAnswer {
+    let at = |level| Gzipped { level, bytes: gzipped, cpu_us: 2_000.0 };
+    ExaminedAnswer {
+        url: format!("http://127.0.0.1/{}", media_type.replace('/', ".")),
+        share: 1.0,
+        status: 200,
+        media_type: media_type.into(),
+        bytes,
+        gzipped: vec![at(1), at(6)],
+        ..ExaminedAnswer::default()
+    }
+}
+
+fn named<'a>(document: &'a DoctorDocument, id: &str) -> Option<&'a Finding> {
+    document.findings.iter().find(|f| f.id == id)
+}
+
+#[test]
+fn text_without_a_coding_is_told_with_what_it_would_save_and_who_can_compress() {
+    let page = || vec![answer("text/html", 500_000, 100_000), answer("text/css", 100_000, 20_000)];
+    for (kinds, who, cure) in [
+        (&["nginx", "php-fpm"][..], "nginx", "gzip_types text/css"),
+        (&["apache"], "apache", "AddOutputFilterByType DEFLATE text/css text/html"),
+        (&["haproxy", "nginx"], "haproxy", "compression type text/css text/html"),
+        (&["gunicorn"], "gunicorn", "a front that can"),
+    ] {
+        let said = diagnose(&with_answers(kinds, page()));
+        let found = named(&said, "uncompressed-text").unwrap_or_else(|| panic!("{kinds:?}: {said:?}"));
+        assert_eq!((found.server.as_str(), found.severity), (who, Severity::Waste));
+        assert!(found.advice.contains(cure), "{found:#?}");
+        assert_eq!(found.check.contains("compare --live"), who != "gunicorn", "{found:#?}");
+        // 480 kB take 960 ms at 4 Mbit/s and 77 ms at 50, compressing takes 4 of them.
+        let value = |name: &str| found.evidence.iter().find(|e| e.name.contains(name)).and_then(|e| e.value.as_f64());
+        assert_eq!(
+            (value("bytes saved"), value("at 4 Mbit/s"), value("at 50 Mbit/s")),
+            (Some(480_000.0), Some(956.0), Some(72.8))
+        );
+        let expected = found.expect.as_ref().expect("a gain");
+        assert!((3.8..4.1).contains(&expected.ratio), "{expected:?}");
+        assert!(expected.interval.is_some_and(|[_, most]| (4.8..5.0).contains(&most)), "{expected:?}");
+    }
+}
+
+#[test]
+fn what_compression_would_not_help_is_no_uncompressed_text() {
+    let plain = answer("text/html", 500_000, 100_000);
+    let dear = Gzipped { level: 1, bytes: 100_000, cpu_us: 80_000.0 };
+    for other in [
+        ExaminedAnswer { coding: "br".into(), ..plain.clone() },
+        ExaminedAnswer { no_transform: true, ..plain.clone() },
+        ExaminedAnswer { status: 404, ..plain.clone() },
+        ExaminedAnswer { gzipped: vec![dear], ..plain.clone() },
+        ExaminedAnswer { gzipped: Vec::new(), ..plain },
+        answer("image/png", 500_000, 100_000),
+        answer("text/event-stream", 500_000, 100_000),
+        answer("text/plain", 5_000, 1_000),
+        answer("text/plain", 500_000, 400_000),
+    ] {
+        let said = diagnose(&with_answers(&["nginx"], vec![other.clone()]));
+        assert!(said.findings.is_empty(), "{other:?}: {:?}", said.findings);
+    }
 }

@@ -14,11 +14,11 @@ use lastdrop_model::run::with_question;
 use lastdrop_model::{Event, Sample};
 use lastdrop_server::{ServerError, ServerRef};
 
-use crate::doctor::contrast;
 use crate::doctor::inside::CONNECTS_EACH;
 use crate::doctor::load_time::{LoadTime, during, until_done};
 use crate::doctor::site::{Goal, MachineFacts, ModuleTrials, Servers, Site};
 use crate::doctor::step;
+use crate::doctor::{answers, contrast};
 
 /// How much a server may be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +141,10 @@ pub fn examine(lab: &mut Lab<'_>, options: &DoctorOptions<'_>, site: &mut dyn Si
         return Err(LabError::Other(format!("{}: {}; try: curl -v {0}", plan.url, with_question(&why))));
     }
     all.steps.extend(alone);
+    // On a simulated machine there is nobody to ask.
+    if lab.is_real() && options.intrusiveness != Intrusiveness::Observe && !options.brief {
+        all.answers = answers::look(plan);
+    }
     let outcome = steps(lab, options, site, &machine, &mut all);
     match site.finish() {
         Ok(rest) => {

@@ -2,6 +2,7 @@
 //! keep-alive. Meanwhile its processes, and those of the servers behind it, are sampled. This crate collects the
 //! evidence; `diagnose` says what it shows.
 
+mod answers;
 mod confirm;
 mod contrast;
 mod costs;

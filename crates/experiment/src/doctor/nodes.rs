@@ -100,6 +100,7 @@ impl Node {
             steps: whole.steps.iter().map(step).collect(),
             inside: self.inside.clone(),
             growth: self.growth.clone(),
+            answers: whole.answers.clone(),
             sysctls: self.servers.sysctls.clone(),
             cost_cores: self.cost_cores,
             cost_s: self.cost_s.clone(),
