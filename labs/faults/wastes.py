@@ -253,6 +253,27 @@ def received(place, case):
     return total
 
 
+def cgi(place, mpm="prefork", stays=False):
+    """A script of a shell for each request. Cured: the same words from a file."""
+    script_file = place.write("docs/page.cgi", "#!/bin/sh\nprintf 'Content-Type: text/plain\\r\\n\\r\\n'; expr 3 + 4\n")
+    script_file.chmod(0o755)
+    place.write("docs/page.txt", "7\n")
+    module, more = ("cgi", "") if mpm == "prefork" else ("cgid", f"ScriptSock {place.folder}/cgid.sock\n")
+    server = web.apache(place, mpm=mpm, keepalive="On", workers=12 if mpm == "prefork" else 50, modules=(module,), log=web.buffered_log(place),
+                        lines=f'{more}AddHandler cgi-script .cgi\n<Directory "{place.folder}/docs">\nOptions +ExecCGI\n</Directory>\n')
+    return Case([server], server.url + ("/page.txt" if stays else "/page.cgi"), ["-c", "8", "--keepalive", "on"],
+                count=lambda: int(place.call(["sh", "-c", "grep processes /proc/stat"]).stdout.split()[1]))
+
+
+def shelled(place, stays=False):
+    """PHP that asks a program by a shell what it could compute itself."""
+    place.write("docs/page.php", "<?php echo 3 + 4;" if stays else "<?php echo shell_exec('expr 3 + 4');")
+    pool = fpm(place, children=8)
+    front = php_before(place, pool)
+    return Case([front, pool], front.url + "/page.php", ["-c", "8", "--keepalive", "on"],
+                count=lambda: int(place.call(["sh", "-c", "grep processes /proc/stat"]).stdout.split()[1]))
+
+
 WASTES = [
     Fault("spawn-ramp", ramp, WASTE, cure={"start": 80}, measure=grown, near="workers-exhausted"),
     Fault("fpm-spawn-lag", spawn_lag, WASTE, cure={"pm": "static"}, measure=grown, near="fpm-children-exhausted",
@@ -278,4 +299,8 @@ WASTES = [
     Fault("uncompressed-text", uncompressed_haproxy, WASTE,
           cure={"lines": f"  compression algo gzip\n  compression type text/html {TEXT}"}, measure=received, gain=0.6,
           variant="haproxy"),
+    Fault("process-per-request", cgi, WASTE, cure={"stays": True}, measure="per_request", gain=0.3, variant="cgi", near="process-churn"),
+    Fault("process-per-request", cgi, WASTE, strengths=({"mpm": "event"},), cure={"mpm": "event", "stays": True}, measure="per_request",
+          gain=0.3, variant="cgid"),
+    Fault("process-per-request", shelled, WASTE, cure={"stays": True}, measure="per_request", gain=0.3, variant="php"),
 ]

@@ -142,6 +142,8 @@ fn of(call: &Syscall, object: &str) -> Vec<&'static str> {
     }
     if call.call == "execve" && call.error.is_none() {
         sorts.push("exec");
+        let shell = ["/sh", "/bash", "/dash"].iter().any(|name| object.ends_with(name));
+        sorts.push(if shell { "exec-shell" } else { "exec-program" });
     }
     if object == "client" && (is(WRITES) || call.call.starts_with("send")) && call.error.is_none() {
         sorts.push("client-write");

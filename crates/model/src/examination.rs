@@ -211,6 +211,9 @@ pub struct ExaminationStep {
     /// Share of the time in which tasks of the machine waited (pressure stall information): `memory_full`, `io_some` …
     pub pressure: BTreeMap<String, f64>,
     pub swapped_pages: u64,
+    /// Processes and threads that were started on the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_tasks: Option<u64>,
     /// The least available memory of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available_bytes: Option<u64>,
@@ -333,6 +336,12 @@ pub struct ServerMeasurements {
     /// Outgoing connections of its network namespace by destination.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, PeerConnections>,
+    /// Mean number of running children of another program than the server's own, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, f64>,
+    /// CPU of children that its workers have waited for.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ended_children_cores: f64,
     /// Zombies: children that exited and have not been reaped since the previous step.
     pub zombies: u64,
 }
@@ -438,6 +447,11 @@ pub struct Growth {
     pub worker_private_bytes: f64,
     pub worker_resident_bytes: f64,
     pub master_resident_bytes: f64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(n: &f64) -> bool {
+    *n == 0.0
 }
 
 impl Examination {

@@ -52,6 +52,13 @@ pub fn softirq_ticks() -> Vec<(u64, u64)> {
     cores.map(ticks).collect()
 }
 
+/// Returns how many processes and threads were started since boot.
+#[must_use]
+pub fn started_tasks() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("processes "))?.trim().parse().ok()
+}
+
 /// Counters of the machine since boot, whose differences make a [`HostSample`].
 #[derive(Debug, Clone)]
 pub struct HostCounters {

@@ -4,6 +4,7 @@
 //! samples some of them in turn and scales the result to all.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -14,7 +15,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::host::thread_cpu;
-use crate::process::{Helpers, worker_pids};
+use crate::process::{Helpers, name, worker_pids};
 use crate::stat::{self, Stat};
 use crate::thread_waits::{Sockets, waits_for};
 
@@ -27,6 +28,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const MOST_THREADS: usize = 24;
 /// Most threads of one process that are listed at all.
 const MOST_OF_A_PROCESS: usize = 256;
+/// Most threads whose children are listed in one reading, and most names of programs that are kept.
+const MOST_PARENTS: usize = 64;
+const MOST_PROGRAMS: usize = 20;
 /// Children are listed again only this often, because that reads all of /proc.
 const CHILDREN_EVERY: Duration = Duration::from_millis(250);
 /// A thread is observed at least this long before its share of a processor counts.
@@ -52,6 +56,9 @@ pub struct ThreadStates {
     pub most_runnable: Option<Runnable>,
     /// Samples of threads whose wait could not be read.
     pub unseen: u64,
+    /// Average number of running children of another program, by name; and the processors that ended children used.
+    pub programs: BTreeMap<String, f64>,
+    pub ended_children_cores: f64,
 }
 
 /// A server: its master process, and which of its children are not workers.
@@ -219,6 +226,9 @@ struct ServerThreads {
     of_threads: HashMap<i32, CpuUse>,
     of_processes: HashMap<i32, CpuUse>,
     scheduled: HashMap<i32, SchedulerTimes>,
+    programs: HashMap<String, u64>,
+    /// Time of children that each process has waited for.
+    reaped: HashMap<i32, CpuUse>,
 }
 
 impl ServerThreads {
@@ -240,6 +250,8 @@ impl ServerThreads {
             of_threads: HashMap::new(),
             of_processes: HashMap::new(),
             scheduled: HashMap::new(),
+            programs: HashMap::new(),
+            reaped: HashMap::new(),
         }
     }
 
@@ -284,8 +296,10 @@ impl ServerThreads {
         for pid in self.workers.iter().take(MOST_THREADS) {
             if let Some(stat) = Stat::open(*pid).as_ref().and_then(Stat::read) {
                 CpuUse::note(&mut self.of_processes, *pid, stat.ticks);
+                CpuUse::note(&mut self.reaped, *pid, stat.reaped_ticks);
             }
         }
+        self.find_programs(&threads);
         if threads.is_empty() {
             return;
         }
@@ -319,6 +333,35 @@ impl ServerThreads {
         self.next = (self.next + some) % threads.len();
     }
 
+    /// Counts children that run another program than the process that has started them.
+    fn find_programs(&mut self, threads: &[(i32, i32)]) {
+        let master = self.subject.master;
+        let own = exe(master);
+        let mut found = Vec::new();
+        for (pid, tid) in threads.iter().take(MOST_PARENTS).copied().chain([(master, master)]) {
+            found.extend(children_of_thread(pid, tid).into_iter().filter(|child| exe(*child) != own));
+        }
+        found.sort_unstable();
+        found.dedup();
+        // A server whose only children are such programs has waited for no workers.
+        if !found.is_empty()
+            && self.workers.iter().all(|pid| found.contains(pid))
+            && let Some(stat) = Stat::open(master).as_ref().and_then(Stat::read)
+        {
+            CpuUse::note(&mut self.reaped, master, stat.reaped_ticks);
+        }
+        for child in found {
+            // What a shell has started tells more than the shell.
+            let started = children_of_thread(child, child);
+            for pid in if started.is_empty() { vec![child] } else { started } {
+                let Some(name) = name(pid) else { continue };
+                if self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&name) {
+                    *self.programs.entry(name).or_default() += 1;
+                }
+            }
+        }
+    }
+
     fn counted(&self) -> ThreadStates {
         let readings = self.readings.max(1) as f64;
         let hottest = |all: &HashMap<i32, CpuUse>| all.values().map(CpuUse::cores).fold(0.0, f64::max);
@@ -338,8 +381,24 @@ impl ServerThreads {
                 .filter_map(SchedulerTimes::runnable)
                 .max_by(|a, b| a.share().total_cmp(&b.share())),
             unseen: self.unseen,
+            programs: self.programs.iter().map(|(name, n)| (name.clone(), *n as f64 / readings)).collect(),
+            // Of a large pool only some processes are read.
+            ended_children_cores: self.reaped.values().map(CpuUse::cores).sum::<f64>()
+                * (self.workers.len() as f64 / MOST_THREADS as f64).max(1.0),
         }
     }
+}
+
+/// Returns the program that a process runs. A zombie runs none.
+fn exe(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Returns the children that a thread has started. Empty if the kernel does not tell (CONFIG_PROC_CHILDREN).
+fn children_of_thread(pid: i32, tid: i32) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    let running = |pid: &i32| exe(*pid).is_some();
+    text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).filter(running).collect()
 }
 
 #[cfg(test)]

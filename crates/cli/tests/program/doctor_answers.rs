@@ -19,7 +19,8 @@ fn found(folder: &Folder, server: &str, url: &str, id: &str) -> (Vec<Value>, Val
 fn text_that_is_sent_uncompressed_is_named_and_pictures_and_compressed_pages_are_not() {
     let folder = Folder::new();
     let (port, cured, root) = (free_port(), free_port(), open_folder(&folder, "www"));
-    let page = "<html><link rel=stylesheet href=style.css><img src=a.png></html>\n".to_string() + &"<p>text\n".repeat(3000);
+    let page =
+        "<html><link rel=stylesheet href=style.css><img src=a.png></html>\n".to_string() + &"<p>text\n".repeat(3000);
     let write = |name: &str, text: &str| fs::write(root.join(name), text).expect("written");
     write("page.html", &page);
     write("style.css", &".a-class-of-some-length { color: #333; margin: 0 auto }\n".repeat(1000));

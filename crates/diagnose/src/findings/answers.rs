@@ -55,7 +55,7 @@ fn uncompressed(case: &LoadEvidence<'_>) -> Option<Finding> {
         n => format!(" and {} more", n - 1),
     };
     let links: [Link; 2] = [SLOW_BPS, FAST_BPS].map(|bps| Link { bps, all, saved, cpu_us });
-    let found = finding(0.95, format!("{}{rest} is sent uncompressed though the client accepts gzip", largest.url))
+    let found = finding(0.95, format!("text is sent uncompressed though browsers accept gzip: {}{rest}", largest.url))
         .of(v)
         .evidence("answer", &format!("bytes of {}, {}", largest.url, largest.media_type), largest.bytes, "")
         .evidence("gzip", &format!("bytes of it at level {level}"), with.bytes, largest.bytes - SAVED_BYTES)
@@ -79,7 +79,7 @@ fn uncompressed(case: &LoadEvidence<'_>) -> Option<Finding> {
     let check = format!("curl -sH 'Accept-Encoding: gzip' -o /dev/null -w '%{{size_download}}\\n' {}", largest.url);
     let check = match lines {
         Some(lines) => format!(
-            "{check}; proof for a visitor at 4 Mbit/s: lastdrop compare --live {} --url {} --compressed --bandwidth 500k --b '{lines}'",
+            "{check}; proof for a visitor at 4 Mbit/s: lastdrop compare --live {} --url {} -H \"Accept-Encoding: gzip\" --bandwidth 500k --b '{lines}'",
             v.about.named, largest.url
         ),
         None => check,

@@ -19,6 +19,7 @@ mod nodes;
 mod peers;
 mod pools;
 mod processors;
+mod programs;
 mod proxies;
 mod risks;
 mod upstreams;
@@ -69,7 +70,7 @@ const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
 const STARVED: &[&[Rule]] = &[processors::TAKEN_BY_OTHERS];
 /// Limits of visitors. A few users of ours need not wait for the workers that the visitors' connections hold.
 const HELD: &[&[Rule]] = &[clients::HOLDING];
-const WASTES: &[&[Rule]] = &[wastes::ALL, answers::ALL];
+const WASTES: &[&[Rule]] = &[wastes::ALL, answers::ALL, programs::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
 /// Returns a limit that counters alone prove, without an experiment or thread states. `run` and `watch` print it in a

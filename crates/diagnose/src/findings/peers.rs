@@ -8,6 +8,7 @@ use super::Rule;
 use super::databases::{database, database_refuses, own_pool, pooler};
 use super::evidence::{FindingBuilder, LoadEvidence, ServerEvidence, finding};
 use super::locks::{no_more_than_one, perl_interpreters, serialized, session_lock, sessions_apart};
+use super::programs::starts_programs;
 use super::upstreams::{
     connect_retries, few_connections, few_to_idle_database, slow_upstream, upstream_full, upstream_refused,
 };
@@ -150,7 +151,9 @@ fn slow_log(case: &LoadEvidence<'_>) -> Option<Finding> {
         let board: f64 = v.seen.scoreboard.values().filter(|n| **n > 0.0).sum::<f64>() - v.seen.scoreboard.get(".").copied().unwrap_or(0.0);
         let writes = v.seen.waiting("pipe-write") + v.seen.waiting("write");
         let share = writes / v.busy().max(0.5);
-        ((share >= 0.4 && v.busy() >= 0.8) || letters >= 0.4 * board.max(1.0)).then(|| {
+        // Apache waits for the end of a CGI program in this state, too.
+        let by_letters = letters >= 0.4 * board.max(1.0) && !starts_programs(case, &v);
+        ((share >= 0.4 && v.busy() >= 0.8) || by_letters).then(|| {
             let to = v.seen.most_of("write").map_or("a pipe", |(file, _)| file).to_string();
             finding(0.87, format!("workers wait until their log takes a line: {to}"))
                 .of(&v)

@@ -1,6 +1,6 @@
 use lastdrop_model::examination::{
     ExaminationStep, ExaminedAnswer, ExaminedServer, GeneratorMeasurements, Gzipped, LatencySummary, ModuleSize,
-    ModuleTrial, StepKind,
+    ModuleTrial, ServerProfile, StepKind,
 };
 
 use super::*;
@@ -176,4 +176,41 @@ fn what_compression_would_not_help_is_no_uncompressed_text() {
         let said = diagnose(&with_answers(&["nginx"], vec![other.clone()]));
         assert!(said.findings.is_empty(), "{other:?}: {:?}", said.findings);
     }
+}
+
+#[test]
+fn a_program_for_each_request_is_told_and_workers_that_are_replaced_or_a_pipe_of_a_log_are_not() {
+    let with = |change: fn(&mut ExaminationStep), calls: &[(&str, f64)]| {
+        let mut all = with_answers(&["apache"], Vec::new());
+        all.steps.iter_mut().filter(|s| s.kind == StepKind::Main).for_each(|step| {
+            (step.duration_s, step.started_tasks, step.servers[0].cpu_cores) = (10.0, Some(2), Some(0.1));
+            change(step);
+        });
+        let calls: std::collections::BTreeMap<String, f64> = calls.iter().map(|(n, v)| (n.to_string(), *v)).collect();
+        let objects = [("exec-program".to_string(), "/srv/page.cgi".to_string())].into();
+        let inside =
+            ServerProfile { server: "apache".into(), requests: 10.0, calls, objects, ..ServerProfile::default() };
+        diagnose(&Examination { inside: vec![inside], ..all })
+    };
+    let traced = with(|_| {}, &[("exec", 1.0), ("exec-program", 1.0)]);
+    assert!(named(&traced, "process-per-request").is_some_and(|f| f.title.contains("/srv/page.cgi")), "{traced:?}");
+    // What cannot be traced shows by its children and the tasks that the machine starts.
+    let untraced = with(
+        |step| {
+            step.started_tasks = Some(110);
+            step.servers[0].ended_children_cores = 0.1;
+            step.servers[0].programs.insert("page.cgi".into(), 0.5);
+        },
+        &[],
+    );
+    let found = named(&untraced, "process-per-request").unwrap_or_else(|| panic!("{untraced:?}"));
+    let share = found.evidence.iter().find(|e| e.name.starts_with("share")).and_then(|e| e.value.as_f64());
+    assert!(found.title.contains("page.cgi") && share == Some(0.5), "{found:#?}");
+    let forked = with(|step| step.started_tasks = Some(110), &[("fork", 1.0)]);
+    assert!(named(&forked, "process-per-request").is_none(), "{forked:?}");
+    let mut piped = with_answers(&["apache"], Vec::new());
+    for step in &mut piped.steps {
+        step.servers[0].programs.insert("rotatelogs".into(), 1.0);
+    }
+    assert!(named(&diagnose(&piped), "process-per-request").is_none());
 }

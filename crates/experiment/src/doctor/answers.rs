@@ -40,7 +40,7 @@ pub fn look(plan: &Plan) -> Vec<ExaminedAnswer> {
     let mut wanted: Vec<&RequestSpec> = plan.requests.iter().filter(|r| is_plain(r)).collect();
     wanted.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     let mut all: Vec<ExaminedAnswer> = Vec::new();
-    let mut files: Vec<(Url, f64, Vec<(String, String)>)> = Vec::new();
+    let mut files: Vec<PageFile> = Vec::new();
     for request in wanted.into_iter().take(MOST_REQUESTS) {
         let share = request.weight / total.max(f64::MIN_POSITIVE);
         let known = all.iter_mut().find(|a| a.url == request.url.to_string());
@@ -56,12 +56,16 @@ pub fn look(plan: &Plan) -> Vec<ExaminedAnswer> {
             let plain =
                 if examined.coding.is_empty() { Some(answer) } else { ask(plan, &request.url, &fields[1..], began) };
             let own = plain.map(|page| embedded(&page.body, &request.url).urls).unwrap_or_default().into_iter();
-            files.extend(own.filter(|u| u.origin() == request.url.origin()).map(|u| (u, share, fields.clone())));
+            files.extend(own.filter(|u| u.origin() == request.url.origin()).map(|url| PageFile {
+                url,
+                share,
+                fields: fields.clone(),
+            }));
         }
         all.push(examined);
     }
     let most = all.len() + MOST_FILES;
-    for (url, share, fields) in files {
+    for PageFile { url, share, fields } in files {
         if let Some(known) = all.iter_mut().find(|a| a.url == url.to_string()) {
             let more = if known.embedded { share } else { 0.0 };
             known.share = (known.share + more).min(1.0);
@@ -71,6 +75,13 @@ pub fn look(plan: &Plan) -> Vec<ExaminedAnswer> {
         }
     }
     all
+}
+
+/// A file that a page embeds, the share of the requests that ask for its page, and the fields to ask with.
+struct PageFile {
+    url: Url,
+    share: f64,
+    fields: Vec<(String, String)>,
 }
 
 /// Returns true for a request that is the same each time, and has no effect on the server.
@@ -93,7 +104,7 @@ fn fields(plan: &Plan, request: &RequestSpec) -> Vec<(String, String)> {
     let kept = request
         .headers
         .iter()
-        .filter(|(name, _)| !is(name, "accept-encoding") && !is(name, "connection") && !(hidden && is_secret(name)));
+        .filter(|(name, _)| !(is(name, "accept-encoding") || is(name, "connection") || hidden && is_secret(name)));
     [("Accept-Encoding".to_string(), CODINGS.to_string())].into_iter().chain(kept.cloned()).collect()
 }
 

@@ -142,6 +142,7 @@ fn part(
     step.steal = seen.steal;
     step.pressure = seen.pressure;
     step.swapped_pages = seen.swapped_pages;
+    step.started_tasks = seen.started_tasks;
     step.oom_kills = seen.oom_kills;
     step.databases = seen.databases;
     step.kernel_log = seen.kernel_log;
@@ -207,6 +208,7 @@ impl Site for Nodes {
                 *most = most.max(share);
             }
             all.swapped_pages += seen.swapped_pages;
+            all.started_tasks = all.started_tasks.into_iter().chain(seen.started_tasks).reduce(|a, b| a + b);
             all.oom_kills += seen.oom_kills;
             all.databases.extend(seen.databases);
             all.kernel_log.extend(seen.kernel_log.iter().map(|line| format!("{}: {line}", node.machine.name)));

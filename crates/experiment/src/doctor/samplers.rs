@@ -128,6 +128,7 @@ pub struct StepSamplers {
     census: ThreadStateSampler,
     databases: Databases,
     softirq: Option<Vec<(u64, u64)>>,
+    started_tasks: Option<u64>,
     pub unread: Vec<String>,
 }
 
@@ -218,6 +219,7 @@ impl StepSamplers {
             census,
             databases: Databases::start(databases, &known),
             softirq: None,
+            started_tasks: None,
             unread: Vec::new(),
         }
     }
@@ -243,11 +245,14 @@ impl StepSamplers {
         self.databases.looks(false);
         self.census.begin();
         self.softirq = Some(host::softirq_ticks());
+        self.started_tasks = host::started_tasks();
     }
 
     /// Returns a step with all samples since `begin`, without the load's own numbers.
     pub fn end(&mut self) -> ExaminationStep {
         let mut step = ExaminationStep::default();
+        let started = host::started_tasks().zip(self.started_tasks.take());
+        step.started_tasks = started.map(|(now, then)| now.saturating_sub(then));
         let counted = self.census.end();
         // Read at once, before the served sessions are gone.
         step.databases = self.databases.looks(true);
@@ -323,4 +328,6 @@ fn count(counted: &ThreadStates, seen: &mut ServerMeasurements) {
     seen.hottest_thread_cores = counted.hottest_thread_cores;
     seen.hottest_process_cores = counted.hottest_process_cores;
     seen.most_runnable = counted.most_runnable;
+    seen.programs.clone_from(&counted.programs);
+    seen.ended_children_cores = counted.ended_children_cores;
 }
