@@ -6,6 +6,7 @@
 //! `name|file|line`. Weights are microseconds; `n`, a tab, `samples`, a tab, a number says how many samples a profiler
 //! that does not count calls has taken.
 
+mod node;
 pub mod perl;
 pub mod php;
 mod python;
@@ -40,6 +41,7 @@ pub enum Language {
     Perl,
     Php,
     Python,
+    Node,
 }
 
 /// What there is to know about a language.
@@ -54,7 +56,7 @@ struct LanguageRow {
 }
 
 impl Language {
-    pub const ALL: [Language; 3] = [Language::Perl, Language::Php, Language::Python];
+    pub const ALL: [Language; 4] = [Language::Perl, Language::Php, Language::Python, Language::Node];
 
     fn row(self) -> LanguageRow {
         match self {
@@ -75,6 +77,12 @@ impl Language {
                 tool: "py-spy",
                 installed_by: "from PyPI, as root: pip install --break-system-packages py-spy",
                 servers: "gunicorn, uWSGI, and a process of Python by pid:PID",
+            },
+            Language::Node => LanguageRow {
+                name: "node",
+                tool: "V8's profiler",
+                installed_by: "it is part of Node, unless that was built without the inspector",
+                servers: "Node",
             },
         }
     }
@@ -202,9 +210,11 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
         "apache" => apache::code_template(server, request),
         "php-fpm" => fpm::code_template(server, request),
         "gunicorn" | "uwsgi" => python::template(server, request),
+        "node" => node::template(server, request),
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Python) => {
             python::template(server, request)
         }
+        "pid" if server.pid.and_then(language_of_program) == Some(Language::Node) => node::template(server, request),
         other => Err(ServerError::Setting(format!(
             "the code of {other} is not profiled: --code knows {}. Without --code the functions of programs and \
              libraries are shown",
@@ -216,7 +226,11 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
 /// The language whose interpreter a process runs, by the file that it executes.
 fn language_of_program(pid: i32) -> Option<Language> {
     let file = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    file.file_name()?.to_str()?.starts_with("python").then_some(Language::Python)
+    let name = file.file_name()?.to_str()?;
+    match name {
+        "node" | "nodejs" => Some(Language::Node),
+        _ => name.starts_with("python").then_some(Language::Python),
+    }
 }
 
 /// A running second instance; it ends when dropped.

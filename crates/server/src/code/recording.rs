@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lastdrop_probe::process::Birth;
 
-use super::{Language, perl, php, python};
+use super::{Language, node, perl, php, python};
 use crate::ServerError;
 
 /// A folder of the workers', lastdrop's code that they load, and the file that makes them begin.
@@ -57,6 +57,7 @@ impl Recording {
             Language::Perl => perl::read(self),
             Language::Php => php::read(self),
             Language::Python => python::read(self),
+            Language::Node => node::read(self),
         }
     }
 }
