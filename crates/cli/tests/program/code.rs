@@ -171,19 +171,19 @@ const PYTHON: &str = "import time
 
 def heavy():
     x = 0.0
-    for i in range(480000): x += i ** 0.5
+    for i in range(240000): x += i ** 0.5
 
 def middle():
     x = 0.0
-    for i in range(200000): x += i ** 0.5
+    for i in range(100000): x += i ** 0.5
 
 def light():
     x = 0.0
-    for i in range(120000): x += i ** 0.5
+    for i in range(60000): x += i ** 0.5
 
 def application(env, start):
     heavy(); middle(); light()
-    if env['QUERY_STRING']: time.sleep(0.1)
+    if env['QUERY_STRING']: time.sleep(0.3)
     start('200 OK', [('Content-Length', '3')])
     return [b'ok\\n']
 ";
