@@ -48,6 +48,8 @@ pub const HORIZON_S: f64 = 60.0;
 /// Most trials repeated because the machine was disturbed: in total, and in a row.
 const REPEATS: u32 = 6;
 const REPEATS_OF_ONE: u32 = 2;
+/// How often a failed rate is tried again.
+const RECHECKS: u32 = 2;
 /// Most checks whether a server has recovered from overload, half a second each.
 const COOLING: u32 = 12;
 
@@ -149,6 +151,7 @@ impl CapacitySearch<'_, '_> {
             fall: FALL,
             ceiling: self.order.ceiling,
             precision: self.order.precision,
+            rechecks: RECHECKS,
             hold_s: self.order.hold.as_secs_f64(),
             tail: tail(&self.order.objectives),
         }));

@@ -69,7 +69,16 @@ impl RateStart {
             RateStart::Held { rate } => (rate, None, NEAR),
         };
         let start = start.max(0.1);
-        Rules { start, hint, fall, ceiling: CEILING, precision: PRECISION, hold_s: 0.0, tail: tail(objectives) }
+        Rules {
+            start,
+            hint,
+            fall,
+            ceiling: CEILING,
+            precision: PRECISION,
+            rechecks: 0,
+            hold_s: 0.0,
+            tail: tail(objectives),
+        }
     }
 }
 

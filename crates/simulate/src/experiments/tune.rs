@@ -8,13 +8,13 @@ use lastdrop_experiment::lab::{Clock, LabError};
 use lastdrop_experiment::trials::tune::{SearchConstraints, TuneOptions, tune};
 use lastdrop_model::documents::{Clue, Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
-use lastdrop_model::{Setting, Settings};
+use lastdrop_model::{Event, Setting, Settings};
 
 use super::machine::{Costs, SimulatedMachine, defaults, requests};
 use super::shares::{Claim, ExperimentResult};
 use super::stacks::{noise_level, stack};
 use crate::rng::Rng;
-use crate::world::{WorldPlan, rough_rate};
+use crate::world::{World, WorldPlan, rough_rate};
 
 pub const VERDICT: &str = "tune verdict right";
 pub const BEST: &str = "tune reaches 97 % of the best";
@@ -139,34 +139,40 @@ impl TuneScenario {
     /// Returns the true rate with these settings.
     #[must_use]
     pub fn rate(&self, settings: &Settings) -> f64 {
-        let mut all = defaults(&self.world);
-        all.extend(settings.clone());
-        let workers = all.get("workers").and_then(Setting::count).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
-        self.rate_of(workers, self.costs.factor(&all))
+        let (workers, _, factor) = self.in_force(settings);
+        self.rate_of(workers, factor)
     }
 
     /// Returns the rate that these settings have on average on the machine as it is, with its noise: what is taken away from the
     /// processors matters to a server that needs them, and not to one that waits.
-    ///
-    /// # Errors
-    /// When a run fails.
-    pub fn noisy_rate(&self, settings: &Settings) -> Result<f64, String> {
-        let (mut answered, mut seconds) = (0, 0.0);
+    #[must_use]
+    pub fn noisy_rate(&self, settings: &Settings) -> f64 {
+        let (workers, backlog, factor) = self.in_force(settings);
+        let mut plan = self.plan();
+        plan.phases[0].duration = Some(START_TIME);
+        plan.warm_up("settling", Duration::from_secs(1));
+        let mut answered = 0;
         for seed in 0..STARTS {
-            let machine = SimulatedMachine::new(&self.world, self.costs.clone(), self.seed ^ (seed + 1) << 32);
-            let (stop, clock) = (AtomicBool::new(false), machine.clock());
-            let mut stack = machine.open()?;
-            stack.apply(settings).map_err(|e| e.to_string())?;
-            let mut lab = machine.lab(&stop, &clock, &[]);
-            let mut plan = self.plan();
-            let _ = lab.warm_each(&plan, stack.count_workers());
-            plan.phases[0].duration = Some(START_TIME);
-            plan.warm_up("settling", Duration::from_secs(1));
-            let run = lab.run(&plan, "truth").map_err(|e| e.to_string())?;
-            answered += run.measured().map_or(0, |phase| phase.requests.answered);
-            seconds += START_TIME.as_secs_f64();
+            let mut world = World::new(&self.world, self.seed ^ (seed + 1) << 32);
+            world.set_cpu_factor(factor);
+            world.apply(workers, backlog);
+            world.warm_each();
+            let mut report = |event: &Event<'_>| match event {
+                Event::Second { slice } if slice.phase == 1 => answered += slice.counts.answered_in_time,
+                _ => {}
+            };
+            world.load(&plan, &mut report, &|| false);
         }
-        Ok(answered as f64 / seconds)
+        answered as f64 / (STARTS as f64 * START_TIME.as_secs_f64())
+    }
+
+    /// Returns the number of workers, the length of the listen queue, and the factor of the processor time with these settings.
+    fn in_force(&self, settings: &Settings) -> (u32, u32, f64) {
+        let mut all = defaults(&self.world);
+        all.extend(settings.clone());
+        let count =
+            |name: &str| all.get(name).and_then(Setting::count).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
+        (count("workers"), count("backlog"), self.costs.factor(&all))
     }
 
     fn rate_of(&self, workers: u32, factor: f64) -> f64 {
@@ -248,7 +254,7 @@ pub fn check(scenario: &TuneScenario) -> Result<ExperimentResult, String> {
     let mut held = vec![(VERDICT, right), (BEST, reached >= 0.97 * best), (LOWER, reached < 0.995 * start)];
     held.push((RESTORED, is_restored));
     if let Some((winner, [low, high])) = winner.and_then(|(_, w)| Some((w, w.interval?))) {
-        let truth = scenario.noisy_rate(&winner.settings)? / scenario.noisy_rate(&Settings::new())?;
+        let truth = scenario.noisy_rate(&winner.settings) / scenario.noisy_rate(&Settings::new());
         held.push((RATIO, low <= truth && truth <= high));
     }
     let trials = document.trials.iter().filter(|t| t.role != "race").count();
