@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lastdrop_diagnose::findings::{diagnose, finding_kinds};
+use lastdrop_diagnose::findings::{diagnose, finding_kinds, wants_code};
 use lastdrop_model::SessionState;
 use lastdrop_model::documents::{Severity, WorkersCeiling};
 use lastdrop_model::examination::{
-    Examination, ExaminationStep, LoadShape, PeerConnections, ServerMeasurements, StepKind,
+    Examination, ExaminationStep, HotFunction, LoadShape, PeerConnections, ServerMeasurements, StepKind,
 };
 use serde::Deserialize;
 
@@ -175,6 +175,29 @@ fn time_that_the_hypervisor_has_taken_is_not_idle() {
         all.steps.iter_mut().for_each(|step| step.steal = 0.0);
     };
     assert_eq!(limit_of("cpu-saturated.modphp", idle).as_deref(), Some("workers-exhausted"));
+}
+
+#[test]
+fn full_processors_are_explained_by_the_costliest_function_of_the_programs_own_language() {
+    let mut examination = case("cpu-saturated.modphp").examination;
+    // An Apache without a module of a language has no functions of its own.
+    assert_eq!(wants_code(&examination), None);
+    examination.servers[0].embeds = vec!["libphp".into()];
+    let server = wants_code(&examination).expect("a module of PHP executes code");
+    let hot = |name: &str, share| HotFunction {
+        name: name.into(),
+        file: "/srv/page.php".into(),
+        line: 7,
+        share,
+        how: "Excimer (CPU time)".into(),
+    };
+    let inside = examination.inside.iter_mut().find(|inside| inside.server == server).expect("a look inside");
+    inside.code = vec![hot("heavy", 0.58), hot("light", 0.1)];
+    let said = diagnose(&examination);
+    let limit = said.findings.iter().find(|finding| finding.id == "cpu-saturated").expect("the limit");
+    let text = format!("{limit:?}");
+    assert!(text.contains("heavy (/srv/page.php:7) has 58 % of it: begin there"), "{text}");
+    assert!(text.contains("share of CPU time in light (/srv/page.php:7)"), "{text}");
 }
 
 /// Memory shortage of others on the same machine is not the server's limit.

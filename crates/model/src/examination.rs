@@ -384,6 +384,9 @@ pub struct ServerProfile {
     /// Shares of CPU time by library, and by function.
     pub libraries: BTreeMap<String, f64>,
     pub functions: BTreeMap<String, f64>,
+    /// Functions of the program's own language, the costliest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub code: Vec<HotFunction>,
     /// What could not be traced or profiled, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
@@ -424,6 +427,19 @@ pub struct Gzipped {
     pub bytes: u64,
     /// Processor time that it took, µs.
     pub cpu_us: f64,
+}
+
+/// A function of a program's own language.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HotFunction {
+    pub name: String,
+    pub file: String,
+    pub line: u32,
+    /// Exclusive share of the CPU time of all functions.
+    pub share: f64,
+    /// The profiler, and what it counts.
+    pub how: String,
 }
 
 /// Memory growth per request of the workers that lived through all steps.

@@ -116,6 +116,20 @@ pub fn suspicion(examination: &Examination) -> Option<Suspicion<'static>> {
     Some(Suspicion { suspects: suspects.into(), excluded: excluded.into() })
 }
 
+/// Returns the server whose own code is the question: it uses most processor time, and processors are the limit.
+#[must_use]
+pub fn wants_code(examination: &Examination) -> Option<String> {
+    let first = suspicion(examination)?.suspects.first()?.id.clone();
+    let case = LoadEvidence::of(examination).filter(|_| first == "cpu-saturated")?;
+    // A profile that waits for other programs' processors has few samples, and those with a bias.
+    if case.main.generator.others_cores >= 0.5 * case.busy_cores() {
+        return None;
+    }
+    let server = processors::top(&case)?;
+    // An Apache without a language's module executes no code of a program's.
+    (!server.is(&["apache"]) || !server.about.embeds.is_empty()).then(|| server.about.server.clone())
+}
+
 /// Returns the experiments that would answer what the others left open.
 #[must_use]
 pub fn open_questions(examination: &Examination) -> Vec<StepKind> {

@@ -2,7 +2,7 @@
 //! task.
 
 use lastdrop_model::documents::{ExpectedGain, Finding, Fix};
-use lastdrop_model::examination::{ExaminationStep, LoadShape, StepKind};
+use lastdrop_model::examination::{ExaminationStep, HotFunction, LoadShape, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
@@ -13,6 +13,10 @@ const LESS_COMPRESSION: &str = "a level of 1 to 4 costs a fraction of 9 for a fe
                                 mod_deflate with pre-compressed files)";
 /// A request that holds a loop this much longer than others do delays them all.
 const LONG_HOLD_US: f64 = 20_000.0;
+
+/// Functions of the program's own language that a finding names, and the least share of the one to begin with.
+const HOT_FUNCTIONS: usize = 3;
+const WORTH_A_LOOK: f64 = 0.2;
 
 pub(super) const CHURN: &[Rule] = &[Rule { id: "process-churn", look: churn }];
 pub(super) const FULL: &[Rule] = &[
@@ -78,7 +82,7 @@ fn unseen_births(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>, recycle: Optio
 }
 
 /// Returns the server that uses most processor time.
-fn top<'a>(case: &'a LoadEvidence<'a>) -> Option<ServerEvidence<'a>> {
+pub(super) fn top<'a>(case: &'a LoadEvidence<'a>) -> Option<ServerEvidence<'a>> {
     let all = case.servers();
     all.into_iter().max_by(|a, b| a.seen.cpu_cores.unwrap_or(0.0).total_cmp(&b.seen.cpu_cores.unwrap_or(0.0)))
 }
@@ -381,12 +385,30 @@ fn saturated(case: &LoadEvidence<'_>) -> Option<Finding> {
         format!(" a request costs {} of processor time of the servers.", show_us(s * 1e6))
     });
     let mut found = finding(0.9, title).of(&v);
+    let code = case.inside(&v.about.server).map_or(&[][..], |inside| &inside.code);
+    for function in code.iter().take(HOT_FUNCTIONS) {
+        found = found.evidence(
+            &function.how,
+            &format!("share of CPU time in {}", place_of(function)),
+            round(function.share),
+            0,
+        );
+    }
+    let next = match code.first().filter(|function| function.share >= WORTH_A_LOOK) {
+        Some(hot) => format!("{} has {:.0} % of it: begin there", place_of(hot), hot.share * 100.0),
+        None => format!("lastdrop profile {} says where it goes", v.about.named),
+    };
     if let Some(s) = each {
         found = found.evidence("/proc/PID/stat", "ms of processor time of the servers per answer", s * 1e3, 0);
     }
     Some(
         found
-            .evidence("/proc/stat", "cores busy", case.busy_cores(), (0.9 - case.main.steal).max(0.0) * case.main.cores.len() as f64)
+            .evidence(
+                "/proc/stat",
+                "cores busy",
+                case.busy_cores(),
+                (0.9 - case.main.steal).max(0.0) * case.main.cores.len() as f64,
+            )
             .evidence("/proc/stat", "share of the time that the hypervisor gave to others", case.main.steal, 0.02)
             .evidence("/proc/PID/stat", &format!("cores of {}", v.about.server), used, 0)
             .evidence("load", "cores of the generator", own, 0)
@@ -396,13 +418,20 @@ fn saturated(case: &LoadEvidence<'_>) -> Option<Finding> {
             .fix(
                 Vec::new(),
                 format!(
-                    "more workers will not help:{costs} lastdrop profile {} says where it goes; then a cache, less work per request, or \
-                     more processors",
-                    v.about.named
+                    "more workers will not help:{costs} {next}; then a cache, less work per request, or more processors"
                 ),
             )
             .verify("processor time a request"),
     )
+}
+
+/// A function with its file and line.
+fn place_of(function: &HotFunction) -> String {
+    match (function.file.as_str(), function.line) {
+        ("", _) => function.name.clone(),
+        (file, 0) => format!("{} ({file})", function.name),
+        (file, line) => format!("{} ({file}:{line})", function.name),
+    }
 }
 
 /// The last rule: nothing of the servers themselves limits, and other programs use the processors.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, LabError};
 use crate::observe::databases::DatabaseOptions;
-use lastdrop_diagnose::findings::{open_questions, suspicion, wants_profile};
+use lastdrop_diagnose::findings::{open_questions, suspicion, wants_code, wants_profile};
 use lastdrop_model::examination::{Examination, ExaminationStep, LoadShape, ServerProfile, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::run::with_question;
@@ -334,9 +334,34 @@ fn steps(
         all.steps.push(step);
         suspect(lab, all);
     }
+    if let Some(server) = wants_code(all) {
+        lab.check_stop()?;
+        look_at_code(lab, plan, &server, site, all)?;
+    }
     let ModuleTrials { mut modules, unseen } = site.modules()?;
     all.servers.iter_mut().for_each(|server| server.modules = modules.remove(&server.server));
     all.unseen.extend(unseen);
+    Ok(())
+}
+
+/// Profiles the functions of a server's own language, because processors are the limit and it uses most of them.
+fn look_at_code(
+    lab: &mut Lab<'_>,
+    plan: &Plan,
+    server: &str,
+    site: &mut dyn Site,
+    all: &mut Examination,
+) -> Result<(), LabError> {
+    match site.code(server, plan, lab.stop)? {
+        Some(Ok(code)) => {
+            if let Some(inside) = all.inside.iter_mut().find(|inside| inside.server == server) {
+                inside.code = code;
+            }
+            suspect(lab, all);
+        }
+        Some(Err(why)) => all.unseen.push(format!("the functions of {server}'s own language: {why}")),
+        None => {}
+    }
     Ok(())
 }
 

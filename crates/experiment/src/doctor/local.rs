@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::lab::LabError;
+use crate::observe::code::{CodeOptions, profile_code};
 use crate::observe::databases::DatabaseOptions;
-use lastdrop_model::Sample;
-use lastdrop_model::examination::{ExaminationStep, ServerProfile};
+use lastdrop_model::documents::ProfileFunction;
+use lastdrop_model::examination::{ExaminationStep, HotFunction, ServerProfile};
+use lastdrop_model::{Plan, Sample};
 use lastdrop_probe::host::{self, HostMemory, timed};
 use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::{Namespace, taken, wait_for_empty_queues};
 use lastdrop_probe::process;
 use lastdrop_server::ServerRef;
+use lastdrop_server::code::{Clock, is_profiled_unasked};
 
 use crate::doctor::costs::Costs;
 use crate::doctor::growth::Readings;
@@ -35,6 +39,10 @@ const VISITOR_PAUSES: u32 = 4;
 const WORTH_A_PROFILE: f64 = 0.25;
 /// Used share of all processors from which on none was free.
 const FULL: f64 = 0.85;
+
+/// How long the functions of a server's own language are profiled, and how many are kept.
+const CODE: Duration = Duration::from_secs(2);
+const MOST_HOT: usize = 5;
 
 /// The servers of this machine.
 pub struct LocalSite {
@@ -205,6 +213,36 @@ impl Site for LocalSite {
         let (seen, costs) = inside::look(&self.members, &self.goal()?.url, &profiled);
         self.costs.add_all(&costs);
         Ok(seen)
+    }
+
+    fn code(
+        &mut self,
+        server: &str,
+        plan: &Plan,
+        stop: &AtomicBool,
+    ) -> Result<Option<Result<Vec<HotFunction>, String>>, LabError> {
+        let Some(member) = self.members.all.iter().find(|member| member.called == server) else { return Ok(None) };
+        let found = || member.found.name.parse().ok();
+        let Some(server) = member.named.clone().or_else(found).filter(is_profiled_unasked) else { return Ok(None) };
+        let options = CodeOptions { language: None, clock: Clock::Cpu, time: CODE };
+        match profile_code(&server, plan, &options, stop) {
+            Ok(profile) => {
+                let how = &profile.document.how;
+                let of = |function: &ProfileFunction| {
+                    let code = function.code.as_ref()?;
+                    Some(HotFunction {
+                        name: code.name.clone(),
+                        file: code.file.clone(),
+                        line: code.line,
+                        share: code.exclusive_share,
+                        how: how.clone(),
+                    })
+                };
+                Ok(Some(Ok(profile.document.functions.iter().take(MOST_HOT).filter_map(of).collect())))
+            }
+            Err(LabError::Interrupted) => Err(LabError::Interrupted),
+            Err(why) => Ok(Some(Err(why.to_string()))),
+        }
     }
 
     fn memory(&mut self, requests: u64) -> Result<(), LabError> {

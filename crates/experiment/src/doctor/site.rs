@@ -2,16 +2,20 @@
 //! question and every answer is plain data: several machines can be asked the same.
 //!
 //! The order of an examination: `find`, `visitors`, `follow` during a first load, `servers`. For each step `begin` and
-//! `end`, with `memory` and `settle` after it. Then `inside` under load once more; at the end `modules` and `finish`.
+//! `end`, with `memory` and `settle` after it. Then `inside` under load once more, and `code` if processors are the limit;
+//! at the end `modules` and `finish`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 use crate::lab::LabError;
-use lastdrop_model::Url;
 use lastdrop_model::documents::WorkersCeiling;
-use lastdrop_model::examination::{Examination, ExaminationStep, ExaminedServer, Growth, ModuleTrial, ServerProfile};
+use lastdrop_model::examination::{
+    Examination, ExaminationStep, ExaminedServer, Growth, HotFunction, ModuleTrial, ServerProfile,
+};
+use lastdrop_model::{Plan, Url};
 use serde::{Deserialize, Serialize};
 
 /// The servers to examine, and where the load comes from.
@@ -99,6 +103,17 @@ pub trait Site: Send {
 
     /// Traces the servers for some seconds under load; with `profile`, also profiles those that used processor time.
     fn inside(&mut self, profile: bool) -> Result<Vec<ServerProfile>, LabError>;
+
+    /// Profiles the functions of a server's own language under a part of the plan's load. None if that is not known here.
+    /// `Err` inside: why it could not be done.
+    fn code(
+        &mut self,
+        _server: &str,
+        _plan: &Plan,
+        _stop: &AtomicBool,
+    ) -> Result<Option<Result<Vec<HotFunction>, String>>, LabError> {
+        Ok(None)
+    }
 
     /// Reads the workers' memory, after this many answered requests.
     fn memory(&mut self, requests: u64) -> Result<(), LabError>;

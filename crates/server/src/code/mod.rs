@@ -108,7 +108,7 @@ impl Language {
     #[must_use]
     pub fn missing(self) -> String {
         format!(
-            "{} is not installed; {}. Without --code the functions of programs and libraries are shown",
+            "{} is not installed; {}. lastdrop profile without --code shows the functions of programs and libraries",
             self.tool(),
             self.row().installed_by
         )
@@ -231,6 +231,13 @@ fn language_of_program(pid: i32) -> Option<Language> {
         "node" | "nodejs" => Some(Language::Node),
         _ => name.starts_with("python").then_some(Language::Python),
     }
+}
+
+/// True if an examination may profile a server's code although nobody asked for that. Not a program of Node: its second
+/// instance could do work that is not a request's.
+#[must_use]
+pub fn is_profiled_unasked(server: &ServerRef) -> bool {
+    ["apache", "php-fpm", "gunicorn", "uwsgi"].contains(&server.kind.name)
 }
 
 /// A running second instance; it ends when dropped.
