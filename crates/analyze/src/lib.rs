@@ -11,6 +11,7 @@ pub mod nodes;
 pub mod objective;
 pub mod pool;
 pub mod ratio;
+pub mod request_cost;
 pub mod samples;
 pub mod series;
 pub mod services;

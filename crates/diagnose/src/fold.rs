@@ -198,7 +198,7 @@ pub fn phase(phase: &PhaseReport, step: &mut ExaminationStep) {
     step.failed = failed.into_iter().filter(|(_, n)| *n > 0).map(|(what, n)| (what.to_string(), n)).collect();
     step.status = phase.status.clone().into_iter().collect();
     step.connections = phase.connections.opened;
-    step.server_cpu_s = phase.server_cpu.map(|cpu| cpu.cpu_s);
+    step.server_cpu_s = phase.server_cpu.map(|cpu| cpu.settled_s(r.answered));
     step.handshakes_full = phase.connections.handshakes_full;
     step.handshakes_resumed = phase.connections.handshakes_resumed;
     step.bytes_received = phase.bytes.received;

@@ -17,6 +17,9 @@ const KERNEL_THREADS: i32 = 2;
 /// Programs below this are left out: a tick is a hundredth of a second.
 const LEAST_CORES: f64 = 0.005;
 
+/// A worker that has used less has served nothing: to be forked takes some milliseconds.
+const WORKED_NS: u64 = 20_000_000;
+
 #[derive(Debug, Clone)]
 struct ProcessTimes {
     stat: Stat,
@@ -79,6 +82,12 @@ impl Snapshot {
         self.at.saturating_duration_since(earlier.at)
     }
 
+    /// Returns the time since this snapshot.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.at.elapsed()
+    }
+
     fn parent(&self, pid: i32) -> Option<i32> {
         self.processes.get(&pid).map(|t| t.stat.parent)
     }
@@ -117,6 +126,16 @@ impl Snapshot {
         let used = self.used_since(earlier).into_iter().filter(|(_, used)| *used > 0);
         let of_chain = used.filter(|(pid, _)| chain.serves(*pid, |p| self.parent(p))).map(|(_, used)| used);
         of_chain.sum::<u64>() as f64 / 1e9
+    }
+
+    /// Returns how many processes of the chain began to work since `earlier`: until then they had used next to nothing.
+    #[must_use]
+    pub fn started_since(&self, earlier: &Snapshot, chain: &Chain) -> u64 {
+        let used = self.used_since(earlier).into_iter().filter(|(_, used)| *used >= WORKED_NS);
+        let is_new = |pid: &i32| {
+            self.processes.get(pid).is_none_or(|now| earlier.same(*pid, now).is_none_or(|then| then.all() < WORKED_NS))
+        };
+        used.filter(|(pid, _)| is_new(pid) && chain.serves(*pid, |p| self.parent(p))).count() as u64
     }
 
     /// Returns what programs outside the chain used since `earlier`.

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Pace, Phase, ReplaySummary};
 use lastdrop_model::printable::line;
 use lastdrop_model::request::Pick;
-use lastdrop_model::run::{AgentReport, End, PhaseReport};
+use lastdrop_model::run::{AgentReport, End, PhaseReport, StartingWorkers};
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
@@ -77,6 +77,18 @@ pub fn run_text(run: &Run) -> String {
             "CPU per request: {} (processor time of the server and all that it talks to here)",
             show_us(cpu.us_per_request)
         );
+        if let Some(StartingWorkers { workers, cpu_s, settled }) = cpu.starting {
+            let processes = if workers == 1 { "1 process".into() } else { format!("{workers} processes") };
+            let _ = match settled {
+                true => {
+                    writeln!(out, "  without {} of {processes} that had served nothing before", show_us(cpu_s * 1e6))
+                }
+                false => writeln!(
+                    out,
+                    "  {processes} had served nothing before, and requests still became cheaper: run again, or longer, or with --warm-up 30s"
+                ),
+            };
+        }
     }
     for agent in &run.agents {
         let _ = writeln!(out, "{}", line(&agent_text(agent)));

@@ -51,6 +51,10 @@ pub struct DoctorOptions<'a> {
 
 /// Duration of the other steps, as shares of the main one, and their minimum; none has to be longer than the main one.
 const ALONE: f64 = 0.35;
+/// One user that waits so many times as long as one of many has met workers that had served nothing.
+const COLD: f64 = 1.5;
+/// One user is asked so often again at most.
+const MOST_COLD: u32 = 2;
 const FEW: f64 = 0.35;
 const BEYOND: f64 = 0.5;
 const CONTRAST: f64 = 0.4;
@@ -240,6 +244,32 @@ fn goal(lab: &Lab<'_>, options: &DoctorOptions<'_>) -> Goal {
     }
 }
 
+/// Asks one user again, as long as it waited longer than one of many: its requests met workers that had served nothing.
+/// What they load on their first request, an application of Perl or PHP, is no cost of a request.
+fn ask_alone_again(
+    lab: &mut Lab<'_>,
+    options: &DoctorOptions<'_>,
+    machine: &MachineFacts,
+    all: &mut Examination,
+) -> Result<(), LabError> {
+    for _ in 0..MOST_COLD {
+        let (Some(alone), Some(main)) = (all.step(StepKind::Alone), all.main()) else { return Ok(()) };
+        let is_cold = alone.answered > 0
+            && main.answered > alone.answered
+            && alone.service.mean > COLD * main.service.mean
+            && [alone, main].iter().all(|step| step.is_whole() && step.share_of_status(|s| !s.starts_with('2')) < 0.1);
+        if !is_cold {
+            return Ok(());
+        }
+        lab.tell(&Event::Experiment { what: "one user again: alone it waited longer than one of many".into() });
+        let again = put_on(lab, &options.plan, machine, StepKind::Alone, Some(1), options.part(ALONE), None)?;
+        if let Some(step) = all.steps.iter_mut().find(|s| s.kind == StepKind::Alone) {
+            *step = again;
+        }
+    }
+    Ok(())
+}
+
 /// Copies the servers of the chain into the examination.
 fn take(all: &mut Examination, of: Servers) {
     (all.servers, all.sysctls) = (of.servers, of.sysctls);
@@ -299,6 +329,7 @@ fn steps(
     let asked = (!is_open).then_some(users);
     let step = put_on(lab, plan, machine, StepKind::Main, asked, options.time, Some((&mut *site, answered(all))))?;
     all.steps.push(step);
+    ask_alone_again(lab, options, machine, all)?;
     if options.brief {
         return Ok(());
     }

@@ -99,7 +99,10 @@ pub fn ceilings(members: &Members) -> BTreeMap<String, Vec<WorkersCeiling>> {
         let adapter = discover(&reference(member).ok()?).ok().filter(|adapter| has_workers(adapter.as_ref()))?;
         let settings = adapter.effective().ok()?.settings;
         let size = size_of(adapter.as_ref(), &settings, None, Vec::new()).ok()?;
-        Some((member.called.clone(), evidence(adapter.as_ref(), &settings, &size, &masters).ceilings))
+        Some((
+            member.called.clone(),
+            evidence(adapter.as_ref(), member.found.master, &settings, &size, &masters).ceilings,
+        ))
     };
     members.all.iter().filter(|m| m.found.kind.can_change()).filter_map(of).collect()
 }

@@ -22,6 +22,12 @@ const KNOWN: usize = 2;
 /// Connections are followed this often per run even if no unknown program is busy: a database that uses little is still
 /// part of the cost of a request.
 const FOLLOWED: u32 = 3;
+/// The phase may begin at any time.
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
+/// When the measured phase shows whether requests become cheaper: after this time, then each time half as much later, so
+/// many times.
+const FIRST_SNAPSHOT: Duration = Duration::from_millis(750);
+const MOST_SNAPSHOTS: usize = 12;
 /// In a long run, following connections takes at most one part in this many of the time.
 const MOST_COST: u32 = 200;
 
@@ -57,24 +63,37 @@ pub(crate) struct CpuUse {
     /// By the server and all servers that it talks to, in seconds. None if the server is not on this machine or not
     /// known.
     pub chain_s: Option<f64>,
+    /// The same from the beginning to some moments of the phase, if workers began to work in it; with their number.
+    pub starting: Option<(u64, Vec<(Duration, f64)>)>,
 }
 
 /// Measures until it is finished.
 pub(crate) struct CpuUseMeter {
     chain: SharedChain,
     goal: LoadTarget,
-    before: Option<Snapshot>,
+    /// From the beginning of the measured phase on; empty outside of it.
+    snapshots: Arc<Mutex<Vec<Snapshot>>>,
     seen: Option<CpuUse>,
     /// Dropped when the run is over.
     _over: Sender<()>,
 }
 
-pub(crate) fn lock(chain: &Mutex<Chain>) -> MutexGuard<'_, Chain> {
-    chain.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_worth_a_look(others: &OtherProcesses) -> bool {
     others.cores >= others_threshold_cores(host::processors())
+}
+
+/// Takes the next snapshot of a measured phase if it is time for it.
+fn take_if_due(snapshots: &Mutex<Vec<Snapshot>>) {
+    let mut all = lock(snapshots);
+    let Some(age) = all.first().map(Snapshot::age) else { return };
+    if all.len() <= MOST_SNAPSHOTS && age >= FIRST_SNAPSHOT.mul_f64(1.5f64.powi(all.len() as i32 - 1)) {
+        let now = Snapshot::now();
+        all.push(now);
+    }
 }
 
 impl CpuUseMeter {
@@ -82,6 +101,8 @@ impl CpuUseMeter {
     pub fn start(chain: &SharedChain, goal: LoadTarget, all: bool) -> CpuUseMeter {
         let (over, is_over) = channel::<()>();
         let (known, to) = (Arc::clone(chain), goal.clone());
+        let snapshots = Arc::<Mutex<Vec<Snapshot>>>::default();
+        let taken = Arc::clone(&snapshots);
         let work = move || {
             let first = if lock(&known).has_others() && !all { KNOWN } else { 0 };
             let to = to.endpoint();
@@ -89,8 +110,12 @@ impl CpuUseMeter {
             let mut pause = LOOKS[first];
             let mut followed = 0;
             for turn in first + 1.. {
-                if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-                    return;
+                let due = std::time::Instant::now() + pause;
+                while let Some(left) = due.checked_duration_since(std::time::Instant::now()) {
+                    if is_over.recv_timeout(left.min(LONGEST_WAIT)) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
+                    take_if_due(&taken);
                 }
                 let start = std::time::Instant::now();
                 let now = Snapshot::now();
@@ -108,33 +133,43 @@ impl CpuUseMeter {
         };
         // Without this thread, programs that take part may be reported as unrelated ones.
         let _ = thread::Builder::new().name("others".into()).spawn(work);
-        CpuUseMeter { chain: Arc::clone(chain), goal, before: None, seen: None, _over: over }
+        CpuUseMeter { chain: Arc::clone(chain), goal, snapshots, seen: None, _over: over }
     }
 
     /// Starts the measured period.
     pub fn begin(&mut self) {
-        self.before = Some(Snapshot::now());
+        *lock(&self.snapshots) = vec![Snapshot::now()];
     }
 
     /// Ends the measured period.
     pub fn end(&mut self) {
-        let Some(before) = self.before.take() else { return };
+        let earlier = std::mem::take(&mut *lock(&self.snapshots));
+        let [before, between @ ..] = &earlier[..] else { return };
         let now = Snapshot::now();
         let mut chain = lock(&self.chain);
-        let mut others = now.others_since(&before, &chain);
+        let mut others = now.others_since(before, &chain);
         if is_worth_a_look(&others) {
             chain.look(self.goal.endpoint().as_ref());
-            others = now.others_since(&before, &chain);
+            others = now.others_since(before, &chain);
         }
-        let chain_s = chain.has_others().then(|| now.chain_since(&before, &chain));
-        self.seen = Some(CpuUse { others: Some(others), chain_s });
+        let chain_s = chain.has_others().then(|| now.chain_since(before, &chain));
+        let started = now.started_since(before, &chain);
+        let starting = (started > 0 && chain_s.is_some()).then(|| {
+            let at = |snapshot: &Snapshot| (snapshot.after(before), snapshot.chain_since(before, &chain));
+            (started, between.iter().chain([&now]).map(at).collect())
+        });
+        self.seen = Some(CpuUse { others: Some(others), chain_s, starting });
     }
 
     /// Returns what was used in the measured phase. Other programs are unknown if the server is on this machine
     /// (`server_here`) and its processes cannot be inspected. Nothing is known if the measurement was cut short.
     pub fn finish(self, server_here: bool) -> CpuUse {
         let known = lock(&self.chain).has_others();
-        let CpuUse { others, chain_s } = self.seen.unwrap_or_default();
-        CpuUse { others: others.filter(|_| known || !server_here), chain_s: chain_s.filter(|_| server_here) }
+        let CpuUse { others, chain_s, starting } = self.seen.unwrap_or_default();
+        CpuUse {
+            others: others.filter(|_| known || !server_here),
+            chain_s: chain_s.filter(|_| server_here),
+            starting: starting.filter(|_| server_here),
+        }
     }
 }

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
+use lastdrop_analyze::request_cost::{CostSample, settled};
 use lastdrop_diagnose::RunEvidence;
 use lastdrop_load::{FirstAnswer, LoadError, LoadResult, PreparedPlan, RunClock};
 use lastdrop_model::event::{ExperimentDecision, RepeatScope};
 use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder, ServerCpu};
-use lastdrop_model::{Event, Generator, KeptPlan, Plan, Run, Sample, ServerTimeline, Timeline};
+use lastdrop_model::{Event, Generator, KeptPlan, PhaseReport, Plan, Run, Sample, ServerTimeline, Timeline};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
@@ -421,9 +422,9 @@ impl Lab<'_> {
         let server = server.map(|server| ServerTimeline { samples: looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
         let changes = readings.map(|readings| readings.finish(co_located)).unwrap_or_default();
-        let CpuUse { others, chain_s } = changes.used;
+        let CpuUse { others, chain_s, starting } = changes.used;
         if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
-            phase.server_cpu = chain_s.map(|cpu_s| ServerCpu::of(cpu_s, phase.requests.answered));
+            phase.server_cpu = chain_s.map(|cpu_s| server_cpu(cpu_s, starting, phase));
         }
         let of_this_machine = || Generator {
             cpu_s: cpu_us as f64 / 1e6,
@@ -537,4 +538,35 @@ fn environment() -> serde_json::Value {
         "cpus": host::cpus(),
         "executed": tool::executed(),
     })
+}
+/// All samples of processor time lie in the first seconds of a phase.
+const MOST_SECONDS: usize = 100;
+
+/// Returns the processor time of the servers in a phase, and what a request costs after the first ones of new workers.
+/// `starting` has their number, and the processor time up to some moments.
+fn server_cpu(cpu_s: f64, starting: Option<(u64, Vec<(Duration, f64)>)>, phase: &PhaseReport) -> ServerCpu {
+    let answered = phase.requests.answered;
+    let all = ServerCpu::of(cpu_s, answered);
+    let Some((workers, parts)) = starting else { return all };
+    // Answers are counted by the second; within one, they are taken as even. Later seconds have no samples.
+    let seconds: Vec<(u32, u64)> = phase.seconds.iter().take(MOST_SECONDS).map(|s| (s.t, s.answered)).collect();
+    let Some((first, _)) = seconds.first().copied() else { return all };
+    let until = |at: Duration| {
+        let within =
+            |(t, answered): &(u32, u64)| *answered as f64 * (at.as_secs_f64() - f64::from(t - first)).clamp(0.0, 1.0);
+        seconds.iter().map(within).sum::<f64>()
+    };
+    let (last, between) = match parts.split_last() {
+        Some((_, between)) => (CostSample { cpu_s, answered: answered as f64 }, between),
+        None => return all,
+    };
+    let between = between.iter().map(|(at, cpu_s)| CostSample { cpu_s: *cpu_s, answered: until(*at) });
+    let begin = CostSample { cpu_s: 0.0, answered: 0.0 };
+    let samples: Vec<CostSample> = std::iter::once(begin).chain(between).chain([last]).collect();
+    match settled(&samples) {
+        Some(cost) if !cost.settled || cost.cpu_s < 0.99 * all.us_per_request / 1e6 => {
+            all.with_starting(workers, cost.cpu_s, cost.settled, answered)
+        }
+        _ => all,
+    }
 }

@@ -223,7 +223,17 @@ impl FitRunner<'_, '_> {
         }
         fit.points.sort_by_key(|p| p.workers);
         let members = self.lab.members();
-        Ok(FitMeasurements { fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members })
+        Ok(FitMeasurements {
+            fit,
+            aged,
+            settling,
+            base,
+            request_cpu_s,
+            fresh_cpu_s,
+            cost,
+            members,
+            master: self.session.master(),
+        })
     }
 
     /// Starts a fresh pool of some size and gives each worker its first request.

@@ -29,6 +29,8 @@ pub(crate) struct FitMeasurements {
     pub cost: Option<RequestCost>,
     /// Processes that take part, as far as they are known.
     pub members: Vec<i32>,
+    /// The server's process, which was started for the measurement.
+    pub master: i32,
 }
 
 /// Returns the private memory, in bytes per worker, that workers gained after the age at which the pools were compared.
@@ -47,7 +49,7 @@ fn interval(e: Estimate) -> Interval {
 /// # Errors
 /// When the pool did not take the requested sizes.
 pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut SizeDocument) -> Result<(), LabError> {
-    let FitMeasurements { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members } = m;
+    let FitMeasurements { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members, master } = m;
     // The same quantity as elsewhere; of the pool alone if the full cost of a request could not be measured.
     let request_cpu_s = cost.map_or(request_cpu_s, |cost| cost.cpu_s);
     let points: Vec<(u64, u64)> = fit.points.iter().map(|p| (p.workers, p.total_bytes)).collect();
@@ -174,7 +176,7 @@ pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut Si
     document.fit = Some(fit);
     let before = document.fits.unwrap_or_default();
     document.fits = Some(SizeFits { independent: independent.workers, worst_case: worst.workers, ..before });
-    advise_of(document, adapter, |known| WorkersEvidence { request: cost, ..known }, &members);
+    advise_of(document, adapter, master, |known| WorkersEvidence { request: cost, ..known }, &members);
     Ok(())
 }
 

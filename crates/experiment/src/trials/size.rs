@@ -55,7 +55,8 @@ pub fn size_under_load(
         false => None,
     };
     let mut document = size_of(adapter, &effective.settings, memory, effective.notes)?;
-    advise_of(&mut document, adapter, |known| WorkersEvidence { request: cost, ..known }, &lab.members());
+    let master = adapter.facts().birth.pid;
+    advise_of(&mut document, adapter, master, |known| WorkersEvidence { request: cost, ..known }, &lab.members());
     Ok(document)
 }
 
@@ -163,7 +164,7 @@ pub fn size_of(
         variants: Vec::new(),
         notes,
     };
-    advise_of(&mut document, adapter, |known| known, &[]);
+    advise_of(&mut document, adapter, facts.birth.pid, |known| known, &[]);
     Ok(document)
 }
 
@@ -172,12 +173,13 @@ pub fn size_of(
 pub fn advise_of(
     document: &mut SizeDocument,
     adapter: &dyn Adapter,
+    master: i32,
     more: impl FnOnce(WorkersEvidence) -> WorkersEvidence,
     members: &[i32],
 ) {
     document.workers_advice = None;
     if has_workers(adapter) {
-        let known = more(evidence(adapter, &document.effective, document, members));
+        let known = more(evidence(adapter, master, &document.effective, document, members));
         let of_database = known.ceilings.iter().find(|ceiling| ceiling.by == "database");
         document.bounds = of_database
             .map(|c| SizeBound {

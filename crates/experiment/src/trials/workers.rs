@@ -36,10 +36,16 @@ pub fn has_workers(adapter: &dyn Adapter) -> bool {
 }
 
 /// Collects what is known about a pool without load: its ceilings, and its settings. `size` has the memory limit.
-/// `members` are processes known to take part, such as a database.
+/// `members` are processes known to take part, such as a database. `master` is the server's process now, which may have
+/// been started again since it was found.
 #[must_use]
-pub fn evidence(adapter: &dyn Adapter, settings: &Settings, size: &SizeDocument, members: &[i32]) -> WorkersEvidence {
-    let master = adapter.facts().birth.pid;
+pub fn evidence(
+    adapter: &dyn Adapter,
+    master: i32,
+    settings: &Settings,
+    size: &SizeDocument,
+    members: &[i32],
+) -> WorkersEvidence {
     let threads = size.threads_per_worker.max(1);
     let model = adapter.facts().model.as_str();
     let is_apache = adapter.facts().kind.name == "apache";

@@ -157,7 +157,21 @@ pub struct Results {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerCpu {
     pub cpu_s: f64,
+    /// Of workers that have started: without what `starting` has.
     pub us_per_request: f64,
+    /// Workers that served their first requests meanwhile, where that cost much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starting: Option<StartingWorkers>,
+}
+
+/// Workers of the server that had served nothing before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct StartingWorkers {
+    pub workers: u64,
+    /// The part of the CPU time that their first requests took. It is in no `us_per_request`.
+    pub cpu_s: f64,
+    /// False if the cost of a request still fell at the end: `us_per_request` then has all CPU time in it.
+    pub settled: bool,
 }
 
 impl ServerCpu {
@@ -165,7 +179,20 @@ impl ServerCpu {
     #[must_use]
     pub fn of(cpu_s: f64, answered: u64) -> ServerCpu {
         let us_per_request = if answered == 0 { 0.0 } else { cpu_s * 1e6 / answered as f64 };
-        ServerCpu { cpu_s, us_per_request }
+        ServerCpu { cpu_s, us_per_request, starting: None }
+    }
+
+    /// Leaves the first requests of new workers out of `us_per_request`: a request costs `each_s` after them.
+    #[must_use]
+    pub fn with_starting(self, workers: u64, each_s: f64, settled: bool, answered: u64) -> ServerCpu {
+        let cpu_s = (self.cpu_s - each_s * answered as f64).max(0.0);
+        ServerCpu { us_per_request: each_s * 1e6, starting: Some(StartingWorkers { workers, cpu_s, settled }), ..self }
+    }
+
+    /// The CPU seconds of so many answers, without those of starting workers.
+    #[must_use]
+    pub fn settled_s(&self, answered: u64) -> f64 {
+        self.us_per_request * answered as f64 / 1e6
     }
 }
 
