@@ -94,6 +94,11 @@ fn summary(d: &LogDocument) -> String {
             d.sessions.count, requests.mean, requests.p50, requests.p99, pages.mean
         );
     }
+    if d.repeats.iter().any(|r| r.share > 0.0) {
+        let each: Vec<String> =
+            d.repeats.iter().map(|r| format!("{:.1} % in {} s", r.share * 100.0, r.lifetime_s)).collect();
+        let _ = writeln!(out, "  repeats    GETs for a URL that was fetched before: {}", each.join(", "));
+    }
     if let Some(think) = &d.think_us {
         let _ = writeln!(out, "  pauses     from page to page: {}", times(think));
     }

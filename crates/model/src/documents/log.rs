@@ -61,7 +61,18 @@ pub struct LogDocument {
     pub upstream_time_us: Option<LogSpread>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_time_us: Option<LogSpread>,
+    /// Share of the requests that a cache of all GETs would answer, by the lifetime of its answers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<LogRepeat>,
     pub notes: Vec<String>,
+}
+
+/// Requests for a URL that was answered with 200 and fetched less than `lifetime_s` before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogRepeat {
+    pub lifetime_s: u32,
+    /// Of all requests; a lower bound.
+    pub share: f64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

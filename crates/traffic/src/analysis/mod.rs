@@ -8,6 +8,7 @@ pub(crate) mod coarse;
 mod demand;
 mod imitate;
 mod rates;
+mod repeats;
 mod sessions;
 
 use std::hash::BuildHasher;
@@ -23,6 +24,7 @@ pub use self::demand::DemandCounter;
 use self::imitate::Sample;
 pub use self::imitate::{Imitation, URLS};
 use self::rates::Rates;
+use self::repeats::Repeats;
 use self::sessions::Sessions;
 pub(crate) use self::sessions::is_page;
 use crate::{Format, LineCounts, LogEntries, LogEntry};
@@ -58,6 +60,7 @@ pub struct Analysis {
     upstream_us: Histogram,
     queue_us: Histogram,
     sample: Sample,
+    repeats: Repeats,
     hasher: RandomState,
     /// The class of a request, by the hash of its target.
     remembered: Vec<(u64, u32)>,
@@ -121,6 +124,7 @@ impl Default for Analysis {
             upstream_us: Histogram::new(),
             queue_us: Histogram::new(),
             sample: Sample::default(),
+            repeats: Repeats::default(),
             hasher: RandomState::default(),
             remembered: vec![(0, 0); REMEMBERED],
             remembered_at: 0,
@@ -161,6 +165,10 @@ impl Analysis {
         let key = self.hasher.hash_one((entry.client(), entry.agent()));
         self.sessions.count(key, entry.time_us, entry.path().is_some_and(is_page));
         self.sample.take(entry);
+        if entry.status == 200 && entry.method() == Some(b"GET") {
+            let url = self.hasher.hash_one((entry.host(), entry.path(), entry.query())).max(1);
+            self.repeats.take(url, entry.time_us);
+        }
     }
 
     /// The place of a request's class. Most targets repeat, and are not folded again.
@@ -256,6 +264,7 @@ impl Analysis {
             server_time_us: LogSpread::of(&self.server_us),
             upstream_time_us: LogSpread::of(&self.upstream_us),
             queue_time_us: LogSpread::of(&self.queue_us),
+            repeats: self.repeats.document(self.requests),
             ..LogDocument::default()
         };
         if self.requests > 0 {
