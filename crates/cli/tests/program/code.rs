@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::common::servers::{Daemon, Fpm, ModPhp, nginx, open_folder, php, php_site};
-use crate::common::{Apache, Folder, free_port, get, number, processes_with, wait_until};
+use crate::common::{Apache, Folder, free_port, get, number, processes_with, quiet, wait_until};
 
 /// Functions that burn 60, 30 and 10 % of the time.
 const PERL: &str = "use strict;
@@ -230,6 +230,8 @@ fn gunicorn_with_planted_functions(folder: &Folder, settings: &str) -> PlantedGu
 
 #[test]
 fn functions_of_python_are_read_from_outside() {
+    // A worker stands still while py-spy reads it, for long if others have the processors.
+    let _quiet = quiet();
     let folder = Folder::new();
     let temporary = temporary(&folder);
     let gunicorn = gunicorn_with_planted_functions(&folder, "");
@@ -268,6 +270,7 @@ fn functions_of_python_are_read_from_outside() {
 
 #[test]
 fn py_spy_reads_workers_of_another_user_as_that_user_and_only_if_it_is_roots() {
+    let _quiet = quiet();
     let folder = Folder::new();
     let temporary = temporary(&folder);
     let gunicorn = gunicorn_with_planted_functions(&folder, "user = 'www-data'\ngroup = 'www-data'\n");

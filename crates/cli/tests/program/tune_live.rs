@@ -256,9 +256,9 @@ fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
     let _quiet = quiet();
     let site = Site::start();
     let ([_, pool], url) = (site.names(), site.url());
-    site.takes(10);
-    let args = ["tune", &pool, "--url", &url, "-c", "4", "-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];
-    let keep = ["--range", "pm.max_children=2..4", "--only", "pm.max_children", "--trials", "2", "--keep", "--watch"];
+    site.takes(25);
+    let args = ["tune", &pool, "--url", &url, "-c", "4", "-d", "600ms", "--warm-up", "50ms", "--blocks", "4"];
+    let keep = ["--range", "pm.max_children=2..4", "--only", "pm.max_children", "--trials", "3", "--keep", "--watch"];
     let wrong = site.folder.run(&[&args[..], &["--watch", "5s"]].concat());
     assert!(wrong.code == 2 && wrong.stderr.contains("--keep"), "{wrong:?}");
     let mut tune = Tune::start(&site.folder, &[&args[..], &keep, &["100s"]].concat());
@@ -274,7 +274,7 @@ fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
     assert!(watch["because"].to_string().contains("took longer than"), "{watch:#}");
     site.is_as_it_was();
 
-    site.takes(10);
+    site.takes(25);
     let kept = site.folder.json(&[&args[..], &keep, &["5s"]].concat(), 0);
     let watch = &kept["watch"];
     assert_eq!((&watch["went_back"], &kept["kept"]), (&false.into(), &true.into()), "{kept:#}");
@@ -289,8 +289,8 @@ fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
 /// Starts a tune of a target with a long watch at its end; also returns its watchdog.
 fn watched(folder: &Folder, target: &Target) -> (Tune, i32) {
     let (name, url) = (target.name(), target.url());
-    let args = ["tune", &name, "--url", &url, "-c", "4", "-d", "300ms", "--warm-up", "50ms", "--blocks", "4", "--live"];
-    let more = ["--range", "workers=1..4", "--only", "workers", "--trials", "2", "--keep", "--watch", "100s"];
+    let args = ["tune", &name, "--url", &url, "-c", "4", "-d", "600ms", "--warm-up", "50ms", "--blocks", "4", "--live"];
+    let more = ["--range", "workers=1..4", "--only", "workers", "--trials", "3", "--keep", "--watch", "100s"];
     let mut tune = Tune::start(folder, &[&args[..], &more].concat());
     tune.wait_for_watch();
     let ours = folder.path().display().to_string();

@@ -21,7 +21,7 @@ const USED_CORES: f64 = 0.02;
 const OF_STARTING: [f64; 3] = [0.2, 0.7, 0.95];
 
 /// What shows that a server starts programs for requests.
-struct Started<'a> {
+struct StartedPrograms<'a> {
     view: ServerEvidence<'a>,
     /// Executed programs per request in the trace; of these, shells.
     executed: f64,
@@ -49,7 +49,7 @@ fn cores_of_programs(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>) -> f64 {
     }
 }
 
-fn started<'a>(case: &LoadEvidence<'a>, v: ServerEvidence<'a>) -> Option<Started<'a>> {
+fn started<'a>(case: &LoadEvidence<'a>, v: ServerEvidence<'a>) -> Option<StartedPrograms<'a>> {
     let inside = case.inside(&v.about.server).filter(|i| i.requests >= 3.0);
     let calls = |sort: &str| inside.and_then(|i| i.calls.get(sort)).copied().unwrap_or(0.0);
     let traced = inside.and_then(|i| ["exec-program", "exec-shell"].iter().find_map(|sort| i.objects.get(*sort)));
@@ -63,7 +63,7 @@ fn started<'a>(case: &LoadEvidence<'a>, v: ServerEvidence<'a>) -> Option<Started
         && cores >= USED_CORES
         && case.main.answered >= 20;
     let program = traced.filter(|_| by_trace).or(running.map(|(name, _)| name))?.clone();
-    (by_trace || by_children).then(|| Started {
+    (by_trace || by_children).then(|| StartedPrograms {
         view: v,
         executed: calls("exec"),
         shells: calls("exec-shell"),

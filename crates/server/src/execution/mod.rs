@@ -332,7 +332,7 @@ pub fn is_pid_file_of_root(file: &Path, pid: i32) -> bool {
 /// Checks that only root could have written what root would execute: the program, the running process's mapped files,
 /// its start folder, and the files that decide the rest.
 fn check_code<'a>(program: &Path, birth: &Birth, code: impl Iterator<Item = &'a Path>) -> Result<(), ServerError> {
-    if is_anything_executed() {
+    if needs_no_check() {
         return Ok(());
     }
     let mut checker = Checker::default();
@@ -357,14 +357,14 @@ fn check_code<'a>(program: &Path, birth: &Birth, code: impl Iterator<Item = &'a 
 
 /// Checks that only root could have written a program that reads the memory of others' processes.
 fn check_program(program: &Path) -> Result<(), ServerError> {
-    if is_anything_executed() {
+    if needs_no_check() {
         return Ok(());
     }
     Checker::default().check(program).map_err(|found| not_asked(program, &found, ""))
 }
 
 /// True if lastdrop has no rights that a program could abuse.
-fn is_anything_executed() -> bool {
+fn needs_no_check() -> bool {
     CONTAINED.load(Ordering::Relaxed) || !nix::unistd::geteuid().is_root()
 }
 

@@ -276,9 +276,9 @@ mod tests {
 
     use super::*;
 
-    struct Ended(Child);
+    struct TestProcess(Child);
 
-    impl Drop for Ended {
+    impl Drop for TestProcess {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -286,14 +286,14 @@ mod tests {
     }
 
     #[allow(clippy::disallowed_methods)]
-    fn asleep(as_user: &[&str]) -> Ended {
+    fn asleep(as_user: &[&str]) -> TestProcess {
         let words = [as_user, &["sleep", "60"]].concat();
         let child = Command::new(words[0]).args(&words[1..]).spawn().expect("started");
         let is_asleep = || fs::read_to_string(format!("/proc/{}/comm", child.id())).is_ok_and(|name| name == "sleep\n");
         while !is_asleep() {
             std::thread::yield_now();
         }
-        Ended(child)
+        TestProcess(child)
     }
 
     /// Runs only as root, who can become each user.
