@@ -189,15 +189,14 @@ def application(env, start):
 ";
 
 /// A command that runs lastdrop where py-spy is in a folder of the system's, and whose temporary files are in a folder.
-/// None where `./x test` could not get py-spy.
-fn with_py_spy(folder: &Folder, temporary: &Path, args: &[&str]) -> Option<Command> {
-    let tool = std::env::var("LASTDROP_PY_SPY").ok()?;
+fn with_py_spy(folder: &Folder, temporary: &Path, args: &[&str]) -> Command {
+    let tool = std::env::var("LASTDROP_PY_SPY").expect("LASTDROP_PY_SPY, which ./x test sets");
     let shown = format!(
         "mount -t tmpfs -o mode=755 none /usr/local/bin && install -m 755 {tool} /usr/local/bin/py-spy && exec \"$@\""
     );
     let mut command = in_namespace(&folder.lastdrop(args), &shown);
     command.env("TMPDIR", temporary);
-    Some(command)
+    command
 }
 
 /// The same command where this has been done to the files that it sees.
@@ -236,28 +235,28 @@ fn functions_of_python_are_read_from_outside() {
     let temporary = temporary(&folder);
     let gunicorn = gunicorn_with_planted_functions(&folder, "");
     let (name, url) = (gunicorn.name.as_str(), gunicorn.url.as_str());
-    let profile = |more: &[&str], url: &str| -> Option<Value> {
+    let profile = |more: &[&str], url: &str| -> Value {
         let args = ["profile", name, "--code", "-c", "2", "-d", "2s", "--json", "-", "--url", url];
-        let done = with_py_spy(&folder, &temporary, &[&args, more].concat())?.output().expect("runs");
+        let done = with_py_spy(&folder, &temporary, &[&args, more].concat()).output().expect("runs");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        Some(serde_json::from_slice(&done.stdout).expect("JSON"))
+        serde_json::from_slice(&done.stdout).expect("JSON")
     };
     let without = folder.lastdrop(&["profile", name, "--code", "--url", url, "-d", "1s"]);
     let without = in_namespace(&without, "mount -t tmpfs none /usr/local/bin && exec \"$@\"").output().expect("runs");
     let said = String::from_utf8_lossy(&without.stderr).into_owned();
     assert!(without.status.code() == Some(1) && said.contains("py-spy is not installed; from PyPI"), "{said}");
-    let Some(cpu) = profile(&[], url) else { return };
+    let cpu = profile(&[], url);
     assert_eq!(cpu["language"], "python");
     assert_shares(&cpu, "planted.py", &[("heavy", 0.6, 3), ("middle", 0.25, 7), ("light", 0.15, 11)]);
     // In the time that passes, a wait is where the application waits.
-    let wall = profile(&["--wall"], &format!("{url}?wait")).expect("py-spy");
+    let wall = profile(&["--wall"], &format!("{url}?wait"));
     assert_eq!(wall["functions"][0]["name"], "application", "{wall:#}");
     assert!(number(&wall["functions"][0]["exclusive_share"]) > 0.5, "{wall:#}");
     assert_eq!(entries(&temporary), Vec::<PathBuf>::new(), "nothing is left behind");
 
     // Killed, it takes py-spy with it.
     let args = ["profile", name, "--code", "--url", url, "-d", "60s"];
-    let mut killed = with_py_spy(&folder, &temporary, &args).expect("py-spy");
+    let mut killed = with_py_spy(&folder, &temporary, &args);
     let mut killed = killed.stdout(Stdio::null()).spawn().expect("runs");
     wait_until("py-spy", || entries(&temporary).iter().any(|folder| folder.join("said").exists()));
     killed.kill().expect("killed");
@@ -275,8 +274,7 @@ fn py_spy_reads_workers_of_another_user_as_that_user_and_only_if_it_is_roots() {
     let temporary = temporary(&folder);
     let gunicorn = gunicorn_with_planted_functions(&folder, "user = 'www-data'\ngroup = 'www-data'\n");
     let args = ["profile", &gunicorn.name, "--code", "-c", "2", "-d", "1s", "--json", "-", "--url", &gunicorn.url];
-    let Some(mut command) = with_py_spy(&folder, &temporary, &args) else { return };
-    let done = command.output().expect("runs");
+    let done = with_py_spy(&folder, &temporary, &args).output().expect("runs");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let profile: Value = serde_json::from_slice(&done.stdout).expect("JSON");
     assert_eq!(profile["functions"][0]["name"], "heavy", "{profile:#}");
