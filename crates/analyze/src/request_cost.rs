@@ -1,28 +1,32 @@
 //! What a request costs in processor time, once the workers have started.
 //!
 //! The first request of a worker loads the application: with Perl or Python it takes as long as a hundred others. While a
-//! pool grows, a short load therefore measures mostly that. The beginning is left out as in simulations (deletion of the
-//! initial transient; Law, "Simulation Modeling and Analysis", 9.5.1): from the first moment on after which requests cost
-//! about the least that the rest of the load shows.
+//! pool grows, a short load therefore measures mostly that. A new worker counts as starting until it has used a certain
+//! processor time, and intervals in which a starting worker is at work are left out. That time is the shortest after which
+//! requests cost about the least that can be shown.
 
-/// Processor time and answers from the beginning of a load to some moment of it.
+/// A part of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CostSample {
+pub struct LoadInterval {
+    /// Seconds of processor time.
     pub cpu_s: f64,
     pub answered: f64,
+    /// Seconds of processor time that the newest worker had used when the interval began, of those that began to work in this
+    /// load and worked in this interval. Infinite if there was none.
+    pub newest_s: f64,
 }
 
-/// The cost of a request after the beginning.
+/// The cost of a request without starting workers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SettledCost {
     /// Seconds of processor time.
     pub cpu_s: f64,
-    /// False if the cost still fell at the end: then it is that of the whole load.
+    /// False if too little of the load was without starting workers: then it is the cost of the whole load.
     pub settled: bool,
 }
 
 /// This share of the answers at least has to be left.
-const LEAST_LEFT: f64 = 0.3;
+const LEAST_LEFT: f64 = 0.2;
 /// So many answers at least.
 const LEAST_ANSWERS: f64 = 10.0;
 /// Costs that differ by no more are the same.
@@ -30,36 +34,51 @@ const SAME: f64 = 1.05;
 /// The halves of what is left may differ by this factor.
 const STEADY: f64 = 1.25;
 
-/// Returns the cost of a request without the beginning. `samples` start with the load (zeros) and end with it. None without
-/// answers.
+/// Returns the cost of a request in these intervals.
+fn cost<'a>(intervals: impl IntoIterator<Item = &'a LoadInterval>) -> Option<f64> {
+    let (cpu_s, answered) =
+        intervals.into_iter().fold((0.0, 0.0), |(cpu_s, answered), i| (cpu_s + i.cpu_s, answered + i.answered));
+    (answered > 0.0).then_some(cpu_s / answered)
+}
+
+/// Returns true if requests cost about the same in the earlier and the later half of these intervals.
+fn is_steady(intervals: &[&LoadInterval]) -> bool {
+    let half = intervals.iter().map(|i| i.answered).sum::<f64>() / 2.0;
+    let mut earlier = 0.0;
+    let middle = intervals.iter().take_while(|i| {
+        earlier += i.answered;
+        earlier <= half
+    });
+    let (first, second) = intervals.split_at(middle.count().max(1).min(intervals.len()));
+    let costs = cost(first.iter().copied()).zip(cost(second.iter().copied()));
+    costs.is_some_and(|(a, b)| a <= STEADY * b && b <= STEADY * a)
+}
+
+/// Returns the cost of a request without starting workers. None without answers.
 #[must_use]
-pub fn settled(samples: &[CostSample]) -> Option<SettledCost> {
-    let (last, rest) = samples.split_last()?;
-    let between = |from: &CostSample, to: &CostSample| {
-        let answered = to.answered - from.answered;
-        (answered > 0.0).then(|| (to.cpu_s - from.cpu_s) / answered)
-    };
-    let whole = last.cpu_s / (last.answered > 0.0).then_some(last.answered)?;
-    let left = |from: &CostSample| last.answered - from.answered;
-    let costs: Vec<(usize, f64)> = rest
-        .iter()
-        .enumerate()
-        .filter(|(_, from)| left(from) >= (LEAST_LEFT * last.answered).max(LEAST_ANSWERS))
-        .filter_map(|(i, from)| Some((i, between(from, last)?)))
+pub fn settled(intervals: &[LoadInterval]) -> Option<SettledCost> {
+    let whole = cost(intervals)?;
+    let answered: f64 = intervals.iter().map(|i| i.answered).sum();
+    let least_left = (LEAST_LEFT * answered).max(LEAST_ANSWERS);
+    let started_after = |start_s: f64| intervals.iter().filter(move |i| i.newest_s >= start_s);
+    let starts_any = intervals.iter().any(|i| i.newest_s.is_finite());
+    let mut starts: Vec<f64> = intervals.iter().map(|i| i.newest_s).collect();
+    starts.sort_by(f64::total_cmp);
+    starts.dedup();
+    let costs: Vec<(f64, f64)> = starts
+        .into_iter()
+        .filter(|start_s| started_after(*start_s).map(|i| i.answered).sum::<f64>() >= least_left)
+        .filter_map(|start_s| Some((start_s, cost(started_after(start_s))?)))
         .collect();
+    if costs.is_empty() && starts_any {
+        return Some(SettledCost { cpu_s: whole, settled: false });
+    }
     let least = costs.iter().map(|(_, cost)| *cost).fold(whole, f64::min);
     if whole <= SAME * least {
         return Some(SettledCost { cpu_s: whole, settled: true });
     }
-    let (first, cost) = *costs.iter().find(|(_, cost)| *cost <= SAME * least)?;
-    // The sample nearest to the middle of what is left.
-    let middle = samples[first].answered + left(&samples[first]) / 2.0;
-    let far = |sample: &CostSample| (sample.answered - middle).abs();
-    let halves = samples[first + 1..].split_last().and_then(|(_, inner)| {
-        let at = inner.iter().min_by(|a, b| far(a).total_cmp(&far(b)))?;
-        Some((between(&samples[first], at)?, between(at, last)?))
-    });
-    let settled = halves.is_some_and(|(a, b)| a <= STEADY * b && b <= STEADY * a);
+    let (start_s, cost) = *costs.iter().find(|(_, cost)| *cost <= SAME * least)?;
+    let settled = is_steady(&started_after(start_s).collect::<Vec<_>>());
     Some(SettledCost { cpu_s: if settled { cost } else { whole }, settled })
 }
 
@@ -67,40 +86,59 @@ pub fn settled(samples: &[CostSample]) -> Option<SettledCost> {
 mod tests {
     use super::*;
 
-    /// Samples of a load with this processor time and so many answers in each part.
-    fn load(parts: &[(f64, f64)]) -> Vec<CostSample> {
-        let mut all = vec![CostSample { cpu_s: 0.0, answered: 0.0 }];
-        for (cpu_s, answered) in parts {
-            let CostSample { cpu_s: before, answered: so_far } = all[all.len() - 1];
-            all.push(CostSample { cpu_s: before + cpu_s, answered: so_far + answered });
-        }
-        all
+    const NONE: f64 = f64::INFINITY;
+
+    /// Intervals with this processor time, so many answers, and that time of the newest worker.
+    fn load(parts: &[(f64, f64, f64)]) -> Option<SettledCost> {
+        let interval = |&(cpu_s, answered, newest_s): &(f64, f64, f64)| LoadInterval { cpu_s, answered, newest_s };
+        settled(&parts.iter().map(interval).collect::<Vec<_>>())
     }
 
     #[test]
     fn what_workers_load_first_is_no_cost_of_a_request() {
         // Request Tracker: a worker begins with 1.5 s of processor time, each request takes 12 ms.
-        let cost =
-            settled(&load(&[(1.0, 20.0), (1.2, 60.0), (1.2, 100.0), (1.44, 120.0), (2.4, 200.0)])).expect("answers");
+        let cost = load(&[
+            (1.0, 20.0, 0.0),
+            (1.2, 60.0, 1.0),
+            (1.2, 100.0, 1.5),
+            (1.44, 120.0, 2.1),
+            // Another one starts in the middle.
+            (2.0, 40.0, 0.0),
+            (1.7, 81.0, 1.0),
+            (2.4, 200.0, 1.6),
+        ]);
+        let cost = cost.expect("answers");
         assert!(cost.settled && (cost.cpu_s - 0.012).abs() < 1e-9, "{cost:?}");
     }
 
     #[test]
+    fn two_intervals_after_the_start_suffice() {
+        let cost =
+            load(&[(6.9, 0.0, 0.0), (0.68, 1.7, 1.35), (0.7, 47.0, 1.49), (0.87, 73.0, 1.65), (0.61, 55.0, 1.84)]);
+        let cost = cost.expect("answers");
+        assert!(cost.settled && (cost.cpu_s - 0.0116).abs() < 1e-4, "{cost:?}");
+    }
+
+    #[test]
     fn an_even_cost_is_that_of_the_whole_load() {
-        let parts = [(1.0, 100.0), (1.04, 100.0), (0.98, 100.0), (1.02, 100.0)];
-        let cost = settled(&load(&parts)).expect("answers");
+        let cost = load(&[(1.0, 100.0, 0.0), (1.04, 100.0, 0.3), (0.98, 100.0, 0.6), (1.02, 100.0, 0.9)]);
+        let cost = cost.expect("answers");
         assert!(cost.settled && (cost.cpu_s - 0.0101).abs() < 1e-9, "{cost:?}");
         // An expensive request that comes again and again is a cost.
-        let again = [(1.0, 100.0), (3.0, 100.0), (1.0, 100.0), (3.0, 100.0), (1.0, 100.0), (3.0, 100.0)];
-        assert_eq!(settled(&load(&again)).map(|c| c.cpu_s), Some(0.02));
+        let again = [(1.0, 100.0, NONE), (3.0, 100.0, NONE), (1.0, 100.0, NONE), (3.0, 100.0, NONE)];
+        assert_eq!(load(&again).map(|c| c.cpu_s), Some(0.02));
+        // Also where new workers answer it.
+        let new = [(1.0, 100.0, 0.0), (3.0, 100.0, 0.5), (1.0, 100.0, 1.0), (3.0, 100.0, 1.5), (1.0, 100.0, 2.0)];
+        assert_ne!(load(&new), Some(SettledCost { cpu_s: 0.01, settled: true }));
     }
 
     #[test]
     fn a_cost_that_still_falls_is_said_to() {
-        let cost = settled(&load(&[(2.0, 1.0), (2.0, 1.0), (2.0, 3.0), (2.0, 20.0), (2.0, 60.0)])).expect("answers");
+        let falls = [(2.0, 1.0, 0.0), (2.0, 1.0, 0.5), (2.0, 3.0, 1.0), (2.0, 20.0, 1.5), (2.0, 60.0, 2.0)];
+        let cost = load(&falls).expect("answers");
         assert!(!cost.settled && (cost.cpu_s - 10.0 / 85.0).abs() < 1e-9, "{cost:?}");
         // All of ten answers came from workers that had served nothing.
-        assert_eq!(settled(&load(&[(9.0, 2.0), (10.0, 8.0)])), Some(SettledCost { cpu_s: 1.9, settled: true }));
-        assert_eq!(settled(&load(&[(1.0, 0.0)])), None);
+        assert_eq!(load(&[(9.0, 2.0, 0.0), (9.1, 7.0, 0.9)]).map(|c| c.settled), Some(false));
+        assert_eq!(load(&[(1.0, 0.0, 0.0)]), None);
     }
 }

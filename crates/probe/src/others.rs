@@ -51,6 +51,25 @@ pub struct Snapshot {
     processes: HashMap<i32, ProcessTimes>,
 }
 
+/// The pid of a worker, and when it was born.
+type StartedWorker = (i32, u64);
+
+/// Workers that began to work between two snapshots.
+#[derive(Debug, Clone, Default)]
+pub struct StartedWorkers(Vec<StartedWorker>);
+
+impl StartedWorkers {
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// A program that does not belong to the measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Program {
@@ -128,14 +147,35 @@ impl Snapshot {
         of_chain.sum::<u64>() as f64 / 1e9
     }
 
-    /// Returns how many processes of the chain began to work since `earlier`: until then they had used next to nothing.
+    /// Returns the processes of the chain that began to work since `earlier`: until then they had used next to nothing. Of
+    /// several programs those of the one whose new processes used the most: a pool, not the sessions of its database.
     #[must_use]
-    pub fn started_since(&self, earlier: &Snapshot, chain: &Chain) -> u64 {
-        let used = self.used_since(earlier).into_iter().filter(|(_, used)| *used >= WORKED_NS);
-        let is_new = |pid: &i32| {
-            self.processes.get(pid).is_none_or(|now| earlier.same(*pid, now).is_none_or(|then| then.all() < WORKED_NS))
+    pub fn started_since(&self, earlier: &Snapshot, chain: &Chain) -> StartedWorkers {
+        let mut programs: BTreeMap<&str, (u64, Vec<StartedWorker>)> = BTreeMap::new();
+        for (pid, now) in &self.processes {
+            let is_new = earlier.same(*pid, now).is_none_or(|then| then.all() < WORKED_NS);
+            if is_new && now.all() >= WORKED_NS && chain.serves(*pid, |p| self.parent(p)) {
+                let (used, workers) = programs.entry(&now.name).or_default();
+                *used += now.all();
+                workers.push((*pid, now.stat.start_ticks));
+            }
+        }
+        let most = programs.into_values().max_by_key(|(used, _)| *used);
+        StartedWorkers(most.map(|(_, workers)| workers).unwrap_or_default())
+    }
+
+    /// Returns the seconds of processor time that the newest of `started` had used at this snapshot, of those that used some
+    /// until `later`. Infinite if none did.
+    #[must_use]
+    pub fn newest_until(&self, later: &Snapshot, started: &StartedWorkers) -> f64 {
+        let used = |snapshot: &Snapshot, (pid, start_ticks): &StartedWorker| {
+            snapshot.processes.get(pid).filter(|t| t.stat.start_ticks == *start_ticks).map_or(0, ProcessTimes::all)
         };
-        used.filter(|(pid, _)| is_new(pid) && chain.serves(*pid, |p| self.parent(p))).count() as u64
+        let worked = started.0.iter().filter_map(|worker| {
+            let (before, after) = (used(self, worker), used(later, worker));
+            (after > before && after >= WORKED_NS).then_some(before as f64 / 1e9)
+        });
+        worked.fold(f64::INFINITY, f64::min)
     }
 
     /// Returns what programs outside the chain used since `earlier`.

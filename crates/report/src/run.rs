@@ -85,7 +85,7 @@ pub fn run_text(run: &Run) -> String {
                 }
                 false => writeln!(
                     out,
-                    "  {processes} had served nothing before, and requests still became cheaper: run again, or longer, or with --warm-up 30s"
+                    "  {processes} had served nothing before, and too little was answered after their first requests to leave those out: run again, or longer, or with --warm-up 30s"
                 ),
             };
         }

@@ -24,10 +24,11 @@ const KNOWN: usize = 2;
 const FOLLOWED: u32 = 3;
 /// The phase may begin at any time.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
-/// When the measured phase shows whether requests become cheaper: after this time, then each time half as much later, so
-/// many times.
-const FIRST_SNAPSHOT: Duration = Duration::from_millis(750);
-const MOST_SNAPSHOTS: usize = 12;
+/// When the measured phase shows what new workers use: after this time, later after a tenth of its length so far, and never
+/// more often than costs a part in [`MOST_COST`] of the time.
+const SNAPSHOT_PAUSE: Duration = Duration::from_millis(400);
+/// There is none after this length.
+const LAST_SNAPSHOT: Duration = Duration::from_secs(90);
 /// In a long run, following connections takes at most one part in this many of the time.
 const MOST_COST: u32 = 200;
 
@@ -63,8 +64,26 @@ pub(crate) struct CpuUse {
     /// By the server and all servers that it talks to, in seconds. None if the server is not on this machine or not
     /// known.
     pub chain_s: Option<f64>,
-    /// The same from the beginning to some moments of the phase, if workers began to work in it; with their number.
-    pub starting: Option<(u64, Vec<(Duration, f64)>)>,
+    /// The same in parts of the phase, if workers began to work in it.
+    pub starting: Option<StartingUse>,
+}
+
+/// Processor time in a phase in which workers began to work.
+#[derive(Debug)]
+pub(crate) struct StartingUse {
+    /// How many did.
+    pub workers: u64,
+    pub parts: Vec<UseInterval>,
+}
+
+/// Processor time in a part of the phase; parts follow each other.
+#[derive(Debug)]
+pub(crate) struct UseInterval {
+    /// From the beginning of the phase.
+    pub until: Duration,
+    pub chain_s: f64,
+    /// What the newest worker had used when the part began, see [`Snapshot::newest_until`].
+    pub newest_s: f64,
 }
 
 /// Measures until it is finished.
@@ -86,13 +105,14 @@ fn is_worth_a_look(others: &OtherProcesses) -> bool {
     others.cores >= others_threshold_cores(host::processors())
 }
 
-/// Takes the next snapshot of a measured phase if it is time for it.
-fn take_if_due(snapshots: &Mutex<Vec<Snapshot>>) {
+/// Takes the next snapshot of a measured phase if it is time for it. `took` is how long the last one took.
+fn take_if_due(snapshots: &Mutex<Vec<Snapshot>>, took: &mut Duration) {
     let mut all = lock(snapshots);
-    let Some(age) = all.first().map(Snapshot::age) else { return };
-    if all.len() <= MOST_SNAPSHOTS && age >= FIRST_SNAPSHOT.mul_f64(1.5f64.powi(all.len() as i32 - 1)) {
-        let now = Snapshot::now();
-        all.push(now);
+    let Some((age, pause)) = all.first().zip(all.last()).map(|(first, last)| (first.age(), last.age())) else { return };
+    if age <= LAST_SNAPSHOT && pause >= SNAPSHOT_PAUSE.max(age / 10).max(*took * MOST_COST) {
+        let began = std::time::Instant::now();
+        all.push(Snapshot::now());
+        *took = began.elapsed();
     }
 }
 
@@ -108,14 +128,14 @@ impl CpuUseMeter {
             let to = to.endpoint();
             let mut before = Snapshot::now();
             let mut pause = LOOKS[first];
-            let mut followed = 0;
+            let (mut followed, mut took) = (0, Duration::ZERO);
             for turn in first + 1.. {
                 let due = std::time::Instant::now() + pause;
                 while let Some(left) = due.checked_duration_since(std::time::Instant::now()) {
                     if is_over.recv_timeout(left.min(LONGEST_WAIT)) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
-                    take_if_due(&taken);
+                    take_if_due(&taken, &mut took);
                 }
                 let start = std::time::Instant::now();
                 let now = Snapshot::now();
@@ -154,9 +174,14 @@ impl CpuUseMeter {
         }
         let chain_s = chain.has_others().then(|| now.chain_since(before, &chain));
         let started = now.started_since(before, &chain);
-        let starting = (started > 0 && chain_s.is_some()).then(|| {
-            let at = |snapshot: &Snapshot| (snapshot.after(before), snapshot.chain_since(before, &chain));
-            (started, between.iter().chain([&now]).map(at).collect())
+        let starting = (!started.is_empty() && chain_s.is_some()).then(|| {
+            let later = between.iter().chain([&now]);
+            let part = |(from, to): (&Snapshot, &Snapshot)| UseInterval {
+                until: to.after(before),
+                chain_s: to.chain_since(from, &chain),
+                newest_s: from.newest_until(to, &started),
+            };
+            StartingUse { workers: started.len() as u64, parts: earlier.iter().zip(later).map(part).collect() }
         });
         self.seen = Some(CpuUse { others: Some(others), chain_s, starting });
     }

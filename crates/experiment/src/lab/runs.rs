@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
-use lastdrop_analyze::request_cost::{CostSample, settled};
+use lastdrop_analyze::request_cost::{LoadInterval, settled};
 use lastdrop_diagnose::RunEvidence;
 use lastdrop_load::{FirstAnswer, LoadError, LoadResult, PreparedPlan, RunClock};
 use lastdrop_model::event::{ExperimentDecision, RepeatScope};
@@ -26,7 +26,7 @@ use serde_json::json;
 use crate::lab::carrier::{Carrier, CarrierTask};
 use crate::lab::clock::{Clock, RealClock};
 use crate::lab::observers::{Observer, Scratch};
-use crate::lab::others::{CpuUse, SharedChain, lock};
+use crate::lab::others::{CpuUse, SharedChain, StartingUse, UseInterval, lock};
 use crate::lab::readings::MachineReadings;
 use crate::lab::run_sampler::{RunSampler, SampledServer};
 use crate::lab::server_log::ServerLog;
@@ -539,16 +539,15 @@ fn environment() -> serde_json::Value {
         "executed": tool::executed(),
     })
 }
-/// All samples of processor time lie in the first seconds of a phase.
+/// All parts of a phase but its last end in its first seconds.
 const MOST_SECONDS: usize = 100;
 
-/// Returns the processor time of the servers in a phase, and what a request costs after the first ones of new workers.
-/// `starting` has their number, and the processor time up to some moments.
-fn server_cpu(cpu_s: f64, starting: Option<(u64, Vec<(Duration, f64)>)>, phase: &PhaseReport) -> ServerCpu {
+/// Returns the processor time of the servers in a phase, and what a request costs without starting workers.
+fn server_cpu(cpu_s: f64, starting: Option<StartingUse>, phase: &PhaseReport) -> ServerCpu {
     let answered = phase.requests.answered;
     let all = ServerCpu::of(cpu_s, answered);
-    let Some((workers, parts)) = starting else { return all };
-    // Answers are counted by the second; within one, they are taken as even. Later seconds have no samples.
+    let Some(StartingUse { workers, parts }) = starting else { return all };
+    // Answers are counted by the second; within one, they are taken as even.
     let seconds: Vec<(u32, u64)> = phase.seconds.iter().take(MOST_SECONDS).map(|s| (s.t, s.answered)).collect();
     let Some((first, _)) = seconds.first().copied() else { return all };
     let until = |at: Duration| {
@@ -556,14 +555,13 @@ fn server_cpu(cpu_s: f64, starting: Option<(u64, Vec<(Duration, f64)>)>, phase: 
             |(t, answered): &(u32, u64)| *answered as f64 * (at.as_secs_f64() - f64::from(t - first)).clamp(0.0, 1.0);
         seconds.iter().map(within).sum::<f64>()
     };
-    let (last, between) = match parts.split_last() {
-        Some((_, between)) => (CostSample { cpu_s, answered: answered as f64 }, between),
-        None => return all,
-    };
-    let between = between.iter().map(|(at, cpu_s)| CostSample { cpu_s: *cpu_s, answered: until(*at) });
-    let begin = CostSample { cpu_s: 0.0, answered: 0.0 };
-    let samples: Vec<CostSample> = std::iter::once(begin).chain(between).chain([last]).collect();
-    match settled(&samples) {
+    let (mut intervals, mut before, last) = (Vec::new(), 0.0, parts.len().saturating_sub(1));
+    for (i, UseInterval { until: at, chain_s, newest_s }) in parts.into_iter().enumerate() {
+        let so_far = if i == last { answered as f64 } else { until(at) };
+        intervals.push(LoadInterval { cpu_s: chain_s, answered: so_far - before, newest_s });
+        before = so_far;
+    }
+    match settled(&intervals) {
         Some(cost) if !cost.settled || cost.cpu_s < 0.99 * all.us_per_request / 1e6 => {
             all.with_starting(workers, cost.cpu_s, cost.settled, answered)
         }

@@ -170,7 +170,7 @@ pub struct StartingWorkers {
     pub workers: u64,
     /// The part of the CPU time that their first requests took. It is in no `us_per_request`.
     pub cpu_s: f64,
-    /// False if the cost of a request still fell at the end: `us_per_request` then has all CPU time in it.
+    /// False if too little was answered after those first requests: `us_per_request` then has all CPU time in it.
     pub settled: bool,
 }
 

@@ -194,6 +194,7 @@ pub fn tune(
         checkpoint,
         workers,
         early_stop: None,
+        repeated: 0,
         visits: None,
     };
     let outcome = tuning.carry_out(after, visitors);
@@ -282,6 +283,8 @@ struct Tuning<'a, 'b> {
     workers: Vec<WorkersAdvice>,
     /// The best so far, which a trial of the search has to be able to reach.
     early_stop: Option<EarlyStop>,
+    /// How many trials of too few answers were made again in longer blocks.
+    repeated: usize,
     /// Source of the user metric, with the visitors' metrics before the tune.
     visits: Option<UserMetricSource>,
 }
@@ -496,10 +499,10 @@ impl Tuning<'_, '_> {
         if is_advised && !few && self.stack.knob(Role::KeepAlive).is_some() { search::ADVICE_TRIALS } else { 0 }
     }
 
-    /// Returns how many of the allowed trials are left. Trials of the race are not counted.
+    /// Returns how many of the allowed trials are left. Those of the race do not count, nor those that were too short.
     fn trials_left(&self) -> usize {
         let done = self.document.trials.iter().filter(|t| t.role != "race").count();
-        (self.order.trials as usize).saturating_sub(done)
+        (self.order.trials as usize).saturating_sub(done - self.repeated)
     }
 
     /// Explains why only the baseline was measured.

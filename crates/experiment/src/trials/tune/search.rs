@@ -246,6 +246,7 @@ impl Tuning<'_, '_> {
                 "a block of {short} has {answers} answers: blocks are {long} long, for at least {LEAST_ANSWERS}"
             );
             self.decided(ExperimentDecision::LongerBlocks, note);
+            self.repeated += 1;
             if let Some(trial) = self.document.trials.last_mut() {
                 (trial.valid, trial.why) = (false, format!("{answers} answers in {short} are too few"));
             }
