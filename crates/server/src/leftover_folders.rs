@@ -6,24 +6,50 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use lastdrop_probe::identity::Identity;
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::{Pid, geteuid};
 use tempfile::TempDir;
 
+use crate::code;
+
 /// What the folders are for, as in their names.
 pub const FOR_MODULES: &str = "modules";
 pub const FOR_EXTENSIONS: &str = "extensions";
 pub const FOR_CODE: &str = "code";
+/// Where systemd keeps the /tmp of services.
+const SERVICES: &str = "/tmp";
 
 /// Creates a folder of this process's. It is removed when the returned value is dropped.
 pub fn create(for_what: &str) -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix(&format!("lastdrop-{for_what}-{}-", std::process::id())).tempdir()
+    tempfile::Builder::new().prefix(&prefix(for_what)).tempdir()
+}
+
+/// Creates one that a process sees too, if it does not see another one: systemd gives services a /tmp of their own.
+pub fn create_for(for_what: &str, pid: i32, other: &Path) -> io::Result<Option<TempDir>> {
+    let id = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    if id(other).is_some_and(|own| id(&root.join(other.strip_prefix("/").unwrap_or(other))) == Some(own)) {
+        return Ok(None);
+    }
+    // A user could have mounted any folder there only in a namespace of users.
+    if !Identity::of(pid).is_ok_and(|identity| identity.is_of_our_namespace()) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    tempfile::Builder::new().prefix(&prefix(for_what)).tempdir_in(root.join("tmp")).map(Some)
+}
+
+fn prefix(for_what: &str) -> String {
+    format!("lastdrop-{for_what}-{}-", std::process::id())
 }
 
 /// Removes folders of processes that are gone. Returns the removed ones.
 pub fn remove() -> Vec<PathBuf> {
-    remove_in(&std::env::temp_dir())
+    let services = fs::read_dir(SERVICES).into_iter().flatten().filter_map(Result::ok);
+    let of_services = services.filter(|entry| entry.file_name().to_string_lossy().starts_with("systemd-private-"));
+    let folders = of_services.map(|entry| entry.path().join("tmp")).chain([std::env::temp_dir()]);
+    folders.flat_map(|folder| remove_in(&folder)).collect()
 }
 
 fn remove_in(folder: &Path) -> Vec<PathBuf> {
@@ -32,7 +58,8 @@ fn remove_in(folder: &Path) -> Vec<PathBuf> {
         let is_ours = entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == geteuid().as_raw());
         is_ours && entry.file_name().to_str().and_then(maker).is_some_and(has_gone)
     });
-    left.map(|entry| entry.path()).filter(|path| fs::remove_dir_all(path).is_ok()).collect()
+    let left = left.map(|entry| entry.path()).inspect(|path| code::end_left(path));
+    left.filter(|path| fs::remove_dir_all(path).is_ok()).collect()
 }
 
 /// The process that made a folder of this name.

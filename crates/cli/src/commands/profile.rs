@@ -25,7 +25,7 @@ use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile apache --code --url http://127.0.0.1/app    functions of Perl or PHP\n  lastdrop profile gunicorn --code --wall --url http://127.0.0.1/app   functions of Python, with what they wait\n  lastdrop profile node --code --url http://127.0.0.1:3000/api          functions of JavaScript\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
+    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile apache --code --url http://127.0.0.1/app    functions of Perl or PHP\n  lastdrop profile gunicorn --code --wall --url http://127.0.0.1/app   functions of Python, with what they wait\n  lastdrop profile node --code --url http://127.0.0.1:3000/api          functions of JavaScript\n  lastdrop profile pid:1234 --code --url http://127.0.0.1:8080/shop     functions of Java, if it is a JVM\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
 )]
 pub struct ProfileArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -45,7 +45,7 @@ pub struct ProfileArgs {
     /// How long to sample
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(DURATION))]
     pub duration: Duration,
-    /// Functions of its own language: perl, php, node (on a second instance), python
+    /// Functions of its own language: perl, php, node (on a second instance), python, java
     #[arg(long, value_name = "LANGUAGE", num_args = 0..=1, require_equals = true, requires = "url")]
     pub code: Option<Option<Language>>,
     /// With --code: time that passes, waits included, not CPU time

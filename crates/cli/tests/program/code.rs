@@ -1,4 +1,5 @@
-//! `profile --code`: functions of known shares are found in a real mod_perl, PHP-FPM, mod_php, gunicorn and Node, and nothing is left.
+//! `profile --code`: functions of known shares are found in a real mod_perl, PHP-FPM, mod_php, gunicorn, Node and JVM, and
+//! nothing is left.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -123,7 +124,8 @@ fn planted_php(docs: &Path) -> PathBuf {
 
 fn profiled(folder: &Folder, temporary: &Path, name: &str, url: &str, more: &[&str]) -> (Value, String) {
     let json = folder.join("code.json").display().to_string();
-    let args = [&["profile", name, "--code", "--url", url, "-c", "2", "-d", "2s", "--json", &json], more].concat();
+    let time: &[&str] = if more.contains(&"-d") { &[] } else { &["-d", "2s"] };
+    let args = [&["profile", name, "--code", "--url", url, "-c", "2", "--json", &json], time, more].concat();
     let done = folder.lastdrop(&args).env("TMPDIR", temporary).output().expect("runs");
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success(), "{text}{}", String::from_utf8_lossy(&done.stderr));
@@ -366,4 +368,116 @@ fn a_profiler_that_is_not_installed_is_named_with_the_command_that_installs_it()
     assert!(other.code == 1 && other.stderr.contains("mod_perl"), "{other:?}");
     let without = folder.run(&["profile", &apache.name(), "--code"]);
     assert!(without.code == 2 && without.stderr.contains("--url"), "{without:?}");
+}
+
+/// Functions that burn 60, 25 and 15 % of the time. They are compiled beforehand, as a server's are after its start.
+const JAVA: &str = "import com.sun.net.httpserver.HttpServer;
+public class Planted {
+    static double heavy() { double x = 0; for (int i = 0; i < 4800000; i++) x += Math.sqrt(i); return x; }
+    static double middle() { double x = 0; for (int i = 0; i < 2000000; i++) x += Math.sqrt(i); return x; }
+    static class Shop {
+        double light() { double x = 0; for (int i = 0; i < 1200000; i++) x += Math.sqrt(i); return x; }
+    }
+    public static void main(String[] words) throws Exception {
+        var address = new java.net.InetSocketAddress(\"127.0.0.1\", Integer.parseInt(words[0]));
+        var server = HttpServer.create(address, 0);
+        server.setExecutor(java.util.concurrent.Executors.newFixedThreadPool(4));
+        server.createContext(\"/\", request -> {
+            double sum = heavy() + middle() + new Shop().light();
+            if (request.getRequestURI().getQuery() != null) {
+                try { Thread.sleep(100); } catch (InterruptedException e) { throw new RuntimeException(e); }
+            }
+            request.sendResponseHeaders(sum > 0 ? 200 : 500, -1);
+            request.close();
+        });
+        server.start();
+    }
+}
+";
+const PLANTED_IN_JAVA: [(&str, f64, u64); 3] =
+    [("Planted.heavy", 0.6, 3), ("Planted.middle", 0.25, 4), ("Planted$Shop.light", 0.15, 6)];
+
+/// A JVM with the planted functions, as a user of its own.
+struct PlantedJvm {
+    running: Daemon,
+    url: String,
+    user: nix::unistd::User,
+}
+
+impl PlantedJvm {
+    fn start(folder: &Folder) -> PlantedJvm {
+        let (app, port) = (open_folder(folder, "app"), free_port());
+        fs::set_permissions(&app, fs::Permissions::from_mode(0o755)).expect("its mode");
+        fs::write(app.join("Planted.java"), JAVA).expect("written");
+        let compiled = Command::new("javac").arg("Planted.java").current_dir(&app).status();
+        assert!(compiled.expect("javac, of Debian's default-jdk-headless").success());
+        let mut java = Command::new("setpriv");
+        java.args(["--reuid=www-data", "--regid=www-data", "--clear-groups", "java", "-XX:-UsePerfData", "-cp"]);
+        java.arg(&app).arg("Planted").arg(port.to_string());
+        let running = Daemon::start(java, "java", |_| get(port, "/").is_some());
+        let user = nix::unistd::User::from_name("www-data").ok().flatten().expect("a user of Debian");
+        PlantedJvm { running, url: format!("http://127.0.0.1:{port}/"), user }
+    }
+
+    fn name(&self) -> String {
+        format!("pid:{}", self.running.pid())
+    }
+
+    /// Recordings that it makes, in the words of the JDK's own tool.
+    fn recordings(&self) -> String {
+        let mut jcmd = Command::new("setpriv");
+        jcmd.args(["--reuid=www-data", "--regid=www-data", "--clear-groups", "jcmd", "-J-XX:-UsePerfData"]);
+        let output = jcmd.arg(self.running.pid().to_string()).arg("JFR.check").output().expect("setpriv");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What has been made in /tmp for it.
+    fn left_in_tmp(&self) -> Vec<PathBuf> {
+        let end = self.running.pid().to_string();
+        let is_its_own = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            name.ends_with(&format!("_{end}")) || name == format!(".java_pid{end}")
+        };
+        entries(Path::new("/tmp")).into_iter().filter(is_its_own).collect()
+    }
+}
+
+#[test]
+fn functions_of_java_are_recorded_by_the_jvm_and_nothing_is_left_in_it() {
+    let _quiet = quiet();
+    let folder = Folder::new();
+    let temporary = temporary(&folder);
+    let jvm = PlantedJvm::start(&folder);
+    let profile = |more: &[&str], url: &str| {
+        let (profile, text) = profiled(&folder, &temporary, &jvm.name(), url, &[&["-d", "4s"], more].concat());
+        assert_eq!(
+            (profile["language"].as_str(), entries(&temporary)),
+            (Some("java"), vec![]),
+            "nothing is left behind"
+        );
+        assert_eq!(jvm.left_in_tmp(), Vec::<PathBuf>::new(), "nothing of the JVM's either");
+        (profile, text)
+    };
+    let (cpu, text) = profile(&[], &jvm.url);
+    assert_shares(&cpu, "Planted.java", &PLANTED_IN_JAVA);
+    assert!(text.contains("Look at Planted.heavy first (") && text.contains("not what waits"), "{text}");
+    let executed = cpu["environment"]["executed"].as_array().expect("programs");
+    let theirs = executed.iter().filter(|one| one["uid"] == jvm.user.uid.as_raw());
+    assert_eq!(theirs.count(), 2, "jcmd and jfr run as the JVM's user: {executed:#?}");
+    // In the time that passes, a wait is where the application waits, and a thread without a request does not count.
+    let (wall, _) = profile(&["--wall"], &format!("{}?wait", jvm.url));
+    assert_eq!(wall["functions"][0]["name"], "java.lang.Thread.sleep", "{wall:#}");
+    let (share, passed) = (number(&wall["functions"][0]["exclusive_share"]), number(&wall["functions_s"]));
+    assert!(share > 0.4 && (6.0..=9.0).contains(&passed), "two users for 4 s: {wall:#}");
+    assert!(jvm.recordings().contains("No available recordings"), "{}", jvm.recordings());
+
+    // Killed, it leaves a recording, which a restore ends.
+    let args = ["profile", &jvm.name(), "--code", "--url", &jvm.url, "-c", "2", "-d", "60s"];
+    let mut killed = folder.lastdrop(&args).env("TMPDIR", &temporary).stdout(Stdio::null()).spawn().expect("runs");
+    wait_until("a recording", || jvm.recordings().contains("name=lastdrop-"));
+    killed.kill().expect("killed");
+    killed.wait().expect("ended");
+    let restored = folder.lastdrop(&["restore"]).env("TMPDIR", &temporary).output().expect("runs");
+    assert!(restored.status.success() && entries(&temporary).is_empty(), "{restored:?}");
+    assert!(jvm.recordings().contains("No available recordings"), "{}", jvm.recordings());
 }

@@ -63,7 +63,8 @@ pub fn profile_code(
 ) -> Result<Profile, LabError> {
     remove_leftover_folders();
     let workers = most_at_once(plan);
-    let request = CodeRequest { url: &plan.url, language: options.language, clock: options.clock, workers };
+    let CodeOptions { language, clock, time } = *options;
+    let request = CodeRequest { url: &plan.url, language, clock, workers, time };
     let template = code::template(server, &request)?;
     let warm = (options.time / 4).clamp(WARM.0, WARM.1);
     let load =

@@ -6,6 +6,8 @@
 //! `name|file|line`. Weights are microseconds; `n`, a tab, `samples`, a tab, a number says how many samples a profiler
 //! that does not count calls has taken.
 
+mod flight_events;
+mod java;
 mod node;
 pub mod perl;
 pub mod php;
@@ -42,6 +44,7 @@ pub enum Language {
     Php,
     Python,
     Node,
+    Java,
 }
 
 /// What there is to know about a language.
@@ -56,7 +59,7 @@ struct LanguageRow {
 }
 
 impl Language {
-    pub const ALL: [Language; 4] = [Language::Perl, Language::Php, Language::Python, Language::Node];
+    pub const ALL: [Language; 5] = [Language::Perl, Language::Php, Language::Python, Language::Node, Language::Java];
 
     fn row(self) -> LanguageRow {
         match self {
@@ -83,6 +86,12 @@ impl Language {
                 tool: "V8's profiler",
                 installed_by: "it is part of Node, unless that was built without the inspector",
                 servers: "Node",
+            },
+            Language::Java => LanguageRow {
+                name: "java",
+                tool: "JFR",
+                installed_by: "its jcmd and jfr are part of the JDK, on Debian: apt-get install default-jdk-headless",
+                servers: "Tomcat, and a JVM by pid:PID",
             },
         }
     }
@@ -157,6 +166,8 @@ pub struct CodeRequest<'a> {
     pub language: Option<Language>,
     pub clock: Clock,
     pub workers: u32,
+    /// How long it is loaded while the profiler records.
+    pub time: Duration,
 }
 
 /// What is needed to profile a server's code.
@@ -215,6 +226,8 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
             python::template(server, request)
         }
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Node) => node::template(server, request),
+        "pid" if server.pid.is_some_and(java::is_java) => java::template(server, request),
+        "tomcat" => java::template(server, request),
         other => Err(ServerError::Setting(format!(
             "the code of {other} is not profiled: --code knows {}. Without --code the functions of programs and \
              libraries are shown",
@@ -238,6 +251,21 @@ fn language_of_program(pid: i32) -> Option<Language> {
 #[must_use]
 pub fn is_profiled_unasked(server: &ServerRef) -> bool {
     ["apache", "php-fpm", "gunicorn", "uwsgi"].contains(&server.kind.name)
+}
+
+/// Ends what a killed lastdrop has left running beside this folder of its own.
+pub(crate) fn end_left(folder: &Path) {
+    java::end_left(folder);
+}
+
+/// Takes away what all stacks begin with: the start of the server, which says nothing. Each keeps its last frame.
+fn without_shared_start(stacks: &mut [(Vec<String>, u64)]) {
+    let Some((first, _)) = stacks.first().filter(|_| stacks.len() > 1).cloned() else { return };
+    let alike = |n: &usize| stacks.iter().all(|(frames, _)| frames.len() > n + 1 && frames[*n] == first[*n]);
+    let shared = (0..).take_while(alike).count();
+    for (frames, _) in stacks {
+        frames.drain(..shared);
+    }
 }
 
 /// A running second instance; it ends when dropped.
@@ -274,7 +302,10 @@ impl ProfiledServer for SecondInstance {
         if !self.processes.end(END_TIME) {
             return Err(ServerError::Setting("of its second instance: it does not end".into()));
         }
-        self.recording.read()
+        match self.recording.language {
+            Language::Php => php::read(&self.recording),
+            _ => perl::read(&self.recording),
+        }
     }
 }
 

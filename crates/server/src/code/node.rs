@@ -199,7 +199,7 @@ impl ProfiledServer for NodeInstance {
         if !self.wait_for(END_TIME, || self.threads(WHOLE) >= self.threads(BEGUN)) {
             return Err(ServerError::Setting("of its second instance: it does not write its record".into()));
         }
-        let record = self.recording.read()?;
+        let record = read(&self.recording)?;
         let _ = kill(Pid::from_raw(self.master()), Signal::SIGTERM);
         let until = Instant::now() + LEAVE_TIME;
         while self.processes.ended().is_none() && Instant::now() < until {
@@ -335,7 +335,7 @@ struct CallFrame {
 ///
 /// # Errors
 /// If there is nothing, or it cannot be read.
-pub fn read(recording: &Recording) -> Result<String, ServerError> {
+fn read(recording: &Recording) -> Result<String, ServerError> {
     let _reader = Reader::of(&recording.user);
     let folder = &recording.folder;
     let entries = fs::read_dir(folder).map_err(ServerError::io(format!("cannot read {}", folder.display())))?;

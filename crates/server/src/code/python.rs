@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use super::{
     Clock, CodeRequest, CodeTemplate, END_TIME, Language, ProfiledServer, Recording, START_TIME, check_rights,
-    impossible, read_lossy,
+    impossible, read_lossy, without_shared_start,
 };
 use crate::execution::{Question, Reader};
 use crate::leftover_folders::{self, FOR_CODE};
@@ -161,13 +161,13 @@ impl ProfiledServer for ReadServer {
         if !spy.end(END_TIME) {
             return Err(self.failed("does not end"));
         }
-        let raw = self.recording.read().map_err(|_| self.failed("has written nothing"))?;
+        let raw = read(&self.recording).map_err(|_| self.failed("has written nothing"))?;
         Ok(record_of(&raw, self.clock, sampled))
     }
 }
 
 /// Reads the samples, with the rights of the server's user.
-pub fn read(recording: &Recording) -> Result<String, ServerError> {
+fn read(recording: &Recording) -> Result<String, ServerError> {
     let _reader = Reader::of(&recording.user);
     read_lossy(&recording.folder.join(RAW))
 }
@@ -201,13 +201,11 @@ fn record_of(raw: &str, clock: Clock, sampled: Duration) -> String {
         }
         stacks.retain(|(frames, ..)| !frames.last().is_some_and(|frame| frame.contains(SELECTORS)));
     }
-    // What all stacks begin with is the start of the server, and says nothing.
-    let alike = |n: usize| stacks.iter().all(|(frames, ..)| frames.len() > n + 1 && frames[n] == stacks[0].0[n]);
-    let shared = if stacks.len() > 1 { (0..).take_while(|n| alike(*n)).count() } else { 0 };
-    let all: u64 = stacks.iter().map(|(_, samples, _)| samples).sum();
-    let lines = stacks
-        .iter()
-        .map(|(frames, samples, _)| format!("s\t{}\t{}\n", frames[shared..].join(";"), samples * us_per_sample));
+    let mut stacks: Vec<_> = stacks.into_iter().map(|(frames, samples, _)| (frames, samples)).collect();
+    without_shared_start(&mut stacks);
+    let all: u64 = stacks.iter().map(|(_, samples)| samples).sum();
+    let lines =
+        stacks.iter().map(|(frames, samples)| format!("s\t{}\t{}\n", frames.join(";"), samples * us_per_sample));
     format!("n\tsamples\t{all}\n") + &lines.collect::<String>()
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lastdrop_probe::process::Birth;
 
-use super::{Language, node, perl, php, python};
+use super::Language;
 use crate::ServerError;
 
 /// A folder of the workers', lastdrop's code that they load, and the file that makes them begin.
@@ -50,15 +50,6 @@ impl Recording {
 
     pub fn begin(&self) -> Result<(), ServerError> {
         fs::write(&self.go, "").map_err(ServerError::io(format!("cannot write {}", self.go.display())))
-    }
-
-    pub fn read(&self) -> Result<String, ServerError> {
-        match self.language {
-            Language::Perl => perl::read(self),
-            Language::Php => php::read(self),
-            Language::Python => python::read(self),
-            Language::Node => node::read(self),
-        }
     }
 }
 

@@ -94,8 +94,9 @@ impl Question {
         }
     }
 
-    /// Prepares a call of a tool that reads the memory of processes, with the rights of a user. If these do not suffice,
-    /// it gets CAP_SYS_PTRACE too, and nobody but root may have written the tool. It gets no variables of the server.
+    /// Prepares a call of a tool that reads the memory of processes, or files of their user, with the rights of that
+    /// user. If these do not suffice, it gets CAP_SYS_PTRACE too, and nobody but root may have written the tool. It gets
+    /// no variables of the server.
     pub fn of_reader(tool: &str, user: &Birth, processes: Vec<i32>, why: &'static str) -> Question {
         let birth = Birth { environment: Vec::new(), directory: "/".into(), ..user.clone() };
         Question { read: Some(processes), ..Question::new(&birth, why).program(Path::new(tool)) }

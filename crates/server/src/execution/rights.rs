@@ -99,13 +99,13 @@ impl Rights {
     }
 
     /// Rights for a tool that reads the memory of processes: the user's, without capabilities. If these do not suffice,
-    /// CAP_SYS_PTRACE too, and nothing else.
+    /// CAP_SYS_PTRACE too, and nothing else. Without processes, the tool reads files of the user's.
     ///
     /// # Errors
     /// If lastdrop may not act for that user.
     pub fn of_reader(birth: &Birth, pids: &[i32]) -> Result<Rights, ServerError> {
         let own = own_rights()?;
-        let mut granted = if is_attaching_restricted() { READS_PROCESSES } else { 0 };
+        let mut granted = if !pids.is_empty() && is_attaching_restricted() { READS_PROCESSES } else { 0 };
         for pid in pids {
             // Nothing is read of a process that has ended.
             let Ok(identity) = Identity::of(*pid) else { continue };
