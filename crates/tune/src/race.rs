@@ -36,9 +36,13 @@ pub struct Race {
 /// If the interval includes a gain of this ratio, the verdict is not "no gain".
 const HIDDEN: f64 = 1.15;
 
+/// Confidence of the interval of a race that ended early: more often than not its pairs agreed by chance. At 95 % it held the
+/// truth of only 91 % of simulated tunes.
+const EARLY: f64 = 0.975;
+
 impl Race {
     /// Decides what to do after `pairs` pairs. `strict` is the interval at 99 %, for stopping early, because looking
-    /// after every pair gives chance several tries. `plain` is the interval at 95 %, which is reported.
+    /// after every pair gives chance several tries. `plain` is the interval at 95 %.
     #[must_use]
     pub fn decide(&self, pairs: usize, strict: Option<RatioInterval>, plain: Option<RatioInterval>) -> Decision {
         // Baseline, best, best, baseline: a drift over time affects both alike.
@@ -62,6 +66,12 @@ impl Race {
             Some(i) if i.high < HIDDEN.max(self.worth) => RaceVerdict::NoGain,
             _ => RaceVerdict::Inconclusive,
         })
+    }
+
+    /// Returns the confidence with which to compute an interval that holds the truth in 95 % of races that end after `pairs`.
+    #[must_use]
+    pub fn confidence(&self, pairs: usize) -> f64 {
+        if pairs < self.max_pairs { EARLY } else { 0.95 }
     }
 }
 

@@ -86,8 +86,8 @@ pub struct TuneArgs {
     /// Most pairs of blocks in the race
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = within::<u32>(RACE))]
     pub blocks: u32,
-    /// Trials of the search, at most, with those in which the best are measured again. The race of the best against the baseline comes
-    /// after them
+    /// Trials of the search, at most, with those in which the best are measured again. One of too few answers, made again
+    /// in longer blocks, does not count. The race of the best against the baseline comes after them
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = within::<u32>(TRIALS))]
     pub trials: u32,
     /// Begin no trial of the search after this time

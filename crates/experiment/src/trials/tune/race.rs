@@ -95,7 +95,8 @@ impl Tuning<'_, '_> {
                 self.lab.tell(&Event::Leading { lead });
             }
         };
-        self.conclude(verdict, settings, effective, &blocks, spoiled);
+        let confidence = race(spoiled).confidence(blocks.len());
+        self.conclude(verdict, settings, effective, &blocks, spoiled, confidence);
         if self.order.searches_rates() && self.document.verdict == TuneVerdict::Improved {
             self.show_rate(settings)?;
         }
@@ -109,9 +110,10 @@ impl Tuning<'_, '_> {
         effective: &EffectiveSettings,
         blocks: &[BlockPair],
         spoiled: usize,
+        confidence: f64,
     ) {
         let answers = answers(blocks);
-        let measured: Option<Ratio> = paired(blocks, 0.95).filter(|_| are_divisible(&answers));
+        let measured: Option<Ratio> = paired(blocks, confidence).filter(|_| are_divisible(&answers));
         let percent = self.order.min_gain * 100.0;
         let times = self.order.times();
         let (ours, theirs) = answers.iter().fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));

@@ -310,7 +310,7 @@ impl LiveSteps<'_, '_, '_> {
             let pairs: Vec<(f64, f64)> = c.pairs.iter().map(|p| (1.0 / p.baseline, 1.0 / p.best)).collect();
             let of = |confidence| ratio::paired(&pairs, confidence);
             let interval = |r: Ratio| RatioInterval { ratio: r.ratio, low: r.low, high: r.high };
-            c.ratio = of(0.95);
+            c.ratio = of(race.confidence(pairs.len()));
             let other_first = match race.decide(pairs.len(), of(0.99).map(interval), of(0.95).map(interval)) {
                 Decision::Pair { best_first } => best_first,
                 Decision::Stop(verdict) => {
