@@ -110,6 +110,18 @@ fn from_options(target: &str, load: &LoadArgs, r: &RequestArgs, network: &Networ
     Ok(plan)
 }
 
+/// Refuses HTTP/2 to a command that does not speak it.
+///
+/// # Errors
+/// [`UsageError`] for a plan over HTTP/2.
+pub fn refuse_http2(plan: &Plan) -> Result<()> {
+    if plan.http.is_http2() {
+        let what = "only 'lastdrop run' speaks HTTP/2 so far; leave --http 2 away, or version = \"2\" in the plan";
+        return Err(UsageError(what.into()).into());
+    }
+    Ok(())
+}
+
 /// The requests of a URL or of a plan file, for commands that decide on the amount of load themselves.
 ///
 /// # Errors
@@ -118,6 +130,7 @@ pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(LoadedPlan, O
     if is_plan_file(target) {
         refuse_network(network, target)?;
         let mut read = read_file(Path::new(target))?;
+        refuse_http2(&read.plan)?;
         let origin = Origin(Some((target.into(), std::mem::take(&mut read.places))));
         return Ok((read, origin));
     }
@@ -201,6 +214,9 @@ pub fn dry_run(plan: &Plan, prepared: &PreparedPlan) -> Result<String> {
     let specs: Vec<RequestSpec> =
         if plan.requests.is_empty() { vec![RequestSpec::get(plan.url.clone())] } else { plan.requests.clone() };
     let many = preview.requests.len();
+    if plan.http.is_http2() {
+        out.push_str("\nHTTP/2 sends these requests as frames, without the fields about the connection:\n");
+    }
     const SHOWN: usize = 20;
     for (i, (request, spec)) in preview.requests.iter().zip(&specs).enumerate().take(SHOWN) {
         let weight =

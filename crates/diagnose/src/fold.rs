@@ -194,6 +194,7 @@ pub fn phase(phase: &PhaseReport, step: &mut ExaminationStep) {
         ("reset", r.failed.reset),
         ("closed", r.failed.closed),
         ("protocol", r.failed.protocol),
+        ("refused", r.failed.refused),
     ];
     step.failed = failed.into_iter().filter(|(_, n)| *n > 0).map(|(what, n)| (what.to_string(), n)).collect();
     step.status = phase.status.clone().into_iter().collect();

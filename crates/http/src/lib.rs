@@ -9,6 +9,7 @@ pub mod content;
 pub mod cookies;
 pub mod digest;
 pub mod form;
+pub mod h2;
 mod lenient_head;
 pub mod request;
 pub mod response;

@@ -20,6 +20,7 @@ use crate::error::LoadError;
 use crate::event_loop::EventLoop;
 use crate::merge::{EventMerger, MergedEvent};
 use crate::prepare::PreparedPlan;
+use crate::protocol::closed_bound;
 use crate::real::RealWorld;
 use crate::share::Share;
 use crate::sys;
@@ -74,7 +75,7 @@ fn most_users(plan: &Plan) -> u32 {
 #[must_use]
 pub fn threads(plan: &Plan, share: &Share) -> usize {
     // Without a connection of its own a thread could not serve its users.
-    let connections = plan.phases.iter().filter_map(|p| p.load.shared_connections());
+    let connections = plan.phases.iter().filter_map(|p| closed_bound(plan, &p.load));
     let least_connections = connections.map(|n| share.count(n.into())).min().unwrap_or(u64::MAX);
     // More threads than users or connections would have nothing to do.
     let most_users = share.count(most_users(plan).into());

@@ -59,6 +59,8 @@ pub struct Stream {
     pub looked_at: bool,
     /// What the answer reports about the server's own time, if the plan asks for it.
     pub said: Option<Box<ServerTime>>,
+    /// HTTP/2: the server refused it once, and it is sent again.
+    pub again: bool,
     /// The number in the request id, if the request carries one.
     pub id: u64,
     pub follow_up: Option<Box<FollowUp>>,

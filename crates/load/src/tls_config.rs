@@ -95,6 +95,9 @@ pub fn failure(e: &rustls::Error) -> String {
         ) => "; use a name of its own in the URL, verify another with --server-name NAME, or take any with --insecure",
         e if verify::can_be_given(e) => "; name it, or its authority, with --ca FILE, or take any with --insecure",
         rustls::Error::InvalidCertificate(_) => "; --insecure takes any certificate",
+        rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            "; it does not speak the version of HTTP that was offered, and --http 2 or --http 1.1 offers another"
+        }
         rustls::Error::AlertReceived(AlertDescription::UnrecognisedName) => "; --server-name NAME asks for another",
         e if verify::is_about_client_certificate(e) => "; --cert FILE --key FILE give one",
         _ => "",

@@ -287,6 +287,7 @@ table! {
     SEED Seed: u32 = Count "the seed" 0 to u32::MAX, "seed of everything random";
     WEIGHT Weight: f64 = Number "a weight" 0 to 1_000_000_000, "how often a request is chosen beside the others";
     PIPELINE Pipeline: u32 = Count "pipeline" 1 to 1000, "requests in flight on one connection";
+    STREAMS StreamBound: u32 = Count "streams" 1 to 10_000, "requests in flight on one HTTP/2 connection";
     REDIRECTS Redirects: u32 = Count "redirects" 0 to 100, "redirects that are followed, one after the other";
     PAGE_CONNECTIONS PageConnections: u32 = Count "connections to a host" 1 to 100, "connections of a page to each host";
     CHUNK Chunk: u32 = Size "a chunk" 1 to GIB, "size of the chunks that a body is sent in";

@@ -17,6 +17,8 @@ pub enum Failure {
     Closed,
     /// What came back is not HTTP, or breaks its rules.
     Protocol,
+    /// HTTP/2: the server refused the request without processing it, twice.
+    Refused,
 }
 
 /// Failures by kind.
@@ -26,12 +28,14 @@ pub struct FailureCounts {
     pub reset: u64,
     pub closed: u64,
     pub protocol: u64,
+    #[serde(default)]
+    pub refused: u64,
 }
 
 impl FailureCounts {
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.connect + self.reset + self.closed + self.protocol
+        self.connect + self.reset + self.closed + self.protocol + self.refused
     }
 
     pub fn count(&mut self, failure: Failure) {
@@ -40,6 +44,7 @@ impl FailureCounts {
             Failure::Reset => self.reset += 1,
             Failure::Closed => self.closed += 1,
             Failure::Protocol => self.protocol += 1,
+            Failure::Refused => self.refused += 1,
         }
     }
 }
@@ -87,6 +92,10 @@ pub struct Counts {
     pub compared: u64,
     pub mismatched: u64,
     pub odd_sizes: u64,
+    /// HTTP/2: connections that the server told to end (GOAWAY), and requests sent again because the server surely had
+    /// not processed them. A request counts once as sent.
+    pub goaway: u64,
+    pub sent_again: u64,
 }
 
 impl Counts {
@@ -98,6 +107,7 @@ impl Counts {
         self.failed.reset += other.failed.reset;
         self.failed.closed += other.failed.closed;
         self.failed.protocol += other.failed.protocol;
+        self.failed.refused += other.failed.refused;
         self.timed_out += other.timed_out;
         self.answered_in_time += other.answered_in_time;
         self.opened += other.opened;
@@ -119,6 +129,8 @@ impl Counts {
         self.compared += other.compared;
         self.mismatched += other.mismatched;
         self.odd_sizes += other.odd_sizes;
+        self.goaway += other.goaway;
+        self.sent_again += other.sent_again;
     }
 
     /// Requests that came due and were never sent.

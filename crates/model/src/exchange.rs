@@ -39,6 +39,7 @@ impl RequestOutcome {
             RequestOutcome::Failed(Failure::Reset) => "reset",
             RequestOutcome::Failed(Failure::Closed) => "closed",
             RequestOutcome::Failed(Failure::Protocol) => "protocol",
+            RequestOutcome::Failed(Failure::Refused) => "refused",
             RequestOutcome::TimedOut => "timed_out",
             RequestOutcome::Censored => "censored",
             RequestOutcome::Unsent => "unsent",

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, read_within};
+use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, STREAMS, read_within};
 
 /// Kind of value that an option takes.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +42,54 @@ impl OptionValue {
     }
 }
 
+/// A version of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Version {
+    #[serde(rename = "1.0")]
+    Http10,
+    #[serde(rename = "1.1")]
+    Http11,
+    #[serde(rename = "2")]
+    Http2,
+}
+
+impl Version {
+    fn of(given: &OptionValue) -> Version {
+        match given {
+            given if given.is("1.0") => Version::Http10,
+            given if given.is("2") => Version::Http2,
+            _ => Version::Http11,
+        }
+    }
+
+    /// The number, as the user writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+            Version::Http2 => "2",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Version, D::Error> {
+        /// Plans that older versions stored only say whether it is HTTP/1.0.
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Stored {
+            Is10(bool),
+            Name(String),
+        }
+        match Stored::deserialize(deserializer)? {
+            Stored::Is10(true) => Ok(Version::Http10),
+            Stored::Is10(false) => Ok(Version::Http11),
+            Stored::Name(name) => Ok(Version::of(&OptionValue::Word(name))),
+        }
+    }
+}
+
 /// A row of the table.
 pub struct HttpOption {
     /// Name on the command line, without dashes.
@@ -70,7 +118,7 @@ impl fmt::Debug for HttpOption {
 
 macro_rules! options {
     ($(
-        $(#[doc = $doc:literal])+
+        $(#[$meta:meta])+
         $field:ident: $type:ty = $default:expr, $takes:expr, flag $flag:literal $value_name:literal,
         key $key:literal, beside_a_file $beside:literal,
         help $help:literal, description $description:literal,
@@ -80,7 +128,7 @@ macro_rules! options {
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct HttpOptions {
-            $($(#[doc = $doc])+ pub $field: $type,)*
+            $($(#[$meta])+ pub $field: $type,)*
         }
 
         impl Default for HttpOptions {
@@ -123,10 +171,17 @@ options! {
     decode: bool = false, OptionKind::Switch, flag "decode" "", key "decode", beside_a_file true,
         help "Decompress gzip and brotli, and count the bytes", description "Undo gzip and brotli.",
         set |o, given| (o.decode, o.compressed) = (given.on(), o.compressed || given.on()), number |_| None;
-    /// HTTP/1.0 instead of 1.1.
-    http10: bool = false, OptionKind::Word(&["1.0", "1.1"]), flag "http" "VERSION", key "version", beside_a_file true,
-        help "Version of HTTP: 1.1 or 1.0", description "\"1.1\" or \"1.0\".",
-        set |o, given| o.http10 = given.is("1.0"), number |_| None;
+    /// The version of HTTP.
+    #[serde(alias = "http10")]
+    version: Version = Version::Http11, OptionKind::Word(&["1.0", "1.1", "2"]), flag "http" "VERSION", key "version",
+        beside_a_file true,
+        help "Version of HTTP: 1.1, 1.0 or 2", description "\"1.1\", \"1.0\" or \"2\".",
+        set |o, given| o.version = Version::of(given), number |_| None;
+    /// HTTP/2: most requests in flight on a connection; never above the server's limit.
+    streams: u32 = 100, OptionKind::Number(STREAMS), flag "streams" "N", key "streams", beside_a_file true,
+        help "HTTP/2: most requests in flight on a connection [100]",
+        description "HTTP/2: most requests in flight on a connection [100].",
+        set |o, given| o.streams = given.number().unwrap_or(100), number |o| Some(o.streams);
     /// Requests in flight on one connection.
     pipeline: u32 = 1, OptionKind::Number(PIPELINE), flag "pipeline" "N", key "pipeline", beside_a_file false,
         help "Requests in flight on one connection", description "Requests in flight on one connection [1].",
@@ -140,6 +195,18 @@ options! {
         help "Send bodies only after '100 Continue', or after one second without it",
         description "Send bodies only after `100 Continue`.",
         set |o, given| o.expect_continue = given.on(), number |_| None;
+}
+
+impl HttpOptions {
+    #[must_use]
+    pub fn is_http10(&self) -> bool {
+        self.version == Version::Http10
+    }
+
+    #[must_use]
+    pub fn is_http2(&self) -> bool {
+        self.version == Version::Http2
+    }
 }
 
 /// The options that the user gave, on the command line or in `[http]` of a file.
@@ -272,11 +339,19 @@ mod tests {
         let mut http = HttpOptions::default();
         let given = read("decode = true\ncompressed = false\nchunked = '8k'\nversion = '1.0'").expect("valid");
         given.set(&mut http, |_| true);
-        let want =
-            HttpOptions { decode: true, compressed: true, chunked: Some(8192), http10: true, ..HttpOptions::default() };
+        let want = HttpOptions {
+            decode: true,
+            compressed: true,
+            chunked: Some(8192),
+            version: Version::Http10,
+            ..HttpOptions::default()
+        };
         assert_eq!(http, want);
         assert!(read("pipelin = 3").expect_err("unknown").contains("unknown field `pipelin`, expected one of"));
         assert!(read("pipeline = 0").expect_err("too few").contains("pipeline must be a whole number from 1 to 1000"));
-        assert!(read("version = '2'").expect_err("unknown").contains("write \"1.0\" or \"1.1\""));
+        assert!(read("version = '3'").expect_err("unknown").contains("write \"1.0\" or \"1.1\" or \"2\""));
+        let stored = |text: &str| serde_json::from_str::<HttpOptions>(text).expect("valid").version;
+        assert_eq!(stored("{\"http10\":true}"), Version::Http10);
+        assert_eq!((stored("{\"http10\":false}"), stored("{\"version\":\"2\"}")), (Version::Http11, Version::Http2));
     }
 }

@@ -51,7 +51,8 @@ pub fn run_text(run: &Run) -> String {
         let _ = writeln!(out, "  connect: {n} × {}", line(error));
     }
     for (error, n) in &run.generator.protocol_errors {
-        let _ = writeln!(out, "  not HTTP: {n} × {}", line(error));
+        let what = if run.plan.http.is_http2() { "HTTP/2" } else { "not HTTP" };
+        let _ = writeln!(out, "  {what}: {n} × {}", line(error));
     }
     if let Some(weak) = &run.generator.unverified {
         let _ = writeln!(out, "  TLS: {}", line(&unverified_text(weak)));
@@ -193,7 +194,19 @@ pub(crate) fn describe(plan: &Plan, phase: &Phase) -> String {
             format!("{speed}, over at most {connections} connections")
         }
         (Some(Pace::Sessions { by }), _) => format!("{} as the sessions of its users (by {by})", describe_load(phase)),
+        _ if plan.http.is_http2() => describe_shared(plan, phase),
         _ => describe_load(phase),
+    }
+}
+
+/// Over HTTP/2 users, connections and streams are three numbers.
+fn describe_shared(plan: &Plan, phase: &Phase) -> String {
+    let streams = format!("each with at most {} streams (HTTP/2)", plan.http.streams);
+    match &phase.load {
+        Load::Closed { connections: None, .. } => {
+            format!("{} over as few connections as they fill, {streams}", describe_load(phase))
+        }
+        _ => format!("{}, {streams}", describe_load(phase)),
     }
 }
 
@@ -236,6 +249,7 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         (r.failed.reset, "reset"),
         (r.failed.closed, "closed without an answer"),
         (r.failed.protocol, "not HTTP"),
+        (r.failed.refused, "refused by the server"),
         (r.timed_out, "timed out"),
         (r.censored, "in flight at the end"),
         (r.unsent, "never sent"),
@@ -248,6 +262,13 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
     if unanswered > 0 {
         let share = p.unanswered_share() * 100.0;
         let _ = writeln!(out, "  unanswered {unanswered:>10}   {share:.2} %: {}", bad.join(", "));
+    }
+    if p.connections.goaway + p.connections.sent_again > 0 {
+        let _ = writeln!(
+            out,
+            "  GOAWAY     {:>10}   connections ended by the server; {} requests sent again that it had not processed",
+            p.connections.goaway, p.connections.sent_again
+        );
     }
     if p.connections.lost_on_reuse > 0 {
         let _ = writeln!(

@@ -88,6 +88,7 @@ impl Check<'_> {
                 ("reset", c.failed.reset, with(RequestOutcome::Failed(Failure::Reset))),
                 ("closed", c.failed.closed, with(RequestOutcome::Failed(Failure::Closed))),
                 ("protocol", c.failed.protocol, with(RequestOutcome::Failed(Failure::Protocol))),
+                ("refused", c.failed.refused, with(RequestOutcome::Failed(Failure::Refused))),
                 ("timed out", c.timed_out, with(RequestOutcome::TimedOut)),
                 ("censored", c.censored(), with(RequestOutcome::Censored)),
                 ("statuses", slice.status.iter().sum(), c.answered),

@@ -138,6 +138,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     }
     let time = load.duration.unwrap_or(if args.observe { OBSERVE } else { TIME });
     let (mut plan, origin) = run_plan::plan(&target, &load, &args.request, &args.network)?;
+    run_plan::refuse_http2(&plan)?;
     plan.keep_secrets = args.output.keep_secrets;
     origin.check(&plan)?;
     if let Some(phase) = plan.phases.iter().find(|p| p.load.changes()) {

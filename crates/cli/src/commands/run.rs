@@ -102,6 +102,10 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             "--log has a line for each request, and those stay with the agents: run it on one machine, without --fleet";
         return Err(UsageError(why.into()).into());
     }
+    if args.on.is_fleet() && plan.http.is_http2() {
+        let why = "agents of a fleet do not speak HTTP/2 so far; leave --fleet away, or --http 2";
+        return Err(UsageError(why.into()).into());
+    }
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let junit_file = Outfile::wanted(args.junit.as_deref())?;
     report.make_room_for(junit_file.as_ref())?;

@@ -214,6 +214,7 @@ fn plan(args: &TuneArgs) -> Result<Plan> {
         load.users = load.users.or(searches_rates.then_some(AT_ONCE));
     }
     let (mut plan, origin) = run_plan::plan(&args.url, &load, &args.request, &args.network)?;
+    run_plan::refuse_http2(&plan)?;
     plan.keep_secrets = args.output.keep_secrets;
     if let Some(objectives) = &args.objective {
         plan.objectives.clone_from(&objectives.0);

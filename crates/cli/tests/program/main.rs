@@ -33,6 +33,7 @@ mod fpm;
 mod haproxy;
 mod headroom;
 mod host;
+mod http2;
 mod import;
 mod imports;
 mod input;

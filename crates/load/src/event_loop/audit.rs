@@ -33,6 +33,12 @@ impl<W: World> EventLoop<'_, W> {
                 in_phases[usize::from(self.streams[stream].phase)] += 1 + c.wire.behind().len() as u64;
             }
         }
+        for again in &self.waiting.refused {
+            in_phases[usize::from(again.phase)] += 1;
+        }
+        if !self.transport.shared.dirty.is_empty() {
+            return Err("a connection has something to write, and the loop sleeps".into());
+        }
         if requests != self.streams.count() {
             return Err(format!("{requests} requests are on connections, {} have a timeout", self.streams.count()));
         }
@@ -57,7 +63,7 @@ impl<W: World> EventLoop<'_, W> {
                 return Err(format!("the request in slot {} waits for 100 Continue without an end", slot.0));
             }
         }
-        if self.waiting.pool.is_exceeded(self.transport.open_sockets)
+        if self.waiting.pool.is_exceeded(self.transport.open_sockets - self.transport.shared.retired)
             && self.transport.connections.iter().any(|(_, c)| c.state == State::Idle)
         {
             return Err(format!(
@@ -65,7 +71,12 @@ impl<W: World> EventLoop<'_, W> {
                 self.transport.open_sockets
             ));
         }
-        let idle = || self.transport.connections.iter().any(|(_, c)| c.has_room() && !c.peer_closed);
+        let next = self.waiting.stranded.front().map(|s| s.endpoint(&self.job.prepared.requests) as u32);
+        let may_carry = |endpoint: u32| next.is_none_or(|next| next == endpoint);
+        let idle = || {
+            let mut all = self.transport.connections.iter();
+            all.any(|(_, c)| c.has_room() && !c.peer_closed && (!c.wire.is_shared() || may_carry(c.endpoint)))
+        };
         if self.waiting.line_stands()
             && self.phases.may_follow(self.now())
             && self.waiting.no_socket_until == 0
@@ -78,9 +89,13 @@ impl<W: World> EventLoop<'_, W> {
 
     pub(super) fn audit_users(&self) -> Result<(), String> {
         for user in 0..self.users.presence.len() as u32 {
-            let connection = |stream| &self.transport.connections[self.place_of(stream).slot];
-            let asks = self.users.streams(user).any(|stream| connection(stream).busy());
-            let waits = self.waiting.stranded.iter().any(|s| s.user == user);
+            let asks = self.users.streams(user).any(|stream| {
+                let place = self.place_of(stream);
+                let c = &self.transport.connections[place.slot];
+                c.busy() && c.wire.carries(place.slot, stream)
+            });
+            let mut waiting = self.waiting.stranded.iter().chain(&self.waiting.refused);
+            let waits = waiting.any(|s| s.user == user);
             let alarm = self.timers.alarms.iter().any(|Reverse((_, a))| *a == Alarm::User(user));
             let wrong = match self.users.presence[user as usize] {
                 Presence::Busy if !asks && !waits => "is busy with nothing",

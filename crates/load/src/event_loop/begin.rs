@@ -33,7 +33,7 @@ impl<W: World> EventLoop<'_, W> {
     ) -> Result<(), Option<Box<FollowUp>>> {
         let Placement { stream, slot } = place;
         let c = &self.transport.connections[slot];
-        if c.socket.is_some() && (c.peer_closed || c.endpoint != endpoint) {
+        if c.socket.is_some() && (c.peer_closed || c.endpoint != endpoint) && !c.wire.is_shared() {
             self.transport.close(slot);
         }
         self.streams[stream].request = request;
@@ -53,12 +53,15 @@ impl<W: World> EventLoop<'_, W> {
             let wanted = CaptureSpec { location: true, peek: !wanted.body, ..wanted };
             self.streams[stream].capture = Some(Box::new(Capture::new(&wanted)));
         }
+        if self.transport.connections[slot].wire.is_shared() {
+            return self.begin_shared(place, endpoint, due, phase, now, arrived);
+        }
         let piece = self.piece();
         let c = &mut self.transport.connections[slot];
         let is_ahead = c.pace.as_ref().is_some_and(|pace| pace.write_from > now);
         if let Some(socket) = &c.socket {
-            c.wire.begin(stream);
-            if c.layers.tls.is_none() && c.wire.is_alone(stream) && !is_ahead {
+            c.wire.restart();
+            if c.layers.tls.is_none() && !is_ahead {
                 let requests = &self.job.prepared.requests;
                 match self.transport.world.send(socket, c.wire.next(slot, &self.streams, requests, piece)) {
                     Ok(n) => {
@@ -93,7 +96,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Opens a connection for a request.
-    fn open(
+    pub(super) fn open(
         &mut self,
         place: Placement,
         endpoint: u32,
@@ -113,7 +116,9 @@ impl<W: World> EventLoop<'_, W> {
                 return Err(s.follow_up.take());
             }
         };
-        self.transport.connections[slot].wire.begin(stream);
+        if self.transport.connections[slot].wire.is_shared() {
+            self.encode(place);
+        }
         let s = &mut self.streams[stream];
         s.times.ready = 0;
         s.times.written = 0;
@@ -229,6 +234,9 @@ impl<W: World> EventLoop<'_, W> {
     /// Counts a request as sent and puts it among those in flight.
     #[inline]
     pub(super) fn sent(&mut self, place: Placement, due: Micros, phase: u16, now: Micros, arrived: bool) {
+        if self.transport.connections[place.slot].wire.is_shared() {
+            return self.sent_shared(place, due, phase, now, arrived);
+        }
         let freed_at = self.waiting.freed_at.min(now);
         let open = arrived && (!self.phases.queues.is_empty() || self.plays_open());
         // Requests that joined the queue in an earlier phase count as well.
@@ -254,7 +262,7 @@ impl<W: World> EventLoop<'_, W> {
             Some(e) if e.detour.is_some() => e.detour.as_ref().is_some_and(|d| d.method == "HEAD"),
             _ => self.job.prepared.requests[s.request as usize].head_request(),
         };
-        c.wire.answer_mut(place.stream).start(head);
+        c.wire.start(head);
         self.streams.push(place.stream);
     }
 }

@@ -6,6 +6,7 @@ use lastdrop_model::{Failure, IdentifiedAnswer, Kind, Micros, RequestOutcome, Ur
 use super::{EventLoop, LONGEST_TURN_US};
 use crate::answer_check::CheckedAnswer;
 use crate::ids::{Placement, Slot};
+use crate::protocol::HttpState;
 use crate::transport::State;
 use crate::users::RequestEnd;
 use crate::world::World;
@@ -16,7 +17,7 @@ impl<W: World> EventLoop<'_, W> {
     pub(super) fn record_answer(&mut self, place: Placement, now: Micros, kept: bool) {
         let c = &self.transport.connections[place.slot];
         let s = &self.streams[place.stream];
-        let status = c.wire.answer(place.stream).status();
+        let status = c.wire.answer(place.stream).status;
         let (class, due) = (s.class, s.times.due);
         // The rate of a phase counts the answers within its time, whichever phase asked. It includes late answers to
         // the previous phase and excludes its own late ones. Counting otherwise would lose the requests in flight.
@@ -54,7 +55,7 @@ impl<W: World> EventLoop<'_, W> {
             spec,
             method: follow_up.and_then(|e| e.detour.as_ref()).map_or(spec.method.as_str(), |d| d.method.as_str()),
             here: &here,
-            status: c.wire.answer(place.stream).status(),
+            status: c.wire.answer(place.stream).status,
             location: seen.location.as_deref(),
             is_followed: follow_up.map_or(0, |e| e.hops) < self.job.plan.http.redirects,
             body: seen.body(),
@@ -67,11 +68,11 @@ impl<W: World> EventLoop<'_, W> {
     /// Records the answer to the first of several pipelined requests; the next answer follows.
     pub(super) fn first_of_pipeline(&mut self, place: Placement, now: Micros) {
         self.record_answer(place, now, true);
-        let c = &mut self.transport.connections[place.slot];
+        let HttpState::One(wire) = &mut self.transport.connections[place.slot].wire else { return };
         let s = &mut self.streams[place.stream];
         s.id += 1;
         s.received = 0;
-        s.times.due = c.wire.next_behind();
+        s.times.due = wire.next_behind();
     }
 
     #[inline]
@@ -89,13 +90,11 @@ impl<W: World> EventLoop<'_, W> {
         self.streams.remove(stream);
         let c = &mut self.transport.connections[slot];
         let s = &mut self.streams[stream];
-        let status = c.wire.answer(stream).status();
+        let status = c.wire.answer(stream).status;
         let end = RequestEnd::Answered { status, capture: s.capture.take() };
-        if c.wire.is_alone(stream) {
-            c.state = State::Idle;
-            if !keep {
-                self.transport.close(slot);
-            }
+        c.state = State::Idle;
+        if !keep {
+            self.transport.close(slot);
         }
         self.record.last_end = now;
         self.count_towards_end(now, |g| g.statuses.contains(&status));
@@ -104,7 +103,11 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Fails everything in flight on a connection that is of no further use.
     pub(super) fn fail(&mut self, slot: Slot, failure: Failure, now: Micros) {
-        for stream in self.transport.connections[slot].wire.broken(slot) {
+        let wire = &self.transport.connections[slot].wire;
+        if wire.is_shared() {
+            return self.fail_shared(slot, failure, now);
+        }
+        for stream in wire.streams(slot) {
             self.fail_stream(Placement { stream, slot }, failure, now);
         }
     }
@@ -114,13 +117,13 @@ impl<W: World> EventLoop<'_, W> {
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
             // The part of an answer that arrived identifies the server as well as a whole one.
             let answer = self.transport.connections[slot].wire.answer(stream);
-            if answer.started() && answer.has_head() {
+            if answer.started && answer.has_head {
                 self.note_first_answer(slot);
             }
         }
         let c = &self.transport.connections[slot];
         let s = &self.streams[stream];
-        let before_first_byte = !c.wire.answer(stream).started() && matches!(failure, Failure::Reset | Failure::Closed);
+        let before_first_byte = !c.wire.answer(stream).started && matches!(failure, Failure::Reset | Failure::Closed);
         let lost_on_reuse = before_first_byte && c.reused() && c.wire.behind().is_empty();
         let (phase, class) = (s.phase, s.class);
         let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.behind().iter().copied()).collect();
@@ -179,19 +182,16 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Takes a request without an answer off its connection, and closes the connection if it carries no other.
+    /// Takes a request without an answer off its connection, and closes the connection unless others share it.
     pub(super) fn lose(&mut self, place: Placement, now: Micros, refused: bool, on_reuse: bool) {
         let Placement { stream, slot } = place;
+        let HttpState::One(wire) = &mut self.transport.connections[slot].wire else {
+            return self.lose_shared(place, now);
+        };
+        wire.lost();
         self.streams.remove(stream);
-        let c = &mut self.transport.connections[slot];
-        let s = &mut self.streams[stream];
-        c.wire.lost(stream);
-        s.capture = None;
-        if c.wire.is_alone(stream) {
-            self.transport.close(slot);
-        } else {
-            self.say(slot);
-        }
+        self.streams[stream].capture = None;
+        self.transport.close(slot);
         self.record.last_end = now;
         self.request_over(place, now, RequestEnd::Lost { refused, on_reuse });
     }

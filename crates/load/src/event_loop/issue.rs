@@ -11,7 +11,7 @@ use crate::users::WaitingRequest;
 use crate::world::World;
 
 /// Pause before the next try when this process has no descriptor or memory left for a socket.
-const NO_SOCKET_PAUSE_US: Micros = 10_000;
+pub(super) const NO_SOCKET_PAUSE_US: Micros = 10_000;
 
 impl<W: World> EventLoop<'_, W> {
     /// Returns a user's stream for a request to a server, with its connection; `None` if all that it may have are in

@@ -17,7 +17,11 @@ impl<W: World> EventLoop<'_, W> {
     /// beyond the limit, so that an idle connection means that the limit is kept.
     #[inline]
     pub(super) fn offer(&mut self, slot: Slot) {
-        if !self.waiting.pool.is_bounded() || !self.transport.connections[slot].has_room() {
+        // Connections of HTTP/2 are listed while they are open.
+        if !self.waiting.pool.is_bounded()
+            || !self.transport.connections[slot].has_room()
+            || self.transport.connections[slot].wire.is_shared()
+        {
             return;
         }
         let idle = self.transport.connections[slot].state == State::Idle;
@@ -36,6 +40,9 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     pub(super) fn find_connection(&mut self, place: Placement, endpoint: u32) -> bool {
+        if self.transport.connections[place.slot].wire.is_shared() {
+            return self.find_shared(place, endpoint);
+        }
         // A connection to another server is closed first.
         if self.transport.connections[place.slot].has_room() {
             return true;

@@ -25,6 +25,7 @@ mod pace;
 mod phase;
 mod play;
 mod read;
+mod shared;
 mod take;
 mod users;
 mod write;
@@ -35,11 +36,13 @@ use std::fmt;
 use std::io;
 
 use lastdrop_http::HeadMemory;
+use lastdrop_model::plan::{Load, Phase};
 use lastdrop_model::{Counts, Micros};
 
 use crate::answer_check::CheckSchedule;
 use crate::ids::{Placement, Slot, StreamId};
 use crate::phases::{ArrivalQueue, Phases, Source};
+use crate::protocol::closed_bound;
 use crate::record::Record;
 use crate::request_ids::RequestIds;
 use crate::stream::Streams;
@@ -106,8 +109,14 @@ impl<'a, W: World> EventLoop<'a, W> {
     pub fn new(job: Job<'a>, wiring: &'a ShardLink<'a>, world: W) -> EventLoop<'a, W> {
         let users = Users::new(&job);
         let most = users.presence.len() * users.per_user as usize;
+        let own = |n: u32| job.shard.count(u64::from(n)).max(1) as usize;
+        let bound = |phase: &Phase| match &phase.load {
+            Load::Open { connections, .. } => own(*connections),
+            closed @ Load::Closed { .. } => closed_bound(job.plan, closed).map_or(1, own),
+        };
+        let bound = job.plan.http.is_http2().then(|| job.plan.phases.iter().map(bound).max().unwrap_or(1));
         EventLoop {
-            transport: Transport::new(world, job.plan, job.prepared, job.thread, most),
+            transport: Transport::new(world, job.plan, job.prepared, job.thread, most, bound),
             streams: Streams::new(most, job.plan.timeout),
             last_head: HeadMemory::default(),
             phases: Phases::new(),
@@ -181,6 +190,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         let now = self.now();
         self.timers.turn_ends = now + LONGEST_TURN_US;
         let now = self.timers(now);
+        self.flush_shared();
         if self.finished(now) {
             return Ok(Some(now));
         }
@@ -190,10 +200,12 @@ impl<'a, W: World> EventLoop<'a, W> {
         for i in 0..n {
             let (token, flags) = self.transport.world.event(i);
             self.on_event(token, flags);
+            self.flush_shared();
         }
         // `now` is from before the poll: the system may have suspended this thread at any point after it.
         if let Some(seen) = self.streams.looked(n, n < EVENTS_A_LOOK, now, open) {
             self.expire(seen);
+            self.flush_shared();
         }
         if !self.transport.again.is_empty() {
             self.go_on();
@@ -207,6 +219,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         let mut waiting = std::mem::take(&mut self.transport.again).into_iter();
         for token in waiting.by_ref() {
             self.transfer(token);
+            self.flush_shared();
             if self.now() >= ends {
                 break;
             }
@@ -234,6 +247,9 @@ impl<'a, W: World> EventLoop<'a, W> {
                     now = self.now();
                 }
             }
+        }
+        if !self.waiting.refused.is_empty() {
+            self.serve_refused(now);
         }
         if !self.waiting.stranded.is_empty() && now >= self.waiting.no_socket_until {
             self.send_stranded(now);
@@ -281,7 +297,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             let paused = |u: u32| self.users.presence[u as usize] == Presence::Pausing && self.users.in_session(u);
             self.phases.may_follow(now) && (0..self.users.presence.len() as u32).any(paused)
         };
-        self.phases.over && (self.streams.count() == 0 && !between() || drained)
+        self.phases.over && (self.streams.count() == 0 && !between() && self.waiting.refused.is_empty() || drained)
     }
 
     /// No connection has ever succeeded: whether none ever will.

@@ -64,6 +64,13 @@ impl<W: World> EventLoop<'_, W> {
             // Include the requests that were to be pipelined behind it.
             waiting.extend(self.behind(s).iter().map(|due| unsent(s.phase, s.request, origin + due)));
         }
+        // Sent, and not processed; the run ended before they could be sent again.
+        for s in &self.waiting.refused {
+            let sent = self.streams[self.users.stream(s.user, 0)].times.sent;
+            let fate = RequestOutcome::Censored;
+            let unsent = unsent(s.phase, s.request, origin + s.due);
+            waiting.push(Exchange { fate, sent: Some(origin + sent), ..unsent });
+        }
         if let Some(exchanges) = &mut self.record.exchanges {
             exchanges.append(&mut waiting);
             self.hand_over_exchanges();
@@ -158,8 +165,8 @@ impl<W: World> EventLoop<'_, W> {
             detour: detour.map(|d| Box::new(DetourRequest { method: d.method.clone(), path: d.path.clone() })),
             fate,
             error,
-            status: if fate == RequestOutcome::Answered { answer.status() } else { 0 },
-            http10: fate == RequestOutcome::Answered && answer.http10(),
+            status: if fate == RequestOutcome::Answered { answer.status } else { 0 },
+            http10: fate == RequestOutcome::Answered && answer.http10,
             connection: c.token(slot) | (self.job.thread as u64) << 56,
             unit,
             first,
@@ -169,12 +176,12 @@ impl<W: World> EventLoop<'_, W> {
             connected: at(c.dialed.connected).filter(|_| first),
             ready: at(s.times.ready),
             written: at(s.times.written),
-            first_byte: at(s.times.first_byte).filter(|_| answer.started()),
+            first_byte: at(s.times.first_byte).filter(|_| answer.started),
             done: at(done),
-            bytes_sent: c.wire.written() as u64,
+            bytes_sent: c.wire.bytes_of(stream) as u64,
             bytes_received: s.received,
-            head_bytes: if answer.started() { answer.head_bytes() } else { 0 },
-            body_bytes: if answer.started() { answer.body_bytes() } else { 0 },
+            head_bytes: if answer.started { answer.head_bytes } else { 0 },
+            body_bytes: if answer.started { answer.body_bytes } else { 0 },
             raw,
         };
         if let Some(exchanges) = &mut self.record.exchanges {

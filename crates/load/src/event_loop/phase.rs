@@ -7,7 +7,7 @@ use lastdrop_model::{Micros, Slice};
 
 use super::EventLoop;
 use crate::phases::{ArrivalQueue, Source};
-use crate::protocol::open_bound;
+use crate::protocol::{closed_bound, open_bound};
 use crate::record::{LivePhase, take_slice};
 use crate::schedule;
 use crate::users::Presence;
@@ -61,9 +61,11 @@ impl<W: World> EventLoop<'_, W> {
             peak: self.transport.open_sockets,
         });
         match &phase.load {
-            Load::Closed { users, to_users, connections } => {
+            Load::Closed { users, to_users, .. } => {
                 let own = |n: u32| self.job.shard.count(u64::from(n)).max(1);
+                let connections = closed_bound(self.job.plan, &phase.load);
                 self.waiting.pool.limit(connections.map(own));
+                self.limit_shared();
                 // Connections left from the previous phase return to the shared pool.
                 for slot in self.transport.connections.slots() {
                     self.offer(slot);
@@ -88,7 +90,8 @@ impl<W: World> EventLoop<'_, W> {
             Load::Open { connections, .. } => {
                 self.phases.source = Source::Open;
                 let own = self.job.shard.count(u64::from(*connections)).max(1) as u32;
-                self.waiting.pool.limit(open_bound(own));
+                self.waiting.pool.limit(open_bound(&self.job.plan.http, own).map(u64::from));
+                self.limit_shared();
                 let arrivals = schedule::arrivals(self.job.plan, usize::from(index), self.job.shard.clone());
                 let queue = |arrivals| ArrivalQueue {
                     phase: index,

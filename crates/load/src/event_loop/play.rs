@@ -114,12 +114,12 @@ impl<W: World> EventLoop<'_, W> {
         let path = String::from_utf8_lossy(&follow_up.target).into_owned();
         let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
         let location = s.capture.as_ref().and_then(|seen| seen.location.as_deref());
-        let differs = logged.differs(answer.status(), location, &here);
+        let differs = logged.differs(answer.status, location, &here);
         let usual = self.job.plan.replay.as_ref().and_then(|r| r.usual.get(s.request as usize));
         let far = !differs
-            && (200..300).contains(&answer.status())
+            && (200..300).contains(&answer.status)
             && (200..300).contains(&logged.status)
-            && usual.is_some_and(|usual| usual.is_far(answer.head_bytes(), answer.body_bytes()));
+            && usual.is_some_and(|usual| usual.is_far(answer.head_bytes, answer.body_bytes));
         let (phase, class) = (s.phase, s.class);
         self.record.slice(phase).count(class, |c| {
             c.compared += 1;

@@ -47,7 +47,7 @@ impl<W: World> EventLoop<'_, W> {
                     {
                         self.decrypt(slot, &buffer[..n], now)
                     } else {
-                        self.count_on(slot, |c| c.bytes_received += n as u64);
+                        self.count_received(slot, n);
                         self.take(slot, &buffer[..n], now)
                     };
                     if !go_on {
@@ -77,6 +77,14 @@ impl<W: World> EventLoop<'_, W> {
         }
         let token = self.transport.connections[slot].token(slot);
         self.transport.again.push(token);
+    }
+
+    /// Counts bytes for the request that a connection carries. Over HTTP/2 each frame is counted where it belongs.
+    #[inline]
+    fn count_received(&mut self, slot: Slot, bytes: usize) {
+        if !self.transport.connections[slot].wire.is_shared() {
+            self.count_on(slot, |c| c.bytes_received += bytes as u64);
+        }
     }
 
     pub(super) fn stream_ended(&mut self, slot: Slot, now: Micros) {
@@ -132,15 +140,23 @@ impl<W: World> EventLoop<'_, W> {
         c.peer_closed |= ended;
         let state = c.state;
         let mut go_on = true;
-        let ready = done && fed.is_ok();
+        let mut ready = done && fed.is_ok();
+        let is_agreed = !ready || c.wire.ready(tls.agreed());
+        ready &= is_agreed;
         if ready {
-            c.wire.ready(tls.agreed());
             if self.job.plan.tls.insecure && self.record.outcome.unverified.is_none() {
                 let weak = Certificate::read(&tls.facts().certificate).map(|c| c.weaknesses(SystemTime::now()));
                 self.record.outcome.unverified = Some(weak.unwrap_or_else(|| vec!["cannot be read".into()]));
             }
         }
         c.layers.tls = Some(tls);
+        if !is_agreed {
+            self.transport.plain = plain;
+            let what = "the server did not agree on HTTP/2 (ALPN); --http 1.1 speaks the older version";
+            self.record.note_connect_error(what);
+            self.fail(slot, Failure::Connect, now);
+            return false;
+        }
         if ready {
             let took = now.saturating_sub(c.dialed.begun);
             c.state = State::Writing;
@@ -160,7 +176,7 @@ impl<W: World> EventLoop<'_, W> {
             go_on = self.transport.connections[slot].busy();
         }
         if filled > 0 && go_on {
-            self.count_on(slot, |c| c.bytes_received += filled as u64);
+            self.count_received(slot, filled);
             go_on = self.take(slot, &plain[..filled], now);
         }
         self.transport.plain = plain;

@@ -4,8 +4,9 @@ use lastdrop_http::{NullSink, Sink};
 use lastdrop_model::{CaptureLevel, Failure, Micros};
 
 use super::EventLoop;
-use crate::ids::{Placement, Slot};
+use crate::ids::{Placement, Slot, StreamId};
 use crate::inspect::MOST_KEPT_BYTES;
+use crate::protocol::HttpState;
 use crate::record::ServerField;
 use crate::server_time::ServerTimeReader;
 use crate::transport::State;
@@ -20,18 +21,10 @@ impl<W: World> EventLoop<'_, W> {
         if c.state == State::Tunnel {
             return self.take_tunnel(slot, data, now);
         }
-        let token = c.token(slot);
-        let mut rest = data;
-        while let Some((stream, piece)) = self.transport.connections[slot].wire.piece(slot, &mut rest) {
-            if !self.take_piece(Placement { stream, slot }, piece, now) {
-                let c = &self.transport.connections[slot];
-                if c.wire.is_alone(stream) || c.token(slot) != token {
-                    return false;
-                }
-            }
+        if c.wire.is_shared() {
+            return self.take_frames(slot, data, now);
         }
-        self.say(slot);
-        true
+        data.is_empty() || self.take_piece(Placement { stream: StreamId(slot.0), slot }, data, now)
     }
 
     /// Takes the bytes of one request's answer. Returns false if nothing more comes for it.
@@ -49,7 +42,8 @@ impl<W: World> EventLoop<'_, W> {
         loop {
             let c = &mut self.transport.connections[slot];
             let s = &mut self.streams[stream];
-            let answer = c.wire.answer_mut(stream);
+            let HttpState::One(wire) = &mut c.wire else { return false };
+            let answer = wire.answer_mut();
             if !answer.started() {
                 s.times.first_byte = now;
             }
@@ -82,8 +76,8 @@ impl<W: World> EventLoop<'_, W> {
             match fed {
                 Ok(feed) if feed.complete => {
                     at += feed.consumed;
-                    if !c.wire.behind().is_empty() {
-                        if !c.wire.answer(stream).keep_alive() {
+                    if !wire.behind().is_empty() {
+                        if !wire.answer().keep_alive() {
                             self.first_of_pipeline(place, now);
                             self.fail(slot, Failure::Closed, now);
                             return false;
@@ -95,13 +89,13 @@ impl<W: World> EventLoop<'_, W> {
                         continue;
                     }
                     // Bytes after the answer belong to no request: such a connection is not reused.
-                    let clean = at == data.len() && c.wire.lives_on(stream, c.state == State::Waiting);
+                    let clean = at == data.len() && wire.lives_on(c.state == State::Waiting);
                     self.answered(place, now, clean);
                     return false;
                 }
                 Ok(_) => {
-                    if c.state == State::Holding && c.wire.answer(stream).continued() {
-                        c.wire.release();
+                    if c.state == State::Holding && wire.answer().continued() {
+                        wire.release();
                         c.state = State::Writing;
                         self.write(slot);
                         return self.transport.connections[slot].busy();
@@ -120,7 +114,8 @@ impl<W: World> EventLoop<'_, W> {
     /// Takes the proxy's answer to CONNECT.
     pub(super) fn take_tunnel(&mut self, slot: Slot, data: &[u8], now: Micros) -> bool {
         let c = &mut self.transport.connections[slot];
-        let answer = c.wire.tunnel_mut();
+        let HttpState::One(wire) = &mut c.wire else { return false };
+        let answer = wire.answer_mut();
         // An answer to CONNECT has no body, like one to HEAD.
         if !answer.started() {
             answer.start(true);
@@ -130,11 +125,11 @@ impl<W: World> EventLoop<'_, W> {
         match fed {
             Ok(feed) if feed.complete && (200..300).contains(&status) && feed.consumed == data.len() => {
                 c.layers.tunnel = false;
-                c.wire.ready(None);
+                wire.restart();
                 c.state = if c.layers.tls.is_some() { State::Handshaking } else { State::Writing };
                 for stream in c.wire.streams(slot) {
                     let s = &mut self.streams[stream];
-                    c.wire.answer_mut(stream).start(self.job.prepared.requests[s.request as usize].head_request());
+                    c.wire.start(self.job.prepared.requests[s.request as usize].head_request());
                     s.times.ready = now;
                 }
                 self.write(slot);

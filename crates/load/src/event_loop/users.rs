@@ -7,6 +7,7 @@ use lastdrop_model::plan::Load;
 
 use super::{Alarm, EventLoop};
 use crate::phases::Source;
+use crate::protocol::open_streams;
 use crate::transport::State;
 use crate::users::{Presence, spread_start};
 use crate::world::World;
@@ -59,8 +60,9 @@ impl<W: World> EventLoop<'_, W> {
         self.waiting.closed.clear();
         // An earlier phase may have had more users than this one has connections.
         let Load::Open { connections, .. } = &self.job.plan.phases[usize::from(self.phases.phase)].load else { return };
-        let own = self.job.shard.count(u64::from(*connections)).max(1) as usize;
-        self.users.wanted = (own / self.users.per_user as usize).max(1).min(self.users.presence.len()) as u32;
+        let own = self.job.shard.count(u64::from(*connections)).max(1) as u32;
+        let streams = open_streams(&self.job.plan.http, own) as usize;
+        self.users.wanted = (streams / self.users.per_user as usize).max(1).min(self.users.presence.len()) as u32;
         for user in (0..self.users.wanted).rev() {
             if self.users.presence[user as usize] == Presence::Away {
                 self.pool(user);

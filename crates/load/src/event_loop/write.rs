@@ -24,7 +24,12 @@ impl<W: World> EventLoop<'_, W> {
             let piece = self.piece();
             let (written, sent) = self.transport.send(slot, &self.streams, requests, piece);
             if sent > 0 {
-                self.count_on(slot, |c| c.bytes_sent += sent as u64);
+                if self.transport.connections[slot].wire.is_shared() {
+                    // A class has counted its own.
+                    self.record.slice(self.phases.phase).counts.bytes_sent += sent as u64;
+                } else {
+                    self.count_on(slot, |c| c.bytes_sent += sent as u64);
+                }
                 self.wrote(slot, sent);
             }
             let now = self.now();
@@ -47,6 +52,7 @@ impl<W: World> EventLoop<'_, W> {
                     return self.fail(slot, Failure::Connect, now);
                 }
                 WriteOutcome::Error(_) if state == State::Connecting => return self.fail(slot, Failure::Reset, now),
+                WriteOutcome::Error(_) if c.wire.is_shared() => return self.unwritable(slot),
                 // The server may have answered before it stopped reading: the read shows.
                 WriteOutcome::Error(_) => return self.read(slot),
                 WriteOutcome::Blocked { .. } => return,
@@ -78,16 +84,6 @@ impl<W: World> EventLoop<'_, W> {
                     WriteProgress::More => {}
                 },
             }
-        }
-    }
-
-    /// Writes a connection's own frames, if it has any after a read or after the end of a stream.
-    #[inline]
-    pub(super) fn say(&mut self, slot: Slot) {
-        let c = &mut self.transport.connections[slot];
-        if c.wire.has_to_say() && matches!(c.state, State::Idle | State::Waiting) {
-            c.state = State::Writing;
-            self.write(slot);
         }
     }
 }

@@ -29,8 +29,8 @@ impl Framing {
         literal: bool,
     ) -> Result<Framing, String> {
         let mut framing = Framing {
-            closes: closes(headers.iter().map(|(n, v)| (n.as_str(), v.as_str())), http.http10),
-            chunk_bytes: http.chunked.filter(|_| !http.http10).map(|bytes| bytes as usize),
+            closes: closes(headers.iter().map(|(n, v)| (n.as_str(), v.as_str())), http.is_http10()),
+            chunk_bytes: http.chunked.filter(|_| !http.is_http10()).map(|bytes| bytes as usize),
             expects_continue: http.expect_continue,
         };
         for (name, value) in headers.iter() {
@@ -70,8 +70,8 @@ impl Framing {
     pub fn of_lines(lines: &str, http: &HttpOptions) -> Framing {
         let fields = lines.lines().filter_map(|line| line.split_once(':'));
         Framing {
-            closes: closes(fields.map(|(name, value)| (name.trim(), value.trim())), http.http10),
-            chunk_bytes: http.chunked.filter(|_| !http.http10).map(|bytes| bytes as usize),
+            closes: closes(fields.map(|(name, value)| (name.trim(), value.trim())), http.is_http10()),
+            chunk_bytes: http.chunked.filter(|_| !http.is_http10()).map(|bytes| bytes as usize),
             expects_continue: http.expect_continue,
         }
     }
@@ -112,7 +112,7 @@ fn check_coding(value: &str, body: Option<&Template>, http: &HttpOptions) -> Res
     let wrong = |why: &str| Err(format!("'Transfer-Encoding: {value}': {why}"));
     if !value.eq_ignore_ascii_case("chunked") {
         wrong("bodies are sent as they are, or chunked")
-    } else if http.http10 {
+    } else if http.is_http10() {
         wrong("HTTP/1.0 has no chunks")
     } else if body.is_none() {
         wrong("the request has no body")
@@ -123,6 +123,8 @@ fn check_coding(value: &str, body: Option<&Template>, http: &HttpOptions) -> Res
 
 #[cfg(test)]
 mod tests {
+    use lastdrop_model::http_options::Version;
+
     use super::*;
 
     fn take(fields: &[&str], body: Option<&str>, http10: bool) -> Result<(Framing, Vec<String>), String> {
@@ -130,7 +132,8 @@ mod tests {
             |field: &&str| field.split_once(": ").map(|(n, v)| (n.to_string(), v.to_string())).expect("a field");
         let mut headers: Vec<_> = fields.iter().map(split).collect();
         let body = body.map(|text| Template::literal(text.into()));
-        let http = HttpOptions { http10, ..HttpOptions::default() };
+        let version = if http10 { Version::Http10 } else { Version::Http11 };
+        let http = HttpOptions { version, ..HttpOptions::default() };
         let framing = Framing::take(&mut headers, body.as_ref(), &http, false)?;
         Ok((framing, headers.into_iter().map(|(name, _)| name).collect()))
     }

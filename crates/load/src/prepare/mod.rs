@@ -161,7 +161,7 @@ impl PreparedPlan {
         let connections_per_user = match &plan.page {
             // A browser's connections to a host, and as many to each of a few other hosts of the plan.
             Some(page) => page.connections_per_host.max(1) * servers.clamp(1, 4),
-            None if plan.phases.iter().any(|p| matches!(p.load, Load::Open { .. })) => 1,
+            None if plan.http.is_http2() || plan.phases.iter().any(|p| matches!(p.load, Load::Open { .. })) => 1,
             None => servers.clamp(1, 8),
         };
         let values = names.list().len();

@@ -12,6 +12,7 @@ use super::framing::Framing;
 use crate::endpoint::{Endpoint, basic};
 use crate::extract::Extraction;
 use crate::inspect::{CaptureSpec, wanted};
+use crate::protocol::EncodedRequest;
 use crate::template::{Encoding, Names, Template, Values, encode_into};
 
 /// User and password for digest authentication.
@@ -31,6 +32,8 @@ pub struct Request {
     pub method: String,
     /// All bytes, if they never change.
     pub wire: Option<Box<[u8]>>,
+    /// The same for HTTP/2.
+    pub encoded: Option<EncodedRequest>,
     text: RequestText,
     pub digest: Option<Credentials>,
     pub answer: AnswerChecks,
@@ -155,8 +158,8 @@ impl Request {
     ) -> usize {
         let method = detour.map_or(self.method.as_str(), |d| d.method.as_str());
         match endpoint.absolute {
-            true => write_line(out, method, &[endpoint.origin.as_bytes(), target].concat(), http.http10),
-            false => write_line(out, method, target, http.http10),
+            true => write_line(out, method, &[endpoint.origin.as_bytes(), target].concat(), http.is_http10()),
+            false => write_line(out, method, target, http.is_http10()),
         }
         if !self.text.own_host || detour.is_some() {
             let host = detour.and_then(|d| d.host.as_ref()).unwrap_or(&endpoint.authority);
@@ -266,6 +269,9 @@ pub(super) fn prepare(
         Some(lines) => Framing::of_lines(lines, http),
         None => Framing::take(&mut headers, body.as_ref(), http, spec.literal)?,
     };
+    if http.is_http2() && (framing.chunk_bytes.is_some() || framing.expects_continue) {
+        return Err("over HTTP/2, bodies are sent in frames and at once; leave Transfer-Encoding and Expect out".into());
+    }
     if framing.closes && http.pipeline > 1 {
         return Err("'Connection: close' ends the connection on which other requests would be pipelined".into());
     }
@@ -274,7 +280,8 @@ pub(super) fn prepare(
             return template(lines, Encoding::Field);
         }
         let close = plan.keepalive == KeepAlive::Off;
-        let builder = RequestBuilder { method: &spec.method, target: "", host: "", http10: http.http10, close, extra };
+        let builder =
+            RequestBuilder { method: &spec.method, target: "", host: "", http10: http.is_http10(), close, extra };
         template(&String::from_utf8_lossy(&builder.fields()), Encoding::Field)
     };
     let without = |leave_out: &dyn Fn(&str) -> bool| {
@@ -318,6 +325,7 @@ pub(super) fn prepare(
         class: 0,
         method: spec.method.clone(),
         wire: None,
+        encoded: None,
         text: RequestText {
             target: template(&spec.url.path, Encoding::Target)?,
             fields,
@@ -351,6 +359,9 @@ pub(super) fn prepare(
         let mut wire = Vec::new();
         let mut filling = RenderContext { values, id: None, cookie: None, authorization: None };
         request.render(endpoint, http, None, &target, &mut filling, &mut wire);
+        if http.is_http2() {
+            request.encoded = Some(EncodedRequest::new(&wire, endpoint.tls)?);
+        }
         request.wire = Some(wire.into());
     }
     Ok(request)

@@ -1,5 +1,4 @@
-//! Turns requests into bytes and bytes into answers: one file or folder per version of HTTP. Only HTTP/1 exists; 2 and
-//! 3 belong here.
+//! Turns requests into bytes and bytes into answers: one file per version of HTTP.
 //!
 //! Everything that depends on the version is decided here: which connection carries a stream, whether it has room for
 //! another one, and which stream a piece of input belongs to. So are what to write, what a connection sends and
@@ -7,6 +6,356 @@
 //! TLS handshake offers.
 
 mod h1;
+mod h2;
 
-pub(crate) use h1::{CONTINUE_PATIENCE_US, offered, open_bound, open_streams};
-pub use h1::{Carriers, HttpState, WriteProgress};
+use std::collections::BTreeSet;
+
+use lastdrop_http::h2::Limits;
+use lastdrop_model::Micros;
+use lastdrop_model::plan::{HttpOptions, Load, Plan};
+
+use crate::ids::{Slot, StreamId};
+use crate::prepare::Request;
+use crate::stream::Streams;
+
+pub(crate) use h1::CONTINUE_PATIENCE_US;
+pub use h1::Wire;
+pub use h2::{EncodedRequest, SharedWire, Uncorked};
+
+/// Most streams that a thread has in an open loop, whatever connections and streams multiply to.
+const MOST_STREAMS: u32 = 1_000_000;
+
+/// Bytes that an HTTP/2 server may send ahead on a stream, and on a connection: Chrome's windows.
+const STREAM_WINDOW: u32 = 6 << 20;
+const CONNECTION_WINDOW: u32 = 15 << 20;
+
+/// The protocols that a TLS handshake offers (ALPN), the preferred first.
+pub(crate) fn offered(http: &HttpOptions) -> Vec<Vec<u8>> {
+    vec![if http.is_http2() { H2.to_vec() } else { b"http/1.1".to_vec() }]
+}
+
+const H2: &[u8] = b"h2";
+
+/// What a connection of HTTP/2 may carry, given the requests after which it is not used again.
+pub(crate) fn limits(http: &HttpOptions, requests_per_connection: u32) -> Limits {
+    Limits {
+        streams: http.streams,
+        requests: requests_per_connection,
+        stream_window: STREAM_WINDOW,
+        connection_window: CONNECTION_WINDOW,
+    }
+}
+
+/// The streams that an open loop may have on this many connections: with HTTP/1 each needs its own.
+pub(crate) fn open_streams(http: &HttpOptions, connections: u32) -> u32 {
+    if http.is_http2() { connections.saturating_mul(http.streams).min(MOST_STREAMS) } else { connections }
+}
+
+/// Most connections in an open loop, if that differs from the number of its streams.
+pub(crate) fn open_bound(http: &HttpOptions, connections: u32) -> Option<u32> {
+    http.is_http2().then_some(connections)
+}
+
+/// Most connections that the users of a closed loop share. With HTTP/2 they always share: as many as their requests
+/// fill, for each of the plan's servers.
+pub(crate) fn closed_bound(plan: &Plan, load: &Load) -> Option<u32> {
+    let Load::Closed { connections, .. } = load else { return None };
+    let filled = || {
+        let servers: BTreeSet<String> = plan.requests.iter().map(|r| r.url.origin()).collect();
+        load.most_concurrent().div_ceil(plan.http.streams.max(1)).saturating_mul(servers.len().max(1) as u32)
+    };
+    connections.or_else(|| plan.http.is_http2().then(filled))
+}
+
+/// Maps streams to connections.
+#[derive(Debug)]
+pub enum Carriers {
+    /// HTTP/1: a stream has the number of its connection.
+    Same,
+    /// HTTP/2: the connection of each stream. The last slot never has one, and is that of a stream without.
+    Shared(Vec<Slot>),
+}
+
+impl Carriers {
+    /// The connection that carries a stream or will carry it.
+    #[inline]
+    pub fn slot_of(&self, stream: StreamId) -> Slot {
+        match self {
+            Carriers::Same => Slot(stream.0),
+            Carriers::Shared(slots) => slots[stream.index()],
+        }
+    }
+
+    /// Gives a stream the connection `found`, which has room for it. Returns the slot to use; with HTTP/1 that is the
+    /// stream's own.
+    #[inline]
+    pub fn seat(&mut self, stream: StreamId, found: Slot) -> Slot {
+        match self {
+            Carriers::Same => Slot(stream.0),
+            Carriers::Shared(slots) => {
+                slots[stream.index()] = found;
+                found
+            }
+        }
+    }
+}
+
+/// The streams of a connection.
+#[derive(Debug)]
+pub enum StreamIds {
+    One(Option<StreamId>),
+    Many(std::vec::IntoIter<u32>),
+}
+
+impl Iterator for StreamIds {
+    type Item = StreamId;
+
+    #[inline]
+    fn next(&mut self) -> Option<StreamId> {
+        match self {
+            StreamIds::One(one) => one.take(),
+            StreamIds::Many(many) => many.next().map(StreamId),
+        }
+    }
+}
+
+/// How far writing has come on a connection.
+#[derive(Debug)]
+pub enum WriteProgress {
+    /// Nothing is left to write: these requests are out.
+    All(StreamIds),
+    /// The rest waits for `100 Continue`.
+    Held,
+    More,
+}
+
+/// How far an answer has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AnswerProgress {
+    /// Whether any byte of it has arrived, and whether its head is complete.
+    pub started: bool,
+    pub has_head: bool,
+    /// Valid once the head is complete.
+    pub status: u16,
+    pub http10: bool,
+    pub head_bytes: u64,
+    pub body_bytes: u64,
+}
+
+/// The exchanges in progress on a connection.
+#[derive(Debug)]
+pub enum HttpState {
+    One(Wire),
+    Two(Box<SharedWire>),
+}
+
+/// Connections and streams.
+impl HttpState {
+    /// Whether several requests share the connection.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        matches!(self, HttpState::Two(_))
+    }
+
+    /// The streams that the busy connection in a slot carries.
+    #[inline]
+    pub fn streams(&self, slot: Slot) -> StreamIds {
+        match self {
+            HttpState::One(wire) => wire.streams(slot),
+            HttpState::Two(wire) => StreamIds::Many(wire.keys().collect::<Vec<_>>().into_iter()),
+        }
+    }
+
+    /// Whether the connection in a slot carries this stream, if it is busy.
+    pub fn carries(&self, slot: Slot, stream: StreamId) -> bool {
+        match self {
+            HttpState::One(_) => slot.0 == stream.0,
+            HttpState::Two(wire) => wire.keys().any(|key| key == stream.0),
+        }
+    }
+
+    /// Resets the state for a new socket.
+    pub fn opened(&mut self) {
+        match self {
+            HttpState::One(wire) => wire.restart(),
+            HttpState::Two(wire) => wire.opened(),
+        }
+    }
+
+    /// Resets the state once the tunnel or TLS is ready, with what ALPN `agreed` on. Returns false if that is another
+    /// protocol. HTTP/1 is spoken whatever the server agreed on.
+    pub fn ready(&mut self, agreed: Option<&[u8]>) -> bool {
+        match self {
+            HttpState::One(wire) => {
+                wire.restart();
+                true
+            }
+            HttpState::Two(_) => agreed == Some(H2),
+        }
+    }
+
+    /// Whether no stream waits for an answer, once everything is written.
+    #[inline]
+    pub fn awaits_nothing(&self) -> bool {
+        match self {
+            HttpState::One(_) => false,
+            HttpState::Two(wire) => wire.in_flight() == 0,
+        }
+    }
+
+    /// Whether to read data that arrives while no request is in flight. With HTTP/1 that can only be the end, or a TLS
+    /// ticket.
+    #[inline]
+    pub fn is_heard_idle(&self) -> bool {
+        self.is_shared()
+    }
+
+    /// How far the answer to a request has come.
+    #[inline]
+    pub fn answer(&self, stream: StreamId) -> AnswerProgress {
+        match self {
+            HttpState::One(wire) => {
+                let answer = wire.answer();
+                AnswerProgress {
+                    started: answer.started(),
+                    has_head: answer.has_head(),
+                    status: answer.status(),
+                    http10: answer.http10(),
+                    head_bytes: answer.head_bytes(),
+                    body_bytes: answer.body_bytes(),
+                }
+            }
+            HttpState::Two(wire) => wire.answer(stream),
+        }
+    }
+
+    /// HTTP/1: writes the next request from its beginning.
+    #[inline]
+    pub fn restart(&mut self) {
+        if let HttpState::One(wire) = self {
+            wire.restart();
+        }
+    }
+
+    /// HTTP/1: prepares for the answer to a request.
+    #[inline]
+    pub fn start(&mut self, head_request: bool) {
+        if let HttpState::One(wire) = self {
+            wire.answer_mut().start(head_request);
+        }
+    }
+
+    /// Handles the end of the connection. Returns the stream whose answer that completes.
+    pub fn completed_by_close(&mut self, slot: Slot) -> Option<StreamId> {
+        match self {
+            HttpState::One(wire) => wire.completed_by_close(slot),
+            HttpState::Two(_) => None,
+        }
+    }
+}
+
+/// Output.
+impl HttpState {
+    /// Clears the request's bytes. Without new ones the prepared bytes are sent.
+    pub fn clear(&mut self) {
+        match self {
+            HttpState::One(wire) => wire.clear(),
+            HttpState::Two(wire) => wire.text.clear(),
+        }
+    }
+
+    /// The buffer for a request in its HTTP/1.1 form.
+    pub fn out(&mut self) -> &mut Vec<u8> {
+        match self {
+            HttpState::One(wire) => wire.out(),
+            HttpState::Two(wire) => &mut wire.text,
+        }
+    }
+
+    /// Pipelining: writes the same request once for each due time.
+    pub fn repeat(&mut self, mut write: impl FnMut(&mut Vec<u8>)) {
+        match self {
+            HttpState::One(wire) => wire.repeat(write),
+            HttpState::Two(wire) => write(&mut wire.text),
+        }
+    }
+
+    /// Holds back everything beyond these bytes of the request until `100 Continue`. Plans over HTTP/2 ask for none.
+    pub fn hold_at(&mut self, bytes: usize) {
+        if let HttpState::One(wire) = self {
+            wire.hold_at(bytes);
+        }
+    }
+
+    /// Ends the holding back.
+    pub fn release(&mut self) {
+        if let HttpState::One(wire) = self {
+            wire.release();
+        }
+    }
+
+    /// Returns the bytes to write next, at most `piece`; empty if none may be written.
+    #[inline]
+    pub fn next<'b>(&'b self, slot: Slot, streams: &Streams, requests: &'b [Request], piece: usize) -> &'b [u8] {
+        match self {
+            HttpState::One(wire) => wire.next(slot, streams, requests, piece),
+            HttpState::Two(wire) => wire.output(),
+        }
+    }
+
+    /// Records that this many more bytes were written.
+    #[inline]
+    pub fn wrote(&mut self, bytes: usize) {
+        match self {
+            HttpState::One(wire) => wire.wrote(bytes),
+            HttpState::Two(wire) => wire.wrote(bytes),
+        }
+    }
+
+    /// Bytes written of a tunnel's CONNECT.
+    #[inline]
+    pub fn written(&self) -> usize {
+        match self {
+            HttpState::One(wire) => wire.written(),
+            HttpState::Two(_) => 0,
+        }
+    }
+
+    /// Bytes of a request that were written.
+    pub fn bytes_of(&self, stream: StreamId) -> usize {
+        match self {
+            HttpState::One(wire) => wire.written(),
+            HttpState::Two(wire) => wire.bytes_of(stream),
+        }
+    }
+
+    #[inline]
+    pub fn progress(&mut self, slot: Slot, streams: &Streams, requests: &[Request]) -> WriteProgress {
+        match self {
+            HttpState::One(wire) => wire.progress(slot, streams, requests),
+            HttpState::Two(wire) => match wire.written() {
+                Some(streams) => WriteProgress::All(StreamIds::Many(streams.into_iter())),
+                None => WriteProgress::More,
+            },
+        }
+    }
+}
+
+/// Pipelining, which only HTTP/1 has.
+impl HttpState {
+    /// Due times of requests pipelined behind the first one.
+    #[inline]
+    pub fn behind(&self) -> &[Micros] {
+        match self {
+            HttpState::One(wire) => wire.behind(),
+            HttpState::Two(_) => &[],
+        }
+    }
+
+    /// Sets the due times of the requests that follow the next one.
+    pub fn put_behind(&mut self, dues: impl IntoIterator<Item = Micros>) {
+        if let HttpState::One(wire) = self {
+            wire.put_behind(dues);
+        }
+    }
+}

@@ -2,11 +2,12 @@
 
 use std::ops::{Index, IndexMut};
 
+use lastdrop_http::h2::Limits;
 use lastdrop_model::Micros;
 
 use super::tls::TlsSession;
 use crate::ids::{Slot, StreamId};
-use crate::protocol::{Carriers, HttpState};
+use crate::protocol::{Carriers, HttpState, SharedWire, Wire};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -61,6 +62,8 @@ pub struct Connection<S> {
     pub peer_closed: bool,
     /// connect() failed at once; the request fails in the loop's next turn.
     pub doomed: bool,
+    /// HTTP/2: no further request begins on it. It does not count against the limit of connections.
+    pub retired: bool,
     /// The reason, if the caller wants it.
     pub error: Option<Box<str>>,
     pub socket: Option<S>,
@@ -78,11 +81,12 @@ pub struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    pub fn new() -> Connection<S> {
+    pub fn new(wire: HttpState) -> Connection<S> {
         Connection {
             state: State::Closed,
             peer_closed: false,
             doomed: false,
+            retired: false,
             error: None,
             socket: None,
             generation: 0,
@@ -91,7 +95,16 @@ impl<S> Connection<S> {
             dialed: ConnectTimes::default(),
             pace: None,
             layers: Layers::default(),
-            wire: HttpState::default(),
+            wire,
+        }
+    }
+
+    /// Requests in flight on a connection that several share.
+    #[inline]
+    pub fn wire_load(&self) -> usize {
+        match &self.wire {
+            HttpState::One(_) => 0,
+            HttpState::Two(wire) => wire.in_flight(),
         }
     }
 
@@ -113,7 +126,15 @@ impl<S> Connection<S> {
     /// Whether a request may begin on it.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.wire.has_room(self.state == State::Idle)
+        match &self.wire {
+            HttpState::One(_) => self.state == State::Idle,
+            HttpState::Two(wire) => {
+                wire.has_room()
+                    && !self.retired
+                    && !self.peer_closed
+                    && matches!(self.state, State::Idle | State::Waiting | State::Writing)
+            }
+        }
     }
 }
 
@@ -125,8 +146,17 @@ pub struct Connections<S> {
 }
 
 impl<S> Connections<S> {
+    /// Connections of HTTP/1, one for each stream.
     pub fn new(slots: usize) -> Connections<S> {
-        Connections { all: (0..slots).map(|_| Connection::new()).collect(), carriers: Carriers }
+        let connection = |_| Connection::new(HttpState::One(Wire::default()));
+        Connections { all: (0..slots).map(connection).collect(), carriers: Carriers::Same }
+    }
+
+    /// Connections of HTTP/2, which `streams` share.
+    pub fn shared(slots: usize, streams: usize, limits: Limits) -> Connections<S> {
+        let connection = |_| Connection::new(HttpState::Two(Box::new(SharedWire::new(limits))));
+        let nowhere = Slot(slots as u32);
+        Connections { all: (0..=slots).map(connection).collect(), carriers: Carriers::Shared(vec![nowhere; streams]) }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Connection<S>)> {

@@ -6,6 +6,7 @@ mod open;
 pub mod tls;
 mod write;
 
+use std::collections::VecDeque;
 use std::io;
 
 use lastdrop_model::plan::{KeepAlive, Plan};
@@ -13,6 +14,7 @@ use lastdrop_model::plan::{KeepAlive, Plan};
 use crate::endpoint::Endpoint;
 use crate::ids::{Slot, StreamId};
 use crate::prepare::PreparedPlan;
+use crate::protocol::{HttpState, limits};
 use crate::world::{SocketWriter, World};
 
 pub use connection::{Connection, Connections, Pace, State};
@@ -25,6 +27,44 @@ pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
 #[inline]
 pub(crate) fn slot_of(token: u64) -> Slot {
     Slot(token as u32)
+}
+
+/// The connections of HTTP/2 that are open, and the slots for others.
+#[derive(Debug)]
+pub(crate) struct SharedConnections {
+    /// Slots of open connections on which requests may begin.
+    pub open: Vec<Slot>,
+    /// Where the search for a connection continues.
+    pub turn: usize,
+    /// Slots without a connection; the one closed last comes last.
+    pub free: VecDeque<Slot>,
+    /// Open connections on which no further request begins.
+    pub retired: u64,
+    /// Connections with something to write before the loop sleeps, by their tokens.
+    pub dirty: Vec<u64>,
+}
+
+impl SharedConnections {
+    fn new(slots: usize) -> SharedConnections {
+        SharedConnections {
+            open: Vec::new(),
+            turn: 0,
+            free: (0..slots as u32).map(Slot).collect(),
+            retired: 0,
+            dirty: Vec::new(),
+        }
+    }
+
+    fn opened(&mut self, slot: Slot) {
+        self.free.retain(|free| *free != slot);
+        self.open.push(slot);
+    }
+
+    fn closed(&mut self, slot: Slot, was_retired: bool) {
+        self.open.retain(|open| *open != slot);
+        self.retired -= u64::from(was_retired);
+        self.free.push_back(slot);
+    }
 }
 
 /// The connections of a thread, and what they share.
@@ -43,26 +83,42 @@ pub(crate) struct Transport<W: World> {
     /// Index of the next source address to use.
     pub source_turn: usize,
     pub requests_per_connection: u32,
+    pub shared: SharedConnections,
     pub buffer: Vec<u8>,
     pub plain: Vec<u8>,
 }
 
 impl<W: World> Transport<W> {
-    pub fn new(world: W, plan: &Plan, prepared: &PreparedPlan, thread: usize, slots: usize) -> Transport<W> {
+    /// `bound` is the number of connections that the streams share, if the protocol lets them.
+    pub fn new(
+        world: W,
+        plan: &Plan,
+        prepared: &PreparedPlan,
+        thread: usize,
+        streams: usize,
+        bound: Option<usize>,
+    ) -> Transport<W> {
+        let requests_per_connection = match plan.keepalive {
+            KeepAlive::On => u32::MAX,
+            KeepAlive::Off => 1,
+            KeepAlive::Requests(n) => n,
+        };
+        // A connection that drains keeps its slot while another one opens.
+        let slots = bound.map_or(0, |bound| 2 * bound);
         Transport {
             world,
-            connections: Connections::new(slots),
+            connections: match bound {
+                None => Connections::new(streams),
+                Some(_) => Connections::shared(slots, streams, limits(&plan.http, requests_per_connection)),
+            },
+            shared: SharedConnections::new(slots),
             endpoints: prepared.endpoints.clone(),
             directory_seen: 0,
             again: Vec::new(),
             open_sockets: 0,
             opened: 0,
             source_turn: thread,
-            requests_per_connection: match plan.keepalive {
-                KeepAlive::On => u32::MAX,
-                KeepAlive::Off => 1,
-                KeepAlive::Requests(n) => n,
-            },
+            requests_per_connection,
             buffer: vec![0; READ_BUFFER_BYTES],
             plain: Vec::new(),
         }
@@ -83,11 +139,38 @@ impl<W: World> Transport<W> {
         c.doomed = false;
         c.layers.tunnel = false;
         if let Some(socket) = socket {
-            if let (true, Some(mut tls)) = (idle, tls) {
-                tls.say_goodbye(&mut SocketWriter::new(&mut self.world, &socket));
+            if let HttpState::Two(wire) = &mut c.wire {
+                self.shared.closed(slot, std::mem::take(&mut c.retired));
+                wire.is_dirty = false;
+            }
+            match (idle, tls) {
+                (true, Some(mut tls)) => {
+                    if let HttpState::Two(wire) = &mut c.wire {
+                        wire.connection.say_goodbye();
+                        tls.write(wire.output());
+                    }
+                    tls.say_goodbye(&mut SocketWriter::new(&mut self.world, &socket));
+                }
+                (true, None) => {
+                    if let HttpState::Two(wire) = &mut c.wire {
+                        wire.connection.say_goodbye();
+                        let _ = self.world.send(&socket, wire.output());
+                    }
+                }
+                (false, _) => {}
             }
             self.world.close(socket);
             self.open_sockets -= 1;
+        }
+    }
+
+    /// Lets a connection carry no further request; it closes once it carries none.
+    pub fn retire(&mut self, slot: Slot) {
+        let c = &mut self.connections[slot];
+        if c.socket.is_some() && !c.retired {
+            c.retired = true;
+            self.shared.retired += 1;
+            self.shared.open.retain(|open| *open != slot);
         }
     }
 
@@ -221,7 +304,7 @@ mod tests {
     fn transport(slots: usize) -> (Transport<FakeWorld>, PreparedPlan) {
         let plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
         let prepared = PreparedPlan::new(&plan).expect("valid");
-        (Transport::new(FakeWorld::default(), &plan, &prepared, 0, slots), prepared)
+        (Transport::new(FakeWorld::default(), &plan, &prepared, 0, slots, None), prepared)
     }
 
     #[test]

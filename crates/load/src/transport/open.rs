@@ -46,6 +46,9 @@ impl<W: World> Transport<W> {
         c.pace = None;
         c.state = State::Connecting;
         c.socket = Some(socket);
+        if c.wire.is_shared() {
+            self.shared.opened(slot);
+        }
         c.layers.tunnel = has_tunnel;
         self.open_sockets += 1;
         Ok(connected)

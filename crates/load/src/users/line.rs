@@ -20,8 +20,9 @@ pub(crate) struct Pool {
     pub serving: bool,
     /// The queue used up the time of a turn and continues after the next poll.
     pub goes_on: bool,
-    /// When the request that is being sent joined the queue.
+    /// When the request that is being sent joined the queue, and whether it was refused before.
     pub joined: Option<Micros>,
+    pub again: bool,
 }
 
 impl Pool {
@@ -33,6 +34,7 @@ impl Pool {
             serving: false,
             goes_on: false,
             joined: None,
+            again: false,
         }
     }
 
@@ -82,6 +84,9 @@ impl WaitingRequest {
 pub(crate) struct Backlog {
     /// Requests that are due and have no descriptor, or no connection.
     pub stranded: VecDeque<WaitingRequest>,
+    /// HTTP/2: requests that were sent and surely not processed. They count as sent, and are sent once more, on a
+    /// connection that was opened after `joined`: the others may be about to end, too.
+    pub refused: VecDeque<WaitingRequest>,
     pub no_socket_until: Micros,
     /// Closed loop: the limit on connections, if there is one.
     pub pool: Pool,
@@ -98,6 +103,7 @@ impl Backlog {
     pub fn new(slots: usize, endpoints: usize) -> Backlog {
         Backlog {
             stranded: VecDeque::new(),
+            refused: VecDeque::new(),
             no_socket_until: 0,
             pool: Pool::new(slots),
             idle: vec![Vec::new(); endpoints],

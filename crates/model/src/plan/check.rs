@@ -96,6 +96,7 @@ impl Plan {
                 );
             }
         }
+        self.check_http2()?;
         self.check_request_ids()?;
         self.check_classes(&self.objectives)?;
         if self.network.unix_socket.is_some() && (self.network.proxy.is_some() || !self.network.sources.is_empty()) {
@@ -143,6 +144,33 @@ impl Plan {
             what: format!("objective {objective}: no requests are called '{class}'"),
             advice: format!("there are {shown}{more}; name = in a plan's request gives it a name"),
         })
+    }
+
+    /// Refuses what HTTP/2 does not have, and what lastdrop does not do over it.
+    fn check_http2(&self) -> Result<(), PlanError> {
+        if !self.http.is_http2() {
+            return Ok(());
+        }
+        let session = matches!(self.pick, Pick::Session | Pick::Sessions);
+        let other = [
+            (self.http.pipeline > 1, "pipelining (streams take its place: --streams)"),
+            (self.http.chunked.is_some(), "chunks"),
+            (self.http.expect_continue, "'Expect: 100-continue'"),
+            (self.network.proxy.is_some(), "a proxy"),
+            (self.network.bandwidth_bytes.is_some(), "a limited bandwidth"),
+            (session, "sessions"),
+            (self.page.is_some(), "pages"),
+            (self.replay.is_some(), "replays"),
+            (self.requests.iter().any(|r| r.lines.is_some()), "header lines as they are written"),
+        ];
+        match other.iter().find(|(is_asked, _)| *is_asked) {
+            None => Ok(()),
+            Some((_, what)) => Err(PlanError {
+                part: PlanPart::Http,
+                what: format!("lastdrop does not do this over HTTP/2: {what}"),
+                advice: "leave it away, or --http 2".into(),
+            }),
+        }
     }
 
     /// Refuses a request with its own id if lastdrop adds one: with two ids its log line cannot be found.
@@ -270,6 +298,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::http_options::Version;
     use crate::plan::Arrival;
 
     #[test]
@@ -280,7 +309,7 @@ mod tests {
             change(&mut plan);
             plan.check().expect_err("out of bounds").to_string()
         };
-        let changes: [(Change, &str); 8] = [
+        let changes: [(Change, &str); 11] = [
             (|p| p.phases[0].load = Load::closed(0), "users must be a whole number from 1 to 1000000, not '0'"),
             (|p| p.phases[0].load = Load::open(f64::NAN, Arrival::Uniform, 1), "the rate of a ramp"),
             (|p| p.phases[0].load = Load::open(1.0, Arrival::Uniform, 0), "connections"),
@@ -289,6 +318,9 @@ mod tests {
             (|p| p.think = Some(ThinkTime::Fixed(Duration::MAX)), "a pause"),
             (|p| p.threads = 0, "threads"),
             (|p| p.phases = vec![p.phases[0].clone(); 10_001], "phases"),
+            (|p| (p.http.version, p.http.pipeline) = (Version::Http2, 2), "does not do this over HTTP/2: pipelining"),
+            (|p| (p.http.version, p.pick) = (Version::Http2, Pick::Session), "over HTTP/2: sessions"),
+            (|p| p.http.streams = 0, "streams must be a whole number from 1 to 10000"),
         ];
         for (change, words) in changes {
             let message = wrong(change);

@@ -17,7 +17,7 @@ use crate::{Micros, Reason, Slice};
 use bytes::{Reader, write_number};
 
 /// Version of the format; a record of another version is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 const MAGIC: [u8; 2] = *b"ld";
 

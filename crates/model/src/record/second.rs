@@ -10,7 +10,7 @@ use crate::slice::{ClassAnswer, ClassPart, Slice};
 const MOST_CLASSES: usize = 4096;
 
 /// Number of fields of `Counts`.
-const COUNTS: usize = 28;
+const COUNTS: usize = 31;
 
 /// Returns all numbers of `Counts` in the order of the format. A new number goes to the end, with a new version.
 fn numbers(c: &mut Counts) -> [&mut u64; COUNTS] {
@@ -43,6 +43,9 @@ fn numbers(c: &mut Counts) -> [&mut u64; COUNTS] {
         &mut c.compared,
         &mut c.mismatched,
         &mut c.odd_sizes,
+        &mut c.failed.refused,
+        &mut c.goaway,
+        &mut c.sent_again,
     ]
 }
 

@@ -9,6 +9,7 @@ use super::summary::results;
 use crate::class::Classes;
 use crate::counts::Counts;
 use crate::histogram::Kind;
+use crate::http_options::Version;
 use crate::plan::{Phase, Plan};
 use crate::slice::Slice;
 use crate::timeline::{Archive, Timeline};
@@ -74,6 +75,7 @@ pub struct RunBuilder {
     phases: Vec<PhaseBuilder>,
     classes: Classes,
     replay: bool,
+    version: Version,
     forgetful: bool,
 }
 
@@ -98,7 +100,13 @@ impl RunBuilder {
             stage: PhaseState::NotBegun,
         };
         let phases = plan.phases.iter().enumerate().map(builder).collect();
-        RunBuilder { phases, classes: Classes::of(plan), replay: plan.replay.is_some(), forgetful: true }
+        RunBuilder {
+            phases,
+            classes: Classes::of(plan),
+            replay: plan.replay.is_some(),
+            version: plan.http.version,
+            forgetful: true,
+        }
     }
 
     /// Keeps every further second in memory, because the archive accepts no more.
@@ -134,7 +142,7 @@ impl RunBuilder {
         };
         (total.duration_us, total.peak) = (Some(duration_us), peak);
         let counts = total.total.counts;
-        let report = report_phase(&phase.name, phase.measured, *total, &self.classes, self.replay);
+        let report = report_phase(&phase.name, phase.measured, *total, &self.classes, self.replay, self.version);
         phase.stage = PhaseState::Over(Box::new((report, counts)));
     }
 
@@ -161,17 +169,26 @@ impl RunBuilder {
     /// Returns the reports of all phases. Phases that never began are left out; they come last.
     #[must_use]
     pub fn into_reports(self) -> Vec<PhaseReport> {
-        let (classes, replay) = (&self.classes, self.replay);
+        let (classes, replay, version) = (&self.classes, self.replay, self.version);
         let report = |phase: PhaseBuilder| match phase.stage {
             PhaseState::NotBegun => None,
-            PhaseState::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total, classes, replay)),
+            PhaseState::Counting(total) => {
+                Some(report_phase(&phase.name, phase.measured, *total, classes, replay, version))
+            }
             PhaseState::Over(over) => Some(over.0),
         };
         self.phases.into_iter().filter_map(report).collect()
     }
 }
 
-fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes, replay: bool) -> PhaseReport {
+fn report_phase(
+    name: &str,
+    measured: bool,
+    phase: PhaseTotal,
+    classes: &Classes,
+    replay: bool,
+    version: Version,
+) -> PhaseReport {
     let c = &phase.total.counts;
     let duration_s = phase.duration_s();
     let status = phase.total.status.iter().enumerate().filter(|(_, n)| **n > 0).map(|(code, n)| (code as u16, *n));
@@ -187,6 +204,9 @@ fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes
             lost_on_reuse: c.lost_on_reuse,
             handshakes_full: c.handshakes_full,
             handshakes_resumed: c.handshakes_resumed,
+            by_version: [(version.name().to_string(), c.opened)].into(),
+            goaway: c.goaway,
+            sent_again: c.sent_again,
         },
         followed: FollowUpCounts {
             redirects: c.redirected,

@@ -32,6 +32,12 @@ pub struct Connections {
     /// Full TLS handshakes, and handshakes that resumed a session.
     pub handshakes_full: u64,
     pub handshakes_resumed: u64,
+    /// Connections opened, by version of HTTP.
+    pub by_version: BTreeMap<String, u64>,
+    /// HTTP/2: connections that the server told to end (GOAWAY), and requests sent again because the server surely had
+    /// not processed them.
+    pub goaway: u64,
+    pub sent_again: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

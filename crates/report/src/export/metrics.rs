@@ -125,8 +125,10 @@ fn latencies(totals: &Totals) -> impl Iterator<Item = (Vec<(&'static str, Cow<'_
 fn failures(totals: &Totals) -> Vec<Point<'_>> {
     let mut points = Vec::new();
     for phase in &totals.of_phases {
-        let FailureCounts { connect, reset, closed, protocol } = phase.slice.counts.failed;
-        for (why, n) in [("connect", connect), ("reset", reset), ("closed", closed), ("protocol", protocol)] {
+        let FailureCounts { connect, reset, closed, protocol, refused } = phase.slice.counts.failed;
+        for (why, n) in
+            [("connect", connect), ("reset", reset), ("closed", closed), ("protocol", protocol), ("refused", refused)]
+        {
             let labels = vec![("phase", Cow::from(&phase.name)), ("kind", why.into())];
             points.push(Point { labels, value: Value::Whole(n) });
         }
@@ -214,6 +216,12 @@ pub(super) fn metrics() -> Vec<Metric> {
             "connections_lost_on_reuse",
             "Connections that the server had closed when they were used again.",
             of_phases!(|c| c.lost_on_reuse),
+        ),
+        counter("connections_goaway", "HTTP/2 connections that the server told to end.", of_phases!(|c| c.goaway)),
+        counter(
+            "requests_sent_again",
+            "HTTP/2: requests sent again because the server surely had not processed them.",
+            of_phases!(|c| c.sent_again),
         ),
         Metric { unit: Unit::Bytes, ..counter("sent", "HTTP as it was written.", of_phases!(|c| c.bytes_sent)) },
         Metric { unit: Unit::Bytes, ..counter("received", "HTTP as it was read.", of_phases!(|c| c.bytes_received)) },

@@ -370,6 +370,7 @@ fn ends(run: &Run, p: &PhaseReport) -> Markup {
         ("connection was reset", r.failed.reset),
         ("closed without an answer", r.failed.closed),
         ("answer was not HTTP", r.failed.protocol),
+        ("refused by the server", r.failed.refused),
         ("timed out", r.timed_out),
         ("in flight at the end", r.censored),
         ("never sent", r.unsent),

@@ -382,6 +382,7 @@ impl Screen<'_> {
             (c.failed.reset, "reset"),
             (c.failed.closed, "closed"),
             (c.failed.protocol, "not HTTP"),
+            (c.failed.refused, "refused"),
             (c.timed_out, "timed out"),
             (c.missed, "not as expected"),
             (c.mismatched, "not as in the log"),

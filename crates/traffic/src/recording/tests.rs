@@ -510,7 +510,7 @@ fn what_a_command_says_of_its_connection_is_in_the_plan() {
         "curl -k -L --compressed -0 -m 2.5 --cacert ca.pem --cert me.pem --key me.key -x proxy.example:3128 -c jar -4 https://h/",
     );
     assert!(notes.is_empty(), "{notes:?}");
-    assert!(plan.tls.insecure && plan.http.compressed && plan.http.http10 && plan.http.cookies, "{plan:?}");
+    assert!(plan.tls.insecure && plan.http.compressed && plan.http.is_http10() && plan.http.cookies, "{plan:?}");
     assert_eq!((plan.http.redirects, plan.timeout.as_millis()), (50, 2_500));
     assert!(plan.network.proxy.is_some(), "{plan:?}");
     let (plan, _, _) = imported("curl http://h/ -L --max-redirs 3");

@@ -49,7 +49,7 @@ impl AbCounts {
             // ab counts a close without a response as a complete request of length 0.
             RequestOutcome::Answered | RequestOutcome::Failed(Failure::Closed) => {}
             RequestOutcome::Failed(Failure::Protocol) => self.exceptions += 1,
-            RequestOutcome::Failed(Failure::Connect | Failure::Reset) | RequestOutcome::TimedOut => {
+            RequestOutcome::Failed(Failure::Connect | Failure::Reset | Failure::Refused) | RequestOutcome::TimedOut => {
                 self.failed_receive += 1
             }
         }

@@ -4,6 +4,7 @@ use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use lastdrop_model::bounds::TIMEOUT;
+use lastdrop_model::http_options::Version;
 use lastdrop_model::plan::{GiveUpRule, Proxy};
 use lastdrop_model::request::{Body, RequestSpec};
 use lastdrop_model::{Failure, KeepAlive, Load, Plan, Url};
@@ -48,7 +49,7 @@ pub fn plan_of(o: &AbOptions, url: &Url) -> Result<Plan, Refusal> {
     spec.lines = Some(lines);
     let mut plan = Plan::new(url.clone(), 1);
     plan.requests = vec![spec];
-    plan.http.http10 = true;
+    plan.http.version = Version::Http10;
     plan.keepalive = if o.keep_alive { KeepAlive::On } else { KeepAlive::Off };
     // poll(2) waits forever with a negative timeout.
     let timeout_s = if o.timeout_s < 0 { TIMEOUT.most } else { o.timeout_s.max(1) as f64 };

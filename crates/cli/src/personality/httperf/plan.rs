@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lastdrop_load::files;
+use lastdrop_model::http_options::Version;
 use lastdrop_model::request::{Body, Pick, RequestSpec, ThinkTime};
 use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url, raw, session_file};
 
@@ -182,7 +183,9 @@ pub fn plan_of(o: &HttperfOptions, url: &Url) -> Result<Plan, Refusal> {
     plan.abandon.session_with_connection = !has_sessions;
     plan.abandon.lost_is_sent_again = has_sessions;
     plan.abandon.session_with_status = o.failure_status.filter(|_| has_sessions).and_then(|s| s.try_into().ok());
-    plan.http.http10 = o.http_version == (1, 0);
+    if o.http_version == (1, 0) {
+        plan.http.version = Version::Http10;
+    }
     plan.http.cookies = o.cookies;
     // Without a timeout httperf waits forever; we wait ten minutes.
     let patience = if o.timeout > 0.0 { o.timeout + o.think_timeout } else { 600.0 };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lastdrop_load::{describe, files};
 use lastdrop_model::bounds::{DURATION, REQUESTS};
+use lastdrop_model::http_options::Version;
 use lastdrop_model::plan::{GiveUpRule, Proxy};
 use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, ThinkTime};
 use lastdrop_model::{Failure, KeepAlive, Load, Plan, raw, url_file};
@@ -86,7 +87,9 @@ pub fn plan_of(o: &SiegeOptions, users: u64) -> Result<Plan, Refusal> {
     let mut plan = Plan::new(url, seed());
     plan.requests = specs;
     plan.pick = if o.internet { Pick::Weighted } else { Pick::Order };
-    plan.http.http10 = o.http10 || o.shows_one();
+    if o.http10 || o.shows_one() {
+        plan.http.version = Version::Http10;
+    }
     plan.http.redirects = if o.follow { REDIRECTS } else { 0 };
     plan.http.cookies = o.cookies;
     plan.keepalive = if o.keep_alive { KeepAlive::On } else { KeepAlive::Off };
