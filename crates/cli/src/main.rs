@@ -29,6 +29,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use args::Command;
+use clap::error::{ContextKind, ContextValue};
 use exit::{Exit, UsageError};
 use lastdrop_experiment::lab::LabError;
 use lastdrop_load::LoadError;
@@ -62,11 +63,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether a command does not know the option of the HTTP version.
+fn is_about_http(e: &clap::Error) -> bool {
+    let unknown = e.get(ContextKind::InvalidArg);
+    e.kind() == clap::error::ErrorKind::UnknownArgument
+        && unknown.is_some_and(|arg| matches!(arg, ContextValue::String(name) if name == "--http"))
+}
+
 fn run(args: &[OsString]) -> Exit {
     let cli = match args::read(args) {
         Ok(cli) => cli,
         Err(e) if e.use_stderr() => {
             stdio::err(e.to_string());
+            if is_about_http(&e) {
+                stdio::note!("note: this command speaks HTTP/1.1; leave --http away, or measure with 'lastdrop run'");
+            }
             return Exit::Usage;
         }
         Err(help) => {

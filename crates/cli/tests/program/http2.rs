@@ -303,8 +303,7 @@ fn a_server_that_breaks_the_rules_fails_its_requests_and_hears_why() {
         });
     }
     // A server of the older version.
-    let (url, _) =
-        crate::common::serve(|reader| crate::common::head(reader), |()| crate::common::answer("200 OK", "", "hello"));
+    let (url, _) = crate::common::serve(crate::common::head, |()| crate::common::answer("200 OK", "", "hello"));
     let run = load(&folder, &format!("http://{url}/"), &["-n", "3", "-c", "1", "--timeout", "2s"], 1);
     assert_eq!(n(&main_phase(&run)["requests"]["answered"]), 0);
 }
@@ -325,6 +324,23 @@ fn what_does_not_go_over_http2_is_refused() {
     }
     let done = folder.run(&["doctor", "nginx", "--url", "http://127.0.0.1:1/", "--http", "2"]);
     assert!(done.code == 2 && done.stderr.contains("only 'lastdrop run' speaks HTTP/2"), "{done:?}");
+    for command in ["capacity", "compare", "sweep", "replay", "size", "trace", "profile"] {
+        let done = folder.run(&[command, "http://127.0.0.1:1/", "--http", "2"]);
+        assert!(done.code == 2 && done.stderr.contains("this command speaks HTTP/1.1"), "{command}: {done:?}");
+    }
+    let plan = "url = \"http://127.0.0.1:1/\"\n[http]\nversion = \"2\"\n";
+    fs::write(folder.join("plan.toml"), plan).expect("written");
+    let file = folder.join("plan.toml").display().to_string();
+    for command in
+        [&["capacity", &file][..], &["compare", "--live", &file, &file], &["profile", "nginx", "--url", &file]]
+    {
+        let done = folder.run(command);
+        assert!(done.code == 2 && done.stderr.contains("only 'lastdrop run' speaks HTTP/2"), "{command:?}: {done:?}");
+    }
+    fs::write(folder.join("sweep.toml"), "url = \"http://127.0.0.1:1/\"\nusers = 1\n[http]\nversion = \"2\"\n")
+        .expect("written");
+    let done = folder.run(&["sweep", &folder.join("sweep.toml").display().to_string()]);
+    assert!(done.code == 2 && done.stderr.contains("unknown field `http`"), "{done:?}");
 }
 
 /// nginx with TLS as Debian has it: GOAWAY after 1,000 requests of a connection.

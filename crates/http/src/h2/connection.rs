@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::frame::{self, FrameHead, HEAD_BYTES, flag, kind, setting};
 use super::head::{AnswerHead, check_answer, check_trailers};
-use super::hpack::{self, Decoder, Fields};
+use super::hpack::{self, Decoder, Fields, HpackError};
 use super::{
     ErrorCode, MOST_BLOCK_BYTES, MOST_CONTINUATIONS, MOST_FRAME_BYTES, MOST_IDLE_FRAMES, MOST_LIST_BYTES,
     MOST_REPLY_BYTES, MOST_WINDOW, PREFACE,
@@ -129,12 +129,81 @@ struct PartialBlock {
     frames: usize,
 }
 
-/// The last head that was decoded, and under which state of the table.
-#[derive(Debug, Default)]
+/// Heads that are remembered, and how many blocks may be owed to the table: a table of 4,096 bytes holds 128 fields.
+const MOST_REMEMBERED: usize = 4;
+const MOST_OWED: usize = hpack::TABLE_BYTES / hpack::FIELD_BYTES;
+
+/// A head that was decoded before.
+#[derive(Debug)]
 struct RememberedHead {
     block: Vec<u8>,
-    generation: u64,
     head: AnswerHead,
+    /// The state of the table under which the block means this head; `None` if it means that under every state.
+    generation: Option<u64>,
+    inserts: bool,
+}
+
+/// Heads of answers that were decoded before: most later ones equal one of them.
+///
+/// A block that refers to no field of the table means the same each time, though it may insert fields. nginx writes such
+/// blocks: each of its answers inserts the same fields, and none refers to them. What an equal block would insert is
+/// owed, and is inserted once another block is decoded.
+#[derive(Debug, Default)]
+struct RememberedHeads {
+    heads: Vec<RememberedHead>,
+    /// Where the next new head goes.
+    next: usize,
+    /// The blocks, by index, whose fields are yet to be inserted, in their order; the last ones if there are many, as
+    /// older fields would be evicted.
+    owed: VecDeque<u8>,
+}
+
+impl RememberedHeads {
+    /// Returns the head that a block means, if that is known.
+    #[inline]
+    fn recall(&mut self, block: &[u8], generation: u64) -> Option<AnswerHead> {
+        let is_settled = self.owed.is_empty();
+        let is_valid = |under: Option<u64>| under.is_none_or(|under| is_settled && under == generation);
+        let at = self.heads.iter().position(|h| h.block == block && is_valid(h.generation))?;
+        let known = &self.heads[at];
+        if known.inserts {
+            if self.owed.len() == MOST_OWED {
+                self.owed.pop_front();
+            }
+            self.owed.push_back(at as u8);
+        }
+        Some(known.head)
+    }
+
+    /// Inserts what is owed to the table.
+    fn settle(&mut self, decoder: &mut Decoder, fields: &mut Fields) -> Result<(), HpackError> {
+        for at in self.owed.drain(..) {
+            decoder.decode(&self.heads[usize::from(at)].block, fields)?;
+        }
+        Ok(())
+    }
+
+    /// Remembers the block that was decoded last. Nothing may be owed.
+    fn learn(&mut self, block: &[u8], head: AnswerHead, decoder: &Decoder, before: u64) {
+        let inserts = decoder.generation() != before;
+        let generation = if decoder.referred() { Some(before) } else { None };
+        if inserts && generation.is_some() {
+            return;
+        }
+        // The memory of a forgotten head is used again.
+        let mut kept = match self.heads.get_mut(self.next) {
+            Some(oldest) => std::mem::take(&mut oldest.block),
+            None => Vec::new(),
+        };
+        kept.clear();
+        kept.extend_from_slice(block);
+        let new = RememberedHead { block: kept, head, generation, inserts };
+        match self.heads.get_mut(self.next) {
+            Some(oldest) => *oldest = new,
+            None => self.heads.push(new),
+        }
+        self.next = (self.next + 1) % MOST_REMEMBERED;
+    }
 }
 
 /// One connection.
@@ -149,7 +218,7 @@ pub struct Connection {
     reply_bytes: usize,
     decoder: Decoder,
     fields: Fields,
-    remembered: RememberedHead,
+    remembered: RememberedHeads,
     block: Option<PartialBlock>,
     next_stream: u32,
     begun: u32,
@@ -204,7 +273,7 @@ impl Connection {
             reply_bytes: 0,
             decoder: Decoder::default(),
             fields: Fields::default(),
-            remembered: RememberedHead::default(),
+            remembered: RememberedHeads::default(),
             block: None,
             next_stream: 1,
             begun: 0,
@@ -717,16 +786,15 @@ impl Connection {
         let at = self.position(stream);
         let is_first = at.is_some_and(|at| self.open[at].head.is_none());
         let may_skip = is_first && at.is_some_and(|at| !self.open[at].wants_fields);
-        let known = may_skip
-            && self.remembered.generation == self.decoder.generation()
-            && self.remembered.head.status != 0
-            && self.remembered.block == block;
-        let checked = if known {
-            Ok(self.remembered.head)
+        let known = if may_skip { self.remembered.recall(block, self.decoder.generation()) } else { None };
+        let checked = if let Some(head) = known {
+            Ok(head)
         } else {
             // The table has to be kept in step, even if nobody waits for the fields.
-            let before = self.decoder.generation();
-            if let Err(e) = self.decoder.decode(block, &mut self.fields) {
+            let (memory, decoder, fields) = (&mut self.remembered, &mut self.decoder, &mut self.fields);
+            let settled = memory.settle(decoder, fields);
+            let before = decoder.generation();
+            if let Err(e) = settled.and_then(|()| decoder.decode(block, fields)) {
                 return broken(e.code(), e.0);
             }
             let checked = if is_first {
@@ -734,15 +802,11 @@ impl Connection {
             } else {
                 check_trailers(&self.fields).map(|()| AnswerHead::default())
             };
-            if is_first
-                && before == self.decoder.generation()
+            if may_skip
                 && let Ok(head) = checked
                 && head.status >= 200
             {
-                self.remembered.block.clear();
-                self.remembered.block.extend_from_slice(block);
-                self.remembered.generation = before;
-                self.remembered.head = head;
+                self.remembered.learn(block, head, &self.decoder, before);
             }
             checked
         };
@@ -778,7 +842,7 @@ impl Connection {
         if ends && let Some(error) = self.end(stream)? {
             return Ok(error);
         }
-        Ok(Step::Head(key, head.status, bytes, !known))
+        Ok(Step::Head(key, head.status, bytes, known.is_none()))
     }
 
     fn take_reset<'a>(&mut self, stream: u32, code: ErrorCode) -> Result<Step<'a>, ConnectionError> {

@@ -11,7 +11,7 @@ use super::{ErrorCode, MOST_LIST_BYTES};
 /// Size of the dynamic table that a server may use: the value that holds without a setting.
 pub const TABLE_BYTES: usize = 4096;
 /// What each field of a table counts beyond its bytes (RFC 7541 section 4.1).
-const FIELD_BYTES: usize = 32;
+pub const FIELD_BYTES: usize = 32;
 
 /// The static table (RFC 7541 appendix A), numbered from 1.
 const STATIC: [(&str, &str); 61] = [
@@ -151,11 +151,13 @@ pub struct Decoder {
     most: usize,
     /// Number of changes of the table: while it is the same, equal blocks mean equal fields.
     generation: u64,
+    /// The last block depends on the table, or changed its size.
+    referred: bool,
 }
 
 impl Default for Decoder {
     fn default() -> Decoder {
-        Decoder { table: VecDeque::new(), size: 0, most: TABLE_BYTES, generation: 0 }
+        Decoder { table: VecDeque::new(), size: 0, most: TABLE_BYTES, generation: 0, referred: false }
     }
 }
 
@@ -166,12 +168,26 @@ impl Decoder {
         self.generation
     }
 
+    /// Number of fields in the table.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether the last block referred to a field of the table, or changed the table's size. A block that did neither
+    /// means the same fields under every state of the table.
+    #[must_use]
+    pub fn referred(&self) -> bool {
+        self.referred
+    }
+
     /// Decodes a whole block.
     ///
     /// # Errors
     /// The block breaks a rule. The table is then out of step, and the connection of no further use.
     pub fn decode(&mut self, mut block: &[u8], fields: &mut Fields) -> Result<(), HpackError> {
         fields.clear();
+        self.referred = false;
         let mut may_resize = true;
         while let Some(first) = block.first().copied() {
             if first & 0xe0 == 0x20 {
@@ -184,12 +200,14 @@ impl Decoder {
                 }
                 self.most = size;
                 self.generation += 1;
+                self.referred = true;
                 self.evict(0);
                 continue;
             }
             may_resize = false;
             if first & 0x80 != 0 {
                 let index = read_number(&mut block, 7)?;
+                self.referred |= index > STATIC.len();
                 let (name, value) = self.field(index)?;
                 fields.push(name, value)?;
             } else {
@@ -199,6 +217,7 @@ impl Decoder {
                 if index == 0 {
                     read_text(&mut block, &mut fields.bytes)?;
                 } else {
+                    self.referred |= index > STATIC.len();
                     let (name, _) = self.field(index)?;
                     fields.bytes.extend_from_slice(name);
                 }

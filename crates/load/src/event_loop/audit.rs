@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use super::{Alarm, EventLoop};
 use crate::phases::Source;
+use crate::protocol::HttpState;
 use crate::transport::State;
 use crate::users::Presence;
 use crate::world::World;
@@ -33,11 +34,18 @@ impl<W: World> EventLoop<'_, W> {
                 in_phases[usize::from(self.streams[stream].phase)] += 1 + c.wire.behind().len() as u64;
             }
         }
+        for (_, c) in self.transport.connections.iter() {
+            let HttpState::Two(wire) = &c.wire else { continue };
+            // They count as sent once the cork is opened.
+            for corked in wire.corked.iter().filter(|corked| !corked.again) {
+                in_phases[usize::from(self.streams[corked.stream].phase)] -= 1;
+            }
+            if wire.is_dirty {
+                return Err("a connection has something to write, and the loop sleeps".into());
+            }
+        }
         for again in &self.waiting.refused {
             in_phases[usize::from(again.phase)] += 1;
-        }
-        if !self.transport.shared.dirty.is_empty() {
-            return Err("a connection has something to write, and the loop sleeps".into());
         }
         if requests != self.streams.count() {
             return Err(format!("{requests} requests are on connections, {} have a timeout", self.streams.count()));

@@ -264,11 +264,20 @@ impl<'a, W: World> EventLoop<'a, W> {
             self.change_users(now);
         }
         for phase in 0..self.record.live.len() {
-            if self.record.live[phase].as_ref().is_some_and(|l| now >= l.next_flush) || self.is_over(phase as u16) {
-                self.flush(phase as u16, now);
+            if !self.is_flushed(phase, now) {
+                // What is in a cork belongs to the phase.
+                self.flush_shared();
+                if !self.is_flushed(phase, now) {
+                    self.flush(phase as u16, now);
+                }
             }
         }
         now
+    }
+
+    /// Whether a phase has handed over its past second.
+    fn is_flushed(&self, phase: usize, now: Micros) -> bool {
+        self.record.live[phase].as_ref().is_none_or(|l| now < l.next_flush) && !self.is_over(phase as u16)
     }
 
     /// Whether this turn has lasted long enough that remaining work must wait for the next poll.

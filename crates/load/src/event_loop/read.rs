@@ -133,7 +133,7 @@ impl<W: World> EventLoop<'_, W> {
             Some(socket) if tls.wants_write() => tls.flush(&mut SocketWriter::new(&mut self.transport.world, socket)),
             _ => Ok(()),
         };
-        let first = self.first_on(slot);
+        let first = if done { self.first_on(slot) } else { None };
         let c = &mut self.transport.connections[slot];
         // The end of the TLS stream ends the use of the connection, even if TCP stays open.
         let ended = tls.ended();
@@ -143,11 +143,9 @@ impl<W: World> EventLoop<'_, W> {
         let mut ready = done && fed.is_ok();
         let is_agreed = !ready || c.wire.ready(tls.agreed());
         ready &= is_agreed;
-        if ready {
-            if self.job.plan.tls.insecure && self.record.outcome.unverified.is_none() {
-                let weak = Certificate::read(&tls.facts().certificate).map(|c| c.weaknesses(SystemTime::now()));
-                self.record.outcome.unverified = Some(weak.unwrap_or_else(|| vec!["cannot be read".into()]));
-            }
+        if ready && self.job.plan.tls.insecure && self.record.outcome.unverified.is_none() {
+            let weak = Certificate::read(&tls.facts().certificate).map(|c| c.weaknesses(SystemTime::now()));
+            self.record.outcome.unverified = Some(weak.unwrap_or_else(|| vec!["cannot be read".into()]));
         }
         c.layers.tls = Some(tls);
         if !is_agreed {

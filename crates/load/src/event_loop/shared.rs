@@ -19,7 +19,7 @@ use crate::protocol::{HttpState, SharedWire, Uncorked};
 use crate::record::ServerField;
 use crate::server_time::ServerTimeReader;
 use crate::stream::FollowUp;
-use crate::transport::{State, WriteOutcome, slot_of};
+use crate::transport::{State, slot_of};
 use crate::users::{RequestEnd, WaitingRequest};
 use crate::world::World;
 
@@ -258,8 +258,15 @@ impl<W: World> EventLoop<'_, W> {
         let HttpState::Two(wire) = &mut self.transport.connections[slot].wire else { return };
         let mut corked = std::mem::take(&mut wire.corked);
         for Uncorked { stream, blocked, again } in corked.drain(..) {
+            // The list of those in flight has them in the order in which they were sent.
+            self.streams.remove(stream);
+            self.streams.push(stream);
             let s = &mut self.streams[stream];
             s.times.sent = now;
+            if s.times.ready != 0 {
+                // It could be written before, but was not sent yet.
+                s.times.ready = now;
+            }
             if again {
                 continue;
             }
@@ -272,18 +279,41 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
+    /// Counts what is in a cork as sent if a request that ends is still in it: a server may answer what nobody asked.
+    #[inline]
+    fn uncork_early(&mut self, place: Placement, now: Micros) {
+        let HttpState::Two(wire) = &self.transport.connections[place.slot].wire else { return };
+        if wire.corked.iter().any(|corked| corked.stream == place.stream) {
+            self.uncork(place.slot, now);
+        }
+    }
+
+    /// Counts what is in a connection's cork as sent: it is written now.
+    pub(super) fn open_cork(&mut self, slot: Slot) {
+        if let HttpState::Two(wire) = &mut self.transport.connections[slot].wire {
+            wire.is_dirty = false;
+        }
+        let now = self.now();
+        self.uncork(slot, now);
+    }
+
     /// Writes to all connections that have something to send.
     #[inline]
     pub(super) fn flush_shared(&mut self) {
         while let Some(token) = self.transport.shared.dirty.pop() {
             let Some(c) = self.transport.of_token(token) else { continue };
-            let HttpState::Two(wire) = &mut c.wire else { continue };
-            wire.is_dirty = false;
-            let now = self.now();
-            self.uncork(slot_of(token), now);
-            if self.transport.of_token(token).is_some_and(|c| c.state == State::Writing) {
+            if !c.wire.is_dirty() {
+                continue;
+            }
+            let is_writing = c.state == State::Writing;
+            self.open_cork(slot_of(token));
+            if is_writing {
                 self.write(slot_of(token));
             }
+        }
+        if self.transport.shared.uncounted_bytes > 0 {
+            let bytes = std::mem::take(&mut self.transport.shared.uncounted_bytes);
+            self.record.slice(self.phases.phase).counts.bytes_sent += bytes;
         }
     }
 
@@ -413,8 +443,9 @@ impl<W: World> EventLoop<'_, W> {
         };
         self.record.note_protocol_error(&format!("{} ({})", error.text, error.code.name()));
         // The server learns why, if its socket takes it now.
-        let _: (WriteOutcome, usize) =
-            self.transport.send(slot, &self.streams, &self.job.prepared.requests, usize::MAX);
+        self.uncork(slot, now);
+        let (_, sent) = self.transport.send(slot, &self.streams, &self.job.prepared.requests, usize::MAX);
+        self.transport.shared.uncounted_bytes += sent as u64;
         self.fail(slot, Failure::Protocol, now);
         Err(())
     }
@@ -443,6 +474,7 @@ impl<W: World> EventLoop<'_, W> {
     /// Records an answer that is complete.
     fn answered_shared(&mut self, place: Placement, now: Micros) {
         let Placement { stream, slot } = place;
+        self.uncork_early(place, now);
         if let HttpState::Two(wire) = &mut self.transport.connections[slot].wire {
             wire.end(stream);
         }
@@ -559,6 +591,7 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Takes a request that has timed out off its connection, which lives on if it had been set up.
     pub(super) fn lose_shared(&mut self, place: Placement, now: Micros) {
+        self.uncork_early(place, now);
         let Placement { stream, slot } = place;
         self.streams.remove(stream);
         self.streams[stream].capture = None;

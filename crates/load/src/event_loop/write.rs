@@ -12,6 +12,9 @@ use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
     pub(super) fn write(&mut self, slot: Slot) {
+        if self.transport.connections[slot].wire.is_dirty() {
+            self.open_cork(slot);
+        }
         let requests = &self.job.prepared.requests;
         loop {
             if self.is_ahead(slot) {

@@ -157,6 +157,12 @@ impl HttpState {
         matches!(self, HttpState::Two(_))
     }
 
+    /// Whether the loop is to write to the connection before it sleeps.
+    #[inline]
+    pub fn is_dirty(&self) -> bool {
+        matches!(self, HttpState::Two(wire) if wire.is_dirty)
+    }
+
     /// The streams that the busy connection in a slot carries.
     #[inline]
     pub fn streams(&self, slot: Slot) -> StreamIds {

@@ -42,6 +42,8 @@ pub(crate) struct SharedConnections {
     pub retired: u64,
     /// Connections with something to write before the loop sleeps, by their tokens.
     pub dirty: Vec<u64>,
+    /// Bytes that were sent in passing, and are not counted yet.
+    pub uncounted_bytes: u64,
 }
 
 impl SharedConnections {
@@ -52,6 +54,7 @@ impl SharedConnections {
             free: (0..slots as u32).map(Slot).collect(),
             retired: 0,
             dirty: Vec::new(),
+            uncounted_bytes: 0,
         }
     }
 
@@ -147,14 +150,15 @@ impl<W: World> Transport<W> {
                 (true, Some(mut tls)) => {
                     if let HttpState::Two(wire) = &mut c.wire {
                         wire.connection.say_goodbye();
-                        tls.write(wire.output());
+                        self.shared.uncounted_bytes += tls.write(wire.output()) as u64;
                     }
                     tls.say_goodbye(&mut SocketWriter::new(&mut self.world, &socket));
                 }
                 (true, None) => {
                     if let HttpState::Two(wire) = &mut c.wire {
                         wire.connection.say_goodbye();
-                        let _ = self.world.send(&socket, wire.output());
+                        let sent = self.world.send(&socket, wire.output()).unwrap_or(0);
+                        self.shared.uncounted_bytes += sent as u64;
                     }
                 }
                 (false, _) => {}
