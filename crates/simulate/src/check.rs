@@ -44,7 +44,12 @@ pub fn check(scene: &Scenario, left: &RunRecord) -> Vec<String> {
     let mut check = Check { scene, left, threads, by_connection, origin: UNIX_US, found: Vec::new() };
     check.sums();
     check.times();
-    check.peers();
+    if scene.faults.streams.is_some() {
+        check.streams();
+        check.processing();
+    } else {
+        check.peers();
+    }
     check.bytes();
     check.bandwidth();
     check.bounds();
@@ -205,6 +210,79 @@ impl Check<'_> {
         }
     }
 
+    /// HTTP/2: each answer that was counted is one that the peer gave, at the time when it was read, and counts once.
+    /// The peer saw nothing that it forbids.
+    fn streams(&mut self) {
+        let left = self.left;
+        for (thread, kernel) in left.kernels.iter().enumerate() {
+            for (socket, line) in kernel.lines.iter().enumerate() {
+                let Some(peer) = &line.peer.streams else { continue };
+                if let Some(what) = peer.violations.first() {
+                    self.wrong(|| format!("shard {thread}, socket {socket}: {what}"));
+                }
+                let mut given: BTreeMap<_, u64> = BTreeMap::new();
+                for answer in &peer.answers {
+                    let read = |bytes: u64| {
+                        let at = line.received.partition_point(|(total, _)| *total < bytes);
+                        line.received.get(at).map(|(_, at)| self.origin + at)
+                    };
+                    let (begins, ends) = (read(answer.begins), read(answer.ends));
+                    let key = (ends, begins, answer.status, answer.head_bytes, answer.body_bytes);
+                    *given.entry(key).or_default() += 1;
+                }
+                let of = |token: &u64| self.by_connection.get(&(token | (thread as u64) << 56));
+                let all: Vec<&Exchange> = line.tokens.iter().filter_map(of).flatten().copied().collect();
+                for e in all.iter().filter(|e| e.fate == RequestOutcome::Answered) {
+                    let key = (e.done, e.first_byte, e.status, e.head_bytes, e.body_bytes);
+                    let there = given.get_mut(&key).filter(|n| **n > 0);
+                    match there {
+                        Some(n) => *n -= 1,
+                        None => self.wrong(|| {
+                            format!(
+                                "shard {thread}, socket {socket}: an answer that nobody gave: {e:?} of {:?}",
+                                peer.answers
+                            )
+                        }),
+                    }
+                }
+                // An answer that was read as a whole belongs to a request that has ended, in one way or another.
+                let timeout = self.scene.plan.timeout.as_micros() as Micros;
+                let whole: u64 = given.iter().filter(|((ends, ..), _)| ends.is_some()).map(|(_, n)| *n).sum();
+                let others = all.iter().filter(|e| e.fate != RequestOutcome::Answered).count() as u64;
+                if whole > others {
+                    self.wrong(|| {
+                        format!("shard {thread}, socket {socket}: {whole} answers were read, and count for nobody (a timeout is {timeout} µs)")
+                    });
+                }
+            }
+        }
+    }
+
+    /// HTTP/2: no request is processed twice, and what is sent again was refused.
+    fn processing(&mut self) {
+        let peers = || self.left.kernels.iter().flat_map(|k| &k.lines).filter_map(|l| l.peer.streams.as_deref());
+        let heads: u64 = peers().map(|p| p.heads).sum();
+        let refused: u64 = peers().map(|p| p.refused).sum();
+        let sum =
+            |f: &dyn Fn(&lastdrop_model::Counts) -> u64| self.left.phases.iter().map(|p| f(&p.counts)).sum::<u64>();
+        let (sent, again, given_up) = (sum(&|c| c.sent), sum(&|c| c.sent_again), sum(&|c| c.failed.refused));
+        if heads > sent + again {
+            self.wrong(|| format!("{heads} requests were seen, {sent} sent and {again} sent again"));
+        }
+        if heads - refused > sent {
+            self.wrong(|| format!("{} requests were processed, of {sent} that were sent", heads - refused));
+        }
+        // What is still in a cork or a socket when a GOAWAY comes was not seen, and is sent again, too.
+        let unseen = (sent + again).saturating_sub(heads);
+        if again + given_up > refused + unseen {
+            self.wrong(|| format!("{again} requests sent again and {given_up} refused twice, of {refused} refused"));
+        }
+        let answered = sum(&|c| c.answered);
+        if answered > heads - refused {
+            self.wrong(|| format!("{answered} answers of {} processed requests", heads - refused));
+        }
+    }
+
     /// Whether the whole answer arrived before the timeout of a request counted as timed out.
     fn was_there(&self, e: &Exchange, answer: Option<&PeerAnswer>, line: &SimulatedConnection) -> bool {
         let Some(AnswerEnd::At(bytes) | AnswerEnd::Close(Some(bytes))) = answer.map(|a| a.ending) else { return false };
@@ -257,6 +335,16 @@ impl Check<'_> {
             }
             return;
         }
+        if self.scene.faults.streams.is_some() {
+            // The last frames of a connection may be cut, and its GOAWAY is sent in passing.
+            let accepted: u64 = lines().map(|l| l.accepted).sum();
+            let read: u64 = lines().filter_map(|l| l.received.last()).map(|(total, _)| *total).sum();
+            let opened = lines().count() as u64;
+            if sent > accepted || sent + 17 * opened < accepted || received > read {
+                self.wrong(|| format!("bytes: {sent} and {received} counted, {accepted} and {read} went"));
+            }
+            return;
+        }
         let accepted: u64 = lines().map(|l| l.accepted).sum();
         let read: u64 = lines().filter_map(|l| l.received.last()).map(|(total, _)| *total).sum();
         if (sent, received) != (accepted, read) && self.scene.faults.tls.is_none() {
@@ -302,7 +390,9 @@ impl Check<'_> {
                 Load::Open { connections, .. } => Some(u64::from(*connections)),
             };
             for (thread, kernel) in left.kernels.iter().enumerate() {
-                let own = most.map(|most| share(most, thread as u64, self.threads as u64).max(1));
+                // Those that end after a GOAWAY do not count.
+                let times = if self.scene.faults.streams.is_some() { 2 } else { 1 };
+                let own = most.map(|most| times * share(most, thread as u64, self.threads as u64).max(1));
                 if own.is_some_and(|own| kernel.most_open > own) {
                     self.wrong(|| format!("shard {thread}: {} connections of {own:?}", kernel.most_open));
                 }
@@ -377,7 +467,8 @@ impl Check<'_> {
         let closed = plan.phases.iter().all(|p| matches!(p.load, Load::Closed { .. }));
         let origins = plan.requests.iter().map(|r| r.url.origin()).collect::<BTreeSet<_>>();
         let plain = self.scene.is_simple && plan.think.is_none() && plan.http.pipeline <= 1 && origins.len() == 1;
-        if !closed || !plain || plan.phases.len() > 1 {
+        // Over HTTP/2 a connection is not a user.
+        if !closed || !plain || plan.phases.len() > 1 || self.scene.faults.streams.is_some() {
             return;
         }
         let mut by_user: BTreeMap<(u64, u32), Vec<&Exchange>> = BTreeMap::new();
@@ -416,7 +507,8 @@ impl Check<'_> {
         let origins = plan.requests.iter().map(|r| r.url.origin()).collect::<BTreeSet<_>>();
         let one = self.scene.is_simple && plan.http.pipeline <= 1 && origins.len() == 1;
         let in_line = matches!(phase.load, Load::Closed { connections: Some(_), .. });
-        if !one || !in_line || !self.scene.faults.is_exact() || !self.scene.faults.has_sockets() {
+        let is_repeated = self.left.phases.iter().any(|p| p.counts.sent_again > 0);
+        if is_repeated || !one || !in_line || !self.scene.faults.is_exact() || !self.scene.faults.has_sockets() {
             return;
         }
         for thread in 0..self.threads as u64 {

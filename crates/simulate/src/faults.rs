@@ -40,6 +40,32 @@ pub struct FaultRates {
     pub latency_us: Micros,
 }
 
+/// How often servers of HTTP/2 do something, per thousand requests or, for settings, connections.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StreamRates {
+    /// Requests: refused, reset, never answered, answered before they are complete.
+    pub refuse: u64,
+    pub reset: u64,
+    pub silent: u64,
+    pub early: u64,
+    /// Answers: after an interim one or with trailers, cut into many frames, too short.
+    pub interim: u64,
+    pub pieces: u64,
+    pub malformed: u64,
+    /// Connections: ended by GOAWAY or without, in the middle of a frame, or because of a broken rule; frames that
+    /// bring nothing.
+    pub goaway: u64,
+    pub leave: u64,
+    pub half: u64,
+    pub broken: u64,
+    pub chatter: u64,
+    /// Settings: some time after the first request, and others later.
+    pub late_settings: u64,
+    pub new_settings: u64,
+    pub body_bytes: u64,
+    pub latency_us: Micros,
+}
+
 /// The features that the plan needs from its servers.
 #[derive(Debug, Clone, Default)]
 pub struct PlanNeeds {
@@ -73,6 +99,8 @@ pub struct FaultModel {
     pub reads_slowly: bool,
     pub rates: FaultRates,
     pub wants: Arc<PlanNeeds>,
+    /// Servers speak HTTP/2.
+    pub streams: Option<StreamRates>,
     pub tls: Option<Arc<ServerConfig>>,
     /// Index of the shard.
     pub thread: usize,

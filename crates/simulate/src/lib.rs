@@ -2,7 +2,7 @@
 //! invariants are checked.
 //!
 //! The engine is the real one, compiled for another [`World`](lastdrop_load::world::World). `kernel` is its clock and
-//! its sockets (a `connection` each), `peer` the servers (through `layer`, plain or TLS). `faults` describes how such a
+//! its sockets (a `connection` each), `peer` the servers (through `layer`, plain or TLS), `streams` their HTTP/2. `faults` describes how such a
 //! world misbehaves, `plan` generates plans, `run` lets the shards of one run take turns, and `check` has the
 //! invariants. The same seed gives the same run, byte for byte.
 //!
@@ -19,6 +19,7 @@ pub mod peer;
 pub mod plan;
 pub mod rng;
 pub mod run;
+pub mod streams;
 pub mod trace;
 pub mod world;
 

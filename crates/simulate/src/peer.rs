@@ -9,6 +9,7 @@ use rustls::ServerConfig;
 use crate::faults::{FaultModel, FaultRates, PlanNeeds};
 use crate::layer::Layer;
 use crate::rng::Rng;
+use crate::streams::{StreamPeer, StreamStep};
 
 /// The end of a chunked body, after its last chunk.
 const EMPTY_LINE: &[u8] = b"\r\n";
@@ -88,6 +89,8 @@ pub struct Peer {
     /// A deferred action: send 100 Continue, or close the connection.
     later: Option<DeferredAction>,
     has_left: bool,
+    /// Set if the server speaks HTTP/2.
+    pub streams: Option<Box<StreamPeer>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -115,7 +118,9 @@ impl Peer {
         } else {
             ConnectOutcome::After(rng.around(1, 5_000))
         };
+        let streams = faults.streams.map(|rates| Box::new(StreamPeer::new(rates, rng.others())));
         Peer {
+            streams,
             meeting,
             thread: faults.thread,
             rates,
@@ -145,7 +150,7 @@ impl Peer {
 
     /// Returns what the peer sends before the first request.
     pub fn greet(&mut self) -> Vec<Reaction> {
-        if !self.rng.in_thousand(self.rates.greet) {
+        if self.streams.is_some() || !self.rng.in_thousand(self.rates.greet) {
             return Vec::new();
         }
         // A greeting of a TLS server is not understood by anyone.
@@ -176,6 +181,11 @@ impl Peer {
             return reactions;
         }
         self.plain_bytes += through.plain.len() as u64;
+        if let Some(streams) = &mut self.streams {
+            let steps = streams.receive(&through.plain);
+            self.perform(steps, &mut reactions);
+            return reactions;
+        }
         self.recent.extend_from_slice(&through.plain);
         self.parser.push(&through.plain);
         loop {
@@ -205,6 +215,27 @@ impl Peer {
             }
         }
         reactions
+    }
+
+    /// Does what the server of HTTP/2 has decided on.
+    fn perform(&mut self, steps: Vec<StreamStep>, reactions: &mut Vec<Reaction>) {
+        for step in steps {
+            match step {
+                StreamStep::Pause(us) => reactions.push(Reaction::Pause(us)),
+                StreamStep::ActAfter(us) => reactions.push(Reaction::ActAfter(us)),
+                StreamStep::End => self.end(reactions),
+                StreamStep::Reset => reactions.push(Reaction::Reset),
+                StreamStep::Send(plain, landmark) => {
+                    let (raw, _) = self.layer.wrap(&plain);
+                    for piece in self.cut(raw) {
+                        self.send(piece, reactions);
+                    }
+                    if let (Some(landmark), Some(streams)) = (landmark, &mut self.streams) {
+                        streams.note(landmark, self.sent);
+                    }
+                }
+            }
+        }
     }
 
     /// Answers a CONNECT as a proxy.
@@ -258,6 +289,11 @@ impl Peer {
     /// Performs the deferred action.
     pub fn act(&mut self) -> Vec<Reaction> {
         let mut reactions = Vec::new();
+        if let Some(streams) = &mut self.streams {
+            let steps = streams.act();
+            self.perform(steps, &mut reactions);
+            return reactions;
+        }
         if self.silent {
             return reactions;
         }

@@ -4,13 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lastdrop_model::http_options::Version;
 use lastdrop_model::plan::{Arrival, GiveUpRule, KeepAlive, Load, Phase, Plan, Proxy};
 use lastdrop_model::request::{
     Auth, Body, Expectation, ExtractSource, ExtractSpec, Page, Pick, RequestSpec, ThinkTime,
 };
 use lastdrop_model::{CaptureLevel, Failure, Micros, Url};
 
-use crate::faults::{FaultModel, FaultRates, PlanNeeds};
+use crate::faults::{FaultModel, FaultRates, PlanNeeds, StreamRates};
 use crate::layer::server_config;
 use crate::rng::Rng;
 
@@ -42,7 +43,7 @@ impl Scenario {
             _ => KeepAlive::On,
         };
         let tls = rng.in_thousand(120);
-        let is_simple = requests(&mut plan, &mut rng, tls);
+        let mut is_simple = requests(&mut plan, &mut rng, tls);
         // In some sessions each step is a page, as in a recording. This draws no random number, so that old seeds keep
         // their meaning.
         if matches!(plan.pick, Pick::Session | Pick::Sessions) && matches!(seed % 11, 1 | 5 | 6 | 9) {
@@ -61,13 +62,71 @@ impl Scenario {
             bodies_differ: same,
             ports,
         };
-        let faults = faults(&plan, wants, &mut rng, tls);
+        let mut faults = faults(&plan, wants, &mut rng, tls);
         let wish = rng.one_of(&[CaptureLevel::Exchanges, CaptureLevel::Exchanges, CaptureLevel::Answers]);
         let length = plan.phases.iter().filter_map(|p| p.duration).sum::<Duration>().as_micros() as u64;
         let start = rng.below(10_000);
         let stop = rng.in_thousand(80).then(|| start + rng.below(length.max(200_000) + 100_000));
+        // A third of the runs speaks HTTP/2. The choice draws no random number, so that old seeds keep their meaning.
+        if matches!(seed % 21, 5 | 9 | 10 | 15..=18) {
+            is_simple |= over_streams(&mut plan, &mut faults, &mut Rng::new(!seed.rotate_left(32)), tls);
+        }
         Scenario { plan, faults, wish, start, stop, is_simple }
     }
+}
+
+/// Has a plan speak HTTP/2, without what lastdrop does not do over it. Returns true if a request now leads to nothing
+/// but its answer.
+fn over_streams(plan: &mut Plan, faults: &mut FaultModel, rng: &mut Rng, tls: bool) -> bool {
+    plan.http.version = Version::Http2;
+    plan.http.streams = rng.one_of(&[1, 1, 2, 3, 10, 100]);
+    plan.http.pipeline = 1;
+    (plan.http.chunked, plan.http.expect_continue) = (None, false);
+    (plan.network.proxy, plan.network.bandwidth_bytes) = (None, None);
+    faults.reads_slowly = false;
+    let becomes_simple = matches!(plan.pick, Pick::Session | Pick::Sessions)
+        || plan.page.is_some()
+        || plan.http.redirects > 0
+        || plan.requests.iter().any(|r| r.auth.is_some() || r.expect.contains(&Expectation::Same));
+    if becomes_simple {
+        (plan.pick, plan.page, plan.http.redirects) = (Pick::Weighted, None, 0);
+        plan.abandon.lost_is_sent_again = false;
+        let url = Url { tls, host: "127.0.0.1".into(), port: 8000, path: "/fixed".into() };
+        let mut other = RequestSpec::get(Url { path: "/{{random}}".into(), ..url.clone() });
+        other.method = "PUT".into();
+        other.body = Body::Text("y".repeat(rng.around(1, 100_000) as usize));
+        plan.requests = vec![RequestSpec::get(url.clone()), other];
+        plan.url = url;
+    }
+    for phase in &mut plan.phases {
+        if let Load::Closed { users, connections, .. } = &mut phase.load
+            && rng.in_thousand(500)
+        {
+            *connections = Some(rng.around(1, u64::from(*users)) as u32);
+        }
+    }
+    let trouble = rng.one_of(&[0, 0, 5, 20, 100]);
+    let mut share = |of: u64| if rng.in_thousand(600) { trouble * of / 10 } else { 0 };
+    faults.streams = Some(StreamRates {
+        refuse: share(15),
+        reset: share(10),
+        silent: share(5),
+        early: share(30),
+        interim: share(20),
+        pieces: share(30),
+        malformed: share(10),
+        goaway: share(15),
+        leave: share(5),
+        half: share(2),
+        broken: share(2),
+        chatter: share(30),
+        late_settings: share(50),
+        new_settings: share(30),
+        body_bytes: faults.rates.body_bytes,
+        latency_us: faults.rates.latency_us,
+    });
+    faults.tls = tls.then(|| server_config("h2"));
+    becomes_simple
 }
 
 fn micros(us: u64) -> Duration {
@@ -300,7 +359,8 @@ fn faults(plan: &Plan, wants: PlanNeeds, rng: &mut Rng, tls: bool) -> FaultModel
             ..rates
         },
         wants: Arc::new(wants),
-        tls: (tls || plan.http.redirects > 0 || plan.page.is_some()).then(server_config),
+        tls: (tls || plan.http.redirects > 0 || plan.page.is_some()).then(|| server_config("http/1.1")),
+        streams: None,
         thread: 0,
     }
 }
