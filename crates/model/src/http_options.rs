@@ -78,14 +78,14 @@ impl<'de> Deserialize<'de> for Version {
         /// Plans that older versions stored only say whether it is HTTP/1.0.
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Stored {
+        enum StoredVersion {
             Is10(bool),
             Name(String),
         }
-        match Stored::deserialize(deserializer)? {
-            Stored::Is10(true) => Ok(Version::Http10),
-            Stored::Is10(false) => Ok(Version::Http11),
-            Stored::Name(name) => Ok(Version::of(&OptionValue::Word(name))),
+        match StoredVersion::deserialize(deserializer)? {
+            StoredVersion::Is10(true) => Ok(Version::Http10),
+            StoredVersion::Is10(false) => Ok(Version::Http11),
+            StoredVersion::Name(name) => Ok(Version::of(&OptionValue::Word(name))),
         }
     }
 }

@@ -8,10 +8,10 @@ const LIMITS: Limits = Limits { streams: 100, requests: u32::MAX, stream_window:
 
 /// What happened, in words.
 #[derive(Debug, Default)]
-struct Seen(Vec<String>);
+struct SeenEvents(Vec<String>);
 
-fn feed(c: &mut Connection, bytes: &[u8], step: usize) -> Result<Seen, ConnectionError> {
-    let mut seen = Seen::default();
+fn feed(c: &mut Connection, bytes: &[u8], step: usize) -> Result<SeenEvents, ConnectionError> {
+    let mut seen = SeenEvents::default();
     for mut piece in bytes.chunks(step) {
         while let Some(event) = c.receive(&mut piece)? {
             seen.0.push(match event {
