@@ -274,6 +274,58 @@ def shelled(place, stays=False):
                 count=lambda: int(place.call(["sh", "-c", "grep processes /proc/stat"]).stdout.split()[1]))
 
 
+def same_for_all(place, cached=False):
+    """A page that takes 20 ms and is the same for all users. Cured: nginx keeps it for ten seconds."""
+    place.write("docs/page.php", "<?php usleep(20000); echo 'the same for all users';")
+    pool = fpm(place, children=8)
+    zone = f"fastcgi_cache_path {place.folder}/cache keys_zone=pages:1m; add_header X-Cache-Status $upstream_cache_status;" if cached else ""
+    lines = ("fastcgi_cache pages; fastcgi_cache_key $scheme$request_method$host$request_uri; fastcgi_cache_valid 200 10s; "
+             "fastcgi_cache_lock on; fastcgi_cache_use_stale updating; fastcgi_cache_bypass $http_cookie; fastcgi_no_cache $http_cookie;")
+    docs = place.open_folder("docs")
+    front = nginx(place, f""" {zone}
+ server {{ listen 127.0.0.1:PORT; root {docs};
+  location ~ \\.php {{ include /etc/nginx/fastcgi_params; {lines if cached else ""}
+   fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_pass unix:{pool.socket}; }} }}""")
+    return Case([front, pool], front.url + "/page.php", ["-c", "8", "--keepalive", "on"])
+
+
+def lookups(place, how="On"):
+    """Apache asks for the name of each client; that of loopback is in /etc/hosts."""
+    server = web.apache(place, keepalive="On", workers=12, lines=f"HostnameLookups {how}\n", log=web.buffered_log(place))
+    return Case([server], server.url + "/index.html", KEPT)
+
+
+def displayed(place, shown="On"):
+    """PHP writes its warnings into the page."""
+    place.write("docs/page.php", "<?php echo $missing, 'ok';")
+    pool = fpm(place, children=8, lines=f"php_admin_value[display_errors] = {shown}\nphp_admin_value[html_errors] = On")
+    front = php_before(place, pool)
+    return Case([front, pool], front.url + "/page.php", ["-c", "4", "--keepalive", "on"])
+
+
+def heavy_files(place, megabytes=30):
+    """Workers with a Perl application in them serve the pictures of its page."""
+    files = "".join(f"<img src=/a{n}.png>" for n in range(8))
+    for n in range(8):
+        place.write(f"docs/a{n}.png", "x" * 150000)
+    code = f'$r->content_type("text/html"); $r->print("<html>{files}</html>"); return 0;'
+    server = web.apache(place, keepalive="On", workers=6, log=web.buffered_log(place),
+                        lines=web.perl(place, code, child=f'our $own = "x" x ({megabytes} << 20)'))
+    return Case([server], server.url + "/page", ["-c", "4", "--keepalive", "on"])
+
+
+def shown(place, case):
+    """1, and 1 more where the page has a warning in it."""
+    done = subprocess.run([*place.enter, "curl", "-s", case.url], env=environment(place), capture_output=True, text=True, timeout=30,
+                          check=False)
+    return 1 + ("<b>Warning</b>" in done.stdout)
+
+
+def directive(_place, case):
+    """1, and 1 more where the configuration has it on."""
+    return 1 + ("HostnameLookups On" in Path(case.servers[0].config).read_text())
+
+
 WASTES = [
     Fault("spawn-ramp", ramp, WASTE, cure={"start": 80}, measure=grown, near="workers-exhausted"),
     Fault("fpm-spawn-lag", spawn_lag, WASTE, cure={"pm": "static"}, measure=grown, near="fpm-children-exhausted",
@@ -303,4 +355,8 @@ WASTES = [
     Fault("process-per-request", cgi, WASTE, strengths=({"mpm": "event"},), cure={"mpm": "event", "stays": True}, measure="per_request",
           gain=0.3, variant="cgid"),
     Fault("process-per-request", shelled, WASTE, cure={"stays": True}, measure="per_request", gain=0.3, variant="php"),
+    Fault("cacheable-responses", same_for_all, WASTE, cure={"cached": True}, gain=5.0, near="fpm-children-exhausted"),
+    Fault("hostname-lookups", lookups, WASTE, cure={"how": "Off"}, measure=directive, gain=0.6, near="dns-lookup"),
+    Fault("debug-mode", displayed, WASTE, cure={"shown": "Off"}, measure=shown, gain=0.6, variant="php"),
+    Fault("static-on-heavy-workers", heavy_files, WASTE, cure={"megabytes": 1}, measure=private, gain=0.5),
 ]

@@ -414,9 +414,46 @@ pub struct ExaminedAnswer {
     pub no_transform: bool,
     /// Size of the body as it came.
     pub bytes: u64,
+    /// Time from connecting to the last byte, µs, when nobody else asked.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub took_us: f64,
+    /// It looks like a file: parts of it may be asked for, and it has an ETag or a date.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub file: bool,
+    /// What only a debug mode shows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub debug: Vec<String>,
+    /// How it depends on who asks; `None`: not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<AnswerSharing>,
     /// Size of the body once compressed here, for text that came without a coding.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gzipped: Vec<Gzipped>,
+}
+
+/// How an answer depends on who asks: asked again, and as others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AnswerSharing {
+    /// Whether the bytes were those of the first answer, by what differed: `again` (nothing, a second later), `cookies`,
+    /// `the plan's cookies`, `language`, `type`, `browser`, `coding`, `after the load`, or a field of the plan.
+    pub same: BTreeMap<String, bool>,
+    /// What in an answer forbids a shared cache to keep it; empty: nothing.
+    pub kept_from_caches: String,
+    pub vary: String,
+    /// The answer came from a cache already.
+    pub from_cache: bool,
+    /// The plan sends values of each user in fields of its own.
+    pub known_users: bool,
+    /// Share of its requests in the plan that send a cookie or `Authorization`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub known_share: f64,
+    /// Shortest time from connecting to the last byte, µs, when nobody else asked.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub took_us: f64,
+    /// Hash of the first answer's body.
+    #[serde(skip)]
+    pub first: u64,
 }
 
 /// A body compressed with gzip at one level.

@@ -12,6 +12,7 @@ mod clients;
 mod clues;
 mod databases;
 mod evidence;
+mod habits;
 mod kernel;
 mod kinds;
 mod locks;
@@ -22,6 +23,7 @@ mod processors;
 mod programs;
 mod proxies;
 mod risks;
+mod sharing;
 mod upstreams;
 mod wastes;
 
@@ -70,7 +72,7 @@ const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
 const STARVED: &[&[Rule]] = &[processors::TAKEN_BY_OTHERS];
 /// Limits of visitors. A few users of ours need not wait for the workers that the visitors' connections hold.
 const HELD: &[&[Rule]] = &[clients::HOLDING];
-const WASTES: &[&[Rule]] = &[wastes::ALL, answers::ALL, programs::ALL];
+const WASTES: &[&[Rule]] = &[wastes::ALL, answers::ALL, programs::ALL, sharing::ALL, habits::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
 /// Returns a limit that counters alone prove, without an experiment or thread states. `run` and `watch` print it in a

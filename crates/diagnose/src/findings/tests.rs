@@ -1,6 +1,6 @@
 use lastdrop_model::examination::{
-    ExaminationStep, ExaminedAnswer, ExaminedServer, GeneratorMeasurements, Gzipped, LatencySummary, ModuleSize,
-    ModuleTrial, ServerProfile, StepKind,
+    AnswerSharing, ExaminationStep, ExaminedAnswer, ExaminedServer, GeneratorMeasurements, Gzipped, LatencySummary,
+    LoadShape, ModuleSize, ModuleTrial, ServerProfile, StepKind,
 };
 
 use super::*;
@@ -213,4 +213,160 @@ fn a_program_for_each_request_is_told_and_workers_that_are_replaced_or_a_pipe_of
         step.servers[0].programs.insert("rotatelogs".into(), 1.0);
     }
     assert!(named(&diagnose(&piped), "process-per-request").is_none());
+}
+
+/// A page that was asked for as several users, all with the same bytes.
+fn shared() -> ExaminedAnswer {
+    let asked = ["again", "cookies", "language", "browser", "coding"];
+    let same = asked.iter().map(|what| ((*what).to_string(), true)).collect();
+    let sharing = AnswerSharing { same, took_us: 20_000.0, ..AnswerSharing::default() };
+    ExaminedAnswer { sharing: Some(sharing), ..answer("text/html", 3_000, 1_000) }
+}
+
+/// An examination in which 10 users get 100 answers per second of 20 ms each, with idle processors.
+fn slow_pages(kinds: &[&str], answers: Vec<ExaminedAnswer>) -> Examination {
+    let mut all = with_answers(kinds, answers);
+    for step in &mut all.steps {
+        (step.users, step.answered, step.answered_rps, step.duration_s) = (10, 1_000, 100.0, 10.0);
+        (step.service.mean, step.response.mean) = (20_000.0, 20_000.0);
+        step.servers.iter_mut().for_each(|seen| seen.cpu_cores = Some(0.05));
+    }
+    all
+}
+
+#[test]
+fn a_page_that_is_the_same_for_all_users_is_told_with_lines_for_the_front_that_could_keep_it() {
+    let mut said = diagnose(&slow_pages(&["nginx", "gunicorn"], vec![shared()]));
+    let found = named(&said, "cacheable-responses").unwrap_or_else(|| panic!("{said:?}"));
+    assert_eq!((found.server.as_str(), found.severity, found.fix.len()), ("nginx", Severity::Waste, 0));
+    assert!(
+        found.advice.contains("nothing is turned on") && found.advice.contains("proxy_cache_lock on"),
+        "{found:#?}"
+    );
+    let value = |name: &str| found.evidence.iter().find(|e| e.name.contains(name)).and_then(|e| e.value.as_f64());
+    // Of 100 requests in a second all but the one that fetches it, and so on.
+    assert_eq!((value("of 1 s"), value("of 10 s")), (Some(0.99), Some(1.0)), "{found:#?}");
+    assert!(found.expect.as_ref().is_some_and(|e| e.ratio > 10.0), "{found:#?}");
+    // Several kinds of pages at once: those that may be shared, and what that is of all requests.
+    let half = |answer: ExaminedAnswer, share| ExaminedAnswer { share, ..answer };
+    let private = AnswerSharing { kept_from_caches: "Cache-Control: private".into(), ..AnswerSharing::default() };
+    let other = ExaminedAnswer { url: "http://127.0.0.1/me".into(), sharing: Some(private), ..shared() };
+    said = diagnose(&slow_pages(&["apache"], vec![half(shared(), 0.5), half(other, 0.5)]));
+    let found = named(&said, "cacheable-responses").unwrap_or_else(|| panic!("{said:?}"));
+    assert!(found.advice.contains("CacheLock on") && !found.advice.contains("/me"), "{found:#?}");
+    assert!(found.expect.as_ref().is_some_and(|e| (1.8..2.1).contains(&e.ratio)), "{found:#?}");
+}
+
+#[test]
+fn what_differs_by_user_or_says_that_it_is_for_one_or_is_a_file_is_not_told_as_cacheable() {
+    type Change = fn(&mut ExaminedAnswer, &mut AnswerSharing);
+    let differs = |what: &'static str| {
+        let mut page = shared();
+        page.sharing.as_mut().expect("asked").same.insert(what.into(), false);
+        page
+    };
+    let changed = |change: Change| {
+        let mut page = shared();
+        let mut sharing = page.sharing.take().expect("asked");
+        change(&mut page, &mut sharing);
+        ExaminedAnswer { sharing: Some(sharing), ..page }
+    };
+    for page in [
+        differs("again"),
+        differs("cookies"),
+        differs("language"),
+        differs("type"),
+        differs("browser"),
+        differs("x-user"),
+        differs("after the load"),
+        changed(|_, s| s.known_share = 1.0),
+        changed(|_, s| s.kept_from_caches = "Set-Cookie".into()),
+        changed(|_, s| s.from_cache = true),
+        changed(|_, s| s.known_users = true),
+        changed(|_, s| s.same.retain(|what, _| what != "cookies")),
+        changed(|page, _| page.file = true),
+        changed(|page, _| page.status = 302),
+        changed(|page, _| page.embedded = true),
+        ExaminedAnswer { sharing: None, ..shared() },
+    ] {
+        let said = diagnose(&slow_pages(&["nginx", "gunicorn"], vec![page.clone()]));
+        assert!(named(&said, "cacheable-responses").is_none(), "{page:?}: {said:?}");
+    }
+    // Half of the users have logged in: the others share a page, and the cache answers nobody else.
+    let mut half = differs("cookies");
+    half.sharing.as_mut().expect("asked").known_share = 0.5;
+    let said = diagnose(&slow_pages(&["nginx", "gunicorn"], vec![half]));
+    let found = named(&said, "cacheable-responses").unwrap_or_else(|| panic!("{said:?}"));
+    assert!(found.title.ends_with("all users without a cookie"), "{found:#?}");
+    assert!(found.expect.as_ref().is_some_and(|e| (1.8..2.1).contains(&e.ratio)), "{found:#?}");
+    // A language that the answer tells caches about is part of the key.
+    let mut told = differs("language");
+    told.sharing.as_mut().expect("asked").vary = "accept-encoding, accept-language".into();
+    let said = diagnose(&slow_pages(&["nginx"], vec![told]));
+    assert!(named(&said, "cacheable-responses").is_some_and(|f| f.against[0].contains("Accept-Language")), "{said:?}");
+    // At a rate that is borne, 20 ms are no reason, and 80 ms are one.
+    for (took_us, told) in [(20_000.0, false), (80_000.0, true)] {
+        let mut page = shared();
+        page.sharing.as_mut().expect("asked").took_us = took_us;
+        let mut borne = slow_pages(&["nginx", "gunicorn"], vec![page]);
+        borne.load = LoadShape::Open;
+        let said = diagnose(&borne);
+        assert_eq!(named(&said, "cacheable-responses").is_some(), told, "{said:?}");
+    }
+    // What costs nothing needs no cache.
+    let mut quick = shared();
+    quick.sharing.as_mut().expect("asked").took_us = 1_000.0;
+    let said = diagnose(&with_answers(&["nginx"], vec![quick]));
+    assert!(named(&said, "cacheable-responses").is_none(), "{said:?}");
+}
+
+#[test]
+fn lookups_of_names_and_debug_modes_are_told_where_they_are_on() {
+    let with = |name: &str, value: &str, debug: &[&str]| {
+        let debug = debug.iter().map(|sign| (*sign).to_string()).collect();
+        let page = ExaminedAnswer { debug, ..answer("text/html", 900, 500) };
+        let mut all = with_answers(&["apache", "php-fpm"], vec![page]);
+        all.servers.iter_mut().for_each(|server| drop(server.directives.insert(name.into(), value.into())));
+        diagnose(&all)
+    };
+    for (value, told) in [("On", true), ("Double", true), ("off", false)] {
+        let said = with("HostnameLookups", value, &[]);
+        let found = named(&said, "hostname-lookups");
+        assert_eq!(found.is_some(), told, "{value}: {said:?}");
+        assert!(found.is_none_or(|f| f.fix[0].to == "Off" && f.server == "apache"), "{said:?}");
+    }
+    for (mode, signs, told) in
+        [("off", &[][..], false), ("", &[], false), ("develop", &[], true), ("off", &["Django, DEBUG = True"], true)]
+    {
+        let said = with("xdebug.mode", mode, signs);
+        assert_eq!(named(&said, "debug-mode").is_some(), told, "{mode} {signs:?}: {said:?}");
+    }
+}
+
+#[test]
+fn files_from_heavy_workers_are_told_and_those_of_a_front_or_of_light_workers_are_not() {
+    let page = |took_us| ExaminedAnswer { took_us, ..answer("text/html", 3_000, 1_000) };
+    let picture =
+        ExaminedAnswer { took_us: 4_000.0, file: true, embedded: true, ..answer("image/png", 900_000, 900_000) };
+    let with = |kinds: &[&str], embeds: &str, megabytes: u64, page: ExaminedAnswer| {
+        let mut all = with_answers(kinds, vec![page, picture.clone()]);
+        all.servers[0].embeds = vec![embeds.to_string()];
+        for seen in all.steps.iter_mut().flat_map(|step| &mut step.servers) {
+            (seen.workers_most, seen.real_memory_bytes) = (10, Some(megabytes * 10_000_000));
+        }
+        diagnose(&all)
+    };
+    let said = with(&["apache"], "mod_perl", 100, page(4_000.0));
+    let found = named(&said, "static-on-heavy-workers").unwrap_or_else(|| panic!("{said:?}"));
+    assert!(found.title.contains("100 MB") && found.title.contains("image.png"), "{found:#?}");
+    assert_eq!(found.expect.as_ref().map(|e| e.ratio), Some(2.0), "{found:#?}");
+    for (kinds, embeds, megabytes, took_us) in [
+        (&["nginx", "apache"][..], "mod_perl", 100, 4_000.0),
+        (&["apache"], "other", 100, 4_000.0),
+        (&["apache"], "mod_perl", 5, 4_000.0),
+        (&["apache"], "mod_perl", 100, 400_000.0),
+    ] {
+        let said = with(kinds, embeds, megabytes, page(took_us));
+        assert!(named(&said, "static-on-heavy-workers").is_none(), "{kinds:?} {embeds} {megabytes}: {said:?}");
+    }
 }

@@ -150,6 +150,7 @@ pub fn examine(lab: &mut Lab<'_>, options: &DoctorOptions<'_>, site: &mut dyn Si
         all.answers = answers::look(plan);
     }
     let outcome = steps(lab, options, site, &machine, &mut all);
+    answers::look_again(plan, &mut all.answers);
     match site.finish() {
         Ok(rest) => {
             all.growth = rest.growth;

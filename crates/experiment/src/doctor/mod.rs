@@ -16,6 +16,7 @@ mod nodes;
 mod propose;
 mod samplers;
 mod settings;
+mod sharing;
 mod site;
 mod step;
 

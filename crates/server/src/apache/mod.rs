@@ -262,7 +262,12 @@ impl Adapter for Apache {
         let scan = self.scan(self.started_on());
         let told = |name: &&str| {
             let of = |l: &&config::DirectiveLine| l.name.eq_ignore_ascii_case(name);
-            let line = scan.lines.iter().rfind(of)?;
+            // One that is on costs wherever it is.
+            let is_on = |l: &&config::DirectiveLine| {
+                of(l) && l.arguments.first().is_some_and(|a| !a.eq_ignore_ascii_case("off"))
+            };
+            let costs = (*name == "HostnameLookups").then(|| scan.lines.iter().rfind(is_on)).flatten();
+            let line = costs.or_else(|| scan.lines.iter().rfind(of))?;
             Some(((*name).to_string(), line.arguments.join(" ")))
         };
         TOLD.iter().filter_map(told).collect()

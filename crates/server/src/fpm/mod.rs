@@ -364,7 +364,9 @@ impl Adapter for Fpm {
     fn directives(&self) -> BTreeMap<String, String> {
         let scan = self.scan();
         let listens = |pool: &String| Some((format!("{pool}.listen"), scan.last(pool, "listen")?.value.clone()));
-        self.pools.iter().filter_map(listens).collect()
+        let mut told: BTreeMap<String, String> = self.pools.iter().filter_map(listens).collect();
+        told.extend(self.php_ini("xdebug.mode").map(|mode| ("xdebug.mode".to_string(), mode.to_string())));
+        told
     }
 
     fn facts(&self) -> &Facts {
