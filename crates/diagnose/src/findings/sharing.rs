@@ -99,7 +99,8 @@ impl CacheEffect {
         let servers = case.servers();
         let last: Vec<_> = servers.iter().filter(|b| b.place > v.place).collect();
         let behind_s = if last.is_empty() { cpu_of(v) } else { last.iter().map(|b| cpu_of(b)).sum() };
-        let held_s = case.alone_s()?;
+        // One user alone does not wait for longer than one of many, whatever else the machine did then.
+        let held_s = case.alone_s()?.min(case.main.service.mean / 1e6);
         // A page that takes longer than the others of a mix is spared more.
         let took_s = |a: &ExaminedAnswer| a.sharing.as_ref().map_or(a.took_us, |s| s.took_us) / 1e6;
         let known: f64 = case.all.answers.iter().filter(|a| !a.embedded).map(|a| a.share * took_s(a)).sum();
