@@ -45,7 +45,7 @@ pub struct ProfileArgs {
     /// How long to sample
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(DURATION))]
     pub duration: Duration,
-    /// Functions of its own language: perl, php, node (on a second instance), python, java
+    /// Functions of its own language: perl, php, node (on a second instance), python, java, ruby
     #[arg(long, value_name = "LANGUAGE", num_args = 0..=1, require_equals = true, requires = "url")]
     pub code: Option<Option<Language>>,
     /// With --code: time that passes, waits included, not CPU time

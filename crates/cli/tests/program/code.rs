@@ -1,4 +1,4 @@
-//! `profile --code`: functions of known shares are found in a real mod_perl, PHP-FPM, mod_php, gunicorn, Node and JVM, and
+//! `profile --code`: functions of known shares are found in a real mod_perl, PHP-FPM, mod_php, gunicorn, Node, JVM and Puma, and
 //! nothing is left.
 
 use std::fs;
@@ -406,12 +406,24 @@ struct PlantedJvm {
 
 impl PlantedJvm {
     fn start(folder: &Folder) -> PlantedJvm {
+        PlantedJvm::start_within(folder, "exec \"$@\"", &[])
+    }
+
+    /// As systemd starts Debian's Tomcat: with a /tmp of its own, and with a right that its user has not.
+    fn with_its_own_tmp(folder: &Folder) -> PlantedJvm {
+        let mount = "mount -t tmpfs -o mode=1777 none /mnt && mkdir -p /mnt/tmp /mnt/$0 && cp $0/*.class /mnt/$0 && chmod -R a+rX /mnt && chmod 1777 /mnt/tmp";
+        let rights = ["--inh-caps=+net_bind_service", "--ambient-caps=+net_bind_service"];
+        PlantedJvm::start_within(folder, &format!("{} && mount --bind /mnt/tmp /tmp && exec \"$@\"", mount), &rights)
+    }
+
+    fn start_within(folder: &Folder, before: &str, rights: &[&str]) -> PlantedJvm {
         let (app, port) = (open_folder(folder, "app"), free_port());
         fs::set_permissions(&app, fs::Permissions::from_mode(0o755)).expect("its mode");
         fs::write(app.join("Planted.java"), JAVA).expect("written");
         let compiled = Command::new("javac").arg("Planted.java").current_dir(&app).status();
         assert!(compiled.expect("javac, of Debian's default-jdk-headless").success());
-        let mut java = Command::new("setpriv");
+        let mut java = Command::new("unshare");
+        java.args(["--mount", "sh", "-c", before]).arg(&app).arg("setpriv").args(rights);
         java.args(["--reuid=www-data", "--regid=www-data", "--clear-groups", "java", "-XX:-UsePerfData", "-cp"]);
         java.arg(&app).arg("Planted").arg(port.to_string());
         let running = Daemon::start(java, "java", |_| get(port, "/").is_some());
@@ -440,6 +452,19 @@ impl PlantedJvm {
         };
         entries(Path::new("/tmp")).into_iter().filter(is_its_own).collect()
     }
+}
+
+#[test]
+fn a_jvm_with_a_tmp_of_its_own_records_there() {
+    let _quiet = quiet();
+    let folder = Folder::new();
+    let temporary = temporary(&folder);
+    let jvm = PlantedJvm::with_its_own_tmp(&folder);
+    let its_own = PathBuf::from(format!("/proc/{}/root/tmp", jvm.running.pid()));
+    let before = entries(&its_own);
+    let (profile, _) = profiled(&folder, &temporary, &jvm.name(), &jvm.url, &[]);
+    assert_eq!(profile["functions"][0]["name"], "Planted.heavy", "{profile:#}");
+    assert_eq!((entries(&temporary), entries(&its_own)), (vec![], before), "nothing is left behind");
 }
 
 #[test]
@@ -480,4 +505,77 @@ fn functions_of_java_are_recorded_by_the_jvm_and_nothing_is_left_in_it() {
     let restored = folder.lastdrop(&["restore"]).env("TMPDIR", &temporary).output().expect("runs");
     assert!(restored.status.success() && entries(&temporary).is_empty(), "{restored:?}");
     assert!(jvm.recordings().contains("No available recordings"), "{}", jvm.recordings());
+}
+
+/// Functions that burn 60, 25 and 15 % of the time.
+const RUBY: &str = "def heavy
+  x = 0.0; 240000.times { |i| x += Math.sqrt(i) }
+end
+def middle
+  x = 0.0; 100000.times { |i| x += Math.sqrt(i) }
+end
+class Shop
+  def light
+    x = 0.0; 60000.times { |i| x += Math.sqrt(i) }
+  end
+end
+App = ->(env) { heavy; middle; Shop.new.light; [200, { 'content-type' => 'text/plain' }, [\"ok\\n\"]] }
+";
+
+/// A command that runs lastdrop where rbspy is in a folder of the system's, and whose temporary files are in a folder.
+fn with_rbspy(folder: &Folder, temporary: &Path, args: &[&str]) -> Command {
+    let tool = std::env::var("LASTDROP_RBSPY").expect("LASTDROP_RBSPY, which ./x test sets");
+    let shown = format!(
+        "mount -t tmpfs -o mode=755 none /usr/local/bin && install -m 755 {tool} /usr/local/bin/rbspy && exec \"$@\""
+    );
+    let mut command = in_namespace(&folder.lastdrop(args), &shown);
+    command.env("TMPDIR", temporary);
+    command
+}
+
+#[test]
+fn functions_of_ruby_are_read_from_outside() {
+    let _quiet = quiet();
+    let folder = Folder::new();
+    let temporary = temporary(&folder);
+    let (app, port) = (open_folder(&folder, "app"), free_port());
+    fs::write(app.join("planted.rb"), RUBY).expect("written");
+    fs::write(app.join("config.ru"), format!("require '{}/planted'\nrun App\n", app.display())).expect("written");
+    let config = app.join("puma.rb");
+    let lines =
+        format!("workers 2\nthreads 1, 2\nbind 'tcp://127.0.0.1:{port}'\nrackup '{}/config.ru'\n", app.display());
+    fs::write(&config, lines).expect("written");
+    let mut puma = Command::new("/usr/bin/puma");
+    puma.arg("-C").arg(&config).current_dir(&app);
+    let puma = Daemon::start(puma, "puma", |_| get(port, "/").is_some());
+    let url = format!("http://127.0.0.1:{port}/");
+    let name = format!("pid:{}", puma.pid());
+    for name in [format!("puma:{}@{url}", config.display()), name.clone()] {
+        let args = ["profile", &name, "--code", "-c", "2", "-d", "2s", "--json", "-", "--url", &url];
+        let done = with_rbspy(&folder, &temporary, &args).output().expect("runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let profile: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        assert_eq!(profile["language"], "ruby");
+        assert_shares(&profile, "planted.rb", &[("heavy", 0.6, 2), ("middle", 0.25, 5), ("light", 0.15, 9)]);
+    }
+    let args = ["profile", &name, "--code", "--url", &url, "-d", "60s"];
+    let without = in_namespace(&folder.lastdrop(&args), "mount -t tmpfs none /usr/local/bin && exec \"$@\"").output();
+    let without = without.expect("runs");
+    let said = String::from_utf8_lossy(&without.stderr).into_owned();
+    assert!(without.status.code() == Some(1) && said.contains("rbspy is not installed; from crates.io"), "{said}");
+    let wall = with_rbspy(&folder, &temporary, &[&args[..], &["--wall"]].concat()).output().expect("runs");
+    let said = String::from_utf8_lossy(&wall.stderr).into_owned();
+    assert!(wall.status.code() == Some(1) && said.contains("--wall"), "{said}");
+    assert_eq!(entries(&temporary), Vec::<PathBuf>::new(), "nothing is left behind");
+
+    // Killed, it takes rbspy with it.
+    let mut killed = with_rbspy(&folder, &temporary, &args);
+    let mut killed = killed.stdout(Stdio::null()).spawn().expect("runs");
+    wait_until("rbspy", || entries(&temporary).iter().any(|folder| folder.join("said").exists()));
+    killed.kill().expect("killed");
+    killed.wait().expect("ended");
+    wait_until("the end of rbspy", || processes_with(&temporary.to_string_lossy()).is_empty());
+    let restored = folder.lastdrop(&["restore"]).env("TMPDIR", &temporary).output().expect("runs");
+    assert!(restored.status.success() && entries(&temporary).is_empty(), "{restored:?}");
+    assert!(folder.run(&["run", &url, "-n", "4", "--timeout", "5s", "--no-store"]).code == 0, "no worker stands still");
 }

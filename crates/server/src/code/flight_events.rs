@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead};
 use std::time::Duration;
 
-use super::{Clock, without_shared_start};
+use super::{Clock, likely_lines, without_shared_start};
 
 /// Time between two samples of a thread: the shortest that JFR knew for long.
 pub const PERIOD: Duration = Duration::from_millis(10);
@@ -77,10 +77,11 @@ pub fn record_of(printed: impl BufRead, clock: Clock) -> io::Result<String> {
             events.retain(|event| has(event, ANSWERS));
         }
     }
-    let lines = likely_lines(&events);
+    let lines = likely_lines(events.iter().map(|event| (event.stack.as_slice(), 1)));
     let is_wait = |event: &FlightEvent| WAITS.contains(&event.name.as_str());
     let samples = events.iter().filter(|event| !is_wait(event)).count();
-    let frame = |(name, _): &PrintedFrame| format!("{name}|{}|{}", file_of(name), lines.get(name).unwrap_or(&0));
+    let frame =
+        |(name, _): &PrintedFrame| format!("{name}|{}|{}", file_of(name), lines.get(name.as_str()).unwrap_or(&0));
     let mut stacks: HashMap<Vec<String>, u64> = HashMap::new();
     for event in &events {
         let subject = Some(&event.subject).filter(|text| !text.is_empty()).map(|text| format!("{text}||0"));
@@ -93,26 +94,6 @@ pub fn record_of(printed: impl BufRead, clock: Clock) -> io::Result<String> {
     without_shared_start(&mut stacks);
     let lines = stacks.iter().map(|(stack, us)| format!("s\t{}\t{us}\n", stack.join(";")));
     Ok(format!("n\tsamples\t{samples}\n") + &lines.collect::<String>())
-}
-
-/// The line of each function that most of its samples have: those where it ran itself before those where it had called
-/// another.
-fn likely_lines(events: &[FlightEvent]) -> HashMap<String, u32> {
-    let mut counts: HashMap<&str, HashMap<u32, (u64, u64)>> = HashMap::new();
-    for event in events {
-        for (depth, (name, line)) in event.stack.iter().rev().enumerate() {
-            let count = counts.entry(name).or_default().entry(*line).or_default();
-            if depth == 0 {
-                count.0 += 1;
-            }
-            count.1 += 1;
-        }
-    }
-    let likely = |lines: HashMap<u32, (u64, u64)>| {
-        let best = lines.into_iter().max_by_key(|(line, count)| (*count, std::cmp::Reverse(*line)));
-        best.map_or(0, |(line, _)| line)
-    };
-    counts.into_iter().map(|(name, lines)| (name.to_string(), likely(lines))).collect()
 }
 
 /// Reads one event after the other.

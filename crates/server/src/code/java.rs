@@ -121,7 +121,8 @@ fn ask(jcmd: &Path, birth: &Birth, words: &[&str]) -> Result<String, ServerError
     // Without a file of counters of its own in /tmp.
     let words = [&["-J-XX:-UsePerfData", &pid], words].concat();
     let question = Question::of_reader(&jcmd.display().to_string(), birth, vec![birth.pid], why).args(words);
-    let answer = question.within(ASK_TIME).ask()?;
+    // Some jcmd look for the socket of a JVM with a /tmp of its own in theirs (JDK-8342449).
+    let answer = question.with_mounts_of(birth.pid).within(ASK_TIME).ask()?;
     if answer.passed {
         return Ok(answer.output);
     }

@@ -9,11 +9,15 @@
 mod flight_events;
 mod java;
 mod node;
+mod outside;
 pub mod perl;
 pub mod php;
 mod python;
 mod recording;
+mod ruby;
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -28,6 +32,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::shadow_instance::InstanceProcesses;
 use crate::{ServerError, ServerRef, apache, container, fpm};
+
+use python::PY_SPY;
+use ruby::RBSPY;
 
 pub(crate) use recording::{Recording, user_of_workers};
 
@@ -45,6 +52,7 @@ pub enum Language {
     Python,
     Node,
     Java,
+    Ruby,
 }
 
 /// What there is to know about a language.
@@ -59,7 +67,8 @@ struct LanguageRow {
 }
 
 impl Language {
-    pub const ALL: [Language; 5] = [Language::Perl, Language::Php, Language::Python, Language::Node, Language::Java];
+    pub const ALL: [Language; 6] =
+        [Language::Perl, Language::Php, Language::Python, Language::Node, Language::Java, Language::Ruby];
 
     fn row(self) -> LanguageRow {
         match self {
@@ -92,6 +101,12 @@ impl Language {
                 tool: "JFR",
                 installed_by: "its jcmd and jfr are part of the JDK, on Debian: apt-get install default-jdk-headless",
                 servers: "Tomcat, and a JVM by pid:PID",
+            },
+            Language::Ruby => LanguageRow {
+                name: "ruby",
+                tool: "rbspy",
+                installed_by: "from crates.io, as root: cargo install --locked --root /usr/local rbspy",
+                servers: "Puma, and a process of Ruby by pid:PID",
             },
         }
     }
@@ -220,13 +235,15 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
     match server.kind.name {
         "apache" => apache::code_template(server, request),
         "php-fpm" => fpm::code_template(server, request),
-        "gunicorn" | "uwsgi" => python::template(server, request),
+        "gunicorn" | "uwsgi" => outside::template(&PY_SPY, server, request),
         "node" => node::template(server, request),
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Python) => {
-            python::template(server, request)
+            outside::template(&PY_SPY, server, request)
         }
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Node) => node::template(server, request),
         "pid" if server.pid.is_some_and(java::is_java) => java::template(server, request),
+        "puma" => ruby_template(server, request),
+        "pid" if server.pid.and_then(language_of_program) == Some(Language::Ruby) => ruby_template(server, request),
         "tomcat" => java::template(server, request),
         other => Err(ServerError::Setting(format!(
             "the code of {other} is not profiled: --code knows {}. Without --code the functions of programs and \
@@ -236,12 +253,22 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
     }
 }
 
+fn ruby_template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn CodeTemplate>, ServerError> {
+    if request.clock == Clock::Wall {
+        return Err(impossible(
+            "rbspy sees the thread that runs Ruby and none that waits, so that --wall shows nothing more",
+        ));
+    }
+    outside::template(&RBSPY, server, request)
+}
+
 /// The language whose interpreter a process runs, by the file that it executes.
 fn language_of_program(pid: i32) -> Option<Language> {
     let file = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let name = file.file_name()?.to_str()?;
     match name {
         "node" | "nodejs" => Some(Language::Node),
+        _ if name.starts_with("ruby") => Some(Language::Ruby),
         _ => name.starts_with("python").then_some(Language::Python),
     }
 }
@@ -250,7 +277,7 @@ fn language_of_program(pid: i32) -> Option<Language> {
 /// instance could do work that is not a request's.
 #[must_use]
 pub fn is_profiled_unasked(server: &ServerRef) -> bool {
-    ["apache", "php-fpm", "gunicorn", "uwsgi"].contains(&server.kind.name)
+    ["apache", "php-fpm", "gunicorn", "uwsgi", "puma"].contains(&server.kind.name)
 }
 
 /// Ends what a killed lastdrop has left running beside this folder of its own.
@@ -266,6 +293,24 @@ fn without_shared_start(stacks: &mut [(Vec<String>, u64)]) {
     for (frames, _) in stacks {
         frames.drain(..shared);
     }
+}
+
+/// The line of each function that most of its samples have: those where it ran itself before those where it had called
+/// another. A stack has functions with the lines where they were, the outermost caller first, and a weight.
+fn likely_lines<'a>(stacks: impl Iterator<Item = (&'a [(String, u32)], u64)>) -> HashMap<&'a str, u32> {
+    let mut weights: HashMap<&str, HashMap<u32, (u64, u64)>> = HashMap::new();
+    for (stack, weight) in stacks {
+        for (depth, (name, line)) in stack.iter().rev().enumerate() {
+            let (own, all) = weights.entry(name).or_default().entry(*line).or_default();
+            *own += if depth == 0 { weight } else { 0 };
+            *all += weight;
+        }
+    }
+    let likely = |lines: HashMap<u32, (u64, u64)>| {
+        let best = lines.into_iter().max_by_key(|(line, weight)| (*weight, Reverse(*line)));
+        best.map_or(0, |(line, _)| line)
+    };
+    weights.into_iter().map(|(name, lines)| (name, likely(lines))).collect()
 }
 
 /// A running second instance; it ends when dropped.

@@ -1,175 +1,44 @@
 //! py-spy, for gunicorn, uWSGI and other processes of CPython.
 //!
 //! It reads the memory of the workers from outside, 250 times per second at random moments, and stops a worker while it
-//! reads. So nothing is loaded into it, and the server itself is profiled. With `--gil` it counts the thread that holds
+//! reads. With `--gil` it counts the thread that holds
 //! the interpreter's lock, which is the one that computes; with `--idle` also those that wait.
 //!
 //! A thread that waits for a processor holds the lock. So requests that take less than a time slice of the kernel's (3 to
 //! 4 ms) are seen with a bias if more processes compute than there are processors: functions that planted 60, 25 and 15 % of
 //! 5 ms then had 51, 30 and 19 %; of 55 ms they had 57, 27 and 16 %.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use lastdrop_probe::process::{self, Birth};
-use lastdrop_probe::tool;
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
+use super::outside::{FREQUENCY, OutsideProfiler};
+use super::{Clock, Language, without_shared_start};
 
-use super::{
-    Clock, CodeRequest, CodeTemplate, END_TIME, Language, ProfiledServer, Recording, START_TIME, check_rights,
-    impossible, read_lossy, without_shared_start,
-};
-use crate::execution::{Question, Reader};
-use crate::leftover_folders::{self, FOR_CODE};
-use crate::shadow_instance::{InstanceProcesses, POLL};
-use crate::{ServerError, ServerRef, find};
-
-const PROGRAM: &str = "py-spy";
-/// Samples of a worker per second. In two seconds of two workers, the share of a function is then within 5 points.
-const FREQUENCY: u64 = 250;
-/// The file of its samples.
-const RAW: &str = "raw";
-/// What it says as soon as it samples.
-const SAMPLES: &str = "Sampling process";
 /// The function in which a worker of gunicorn answers a request; all else is its wait for the next.
 const ANSWERS: &str = "handle_request";
 /// The file in which event loops wait for the next event.
 const SELECTORS: &str = "/selectors.py|";
 
-/// A server whose workers execute Python.
-struct PythonCode {
-    server: String,
-    master: i32,
-    birth: Birth,
-    clock: Clock,
-}
+pub static PY_SPY: OutsideProfiler = OutsideProfiler {
+    language: Language::Python,
+    program: "py-spy",
+    why: "samples the functions of a Python server",
+    says: "Sampling process",
+    begins_within: Duration::ZERO,
+    options,
+    record_of,
+};
 
-pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn CodeTemplate>, ServerError> {
-    let found = find(server)?;
-    let birth = Birth::of(found.master)?;
-    check_rights(&birth)?;
-    if request.language.is_some_and(|language| language != Language::Python) {
-        return Err(impossible(&format!("a {} executes Python", found.kind.name)));
-    }
-    if tool::find(PROGRAM).is_none() {
-        return Err(ServerError::Setting(Language::Python.missing()));
-    }
-    Ok(Box::new(PythonCode { server: found.name, master: found.master, birth, clock: request.clock }))
-}
-
-impl CodeTemplate for PythonCode {
-    fn server(&self) -> &str {
-        &self.server
-    }
-
-    fn language(&self) -> Language {
-        Language::Python
-    }
-
-    fn note(&self) -> String {
-        format!("read from outside {FREQUENCY} times per second; a worker stands still while it is read")
-    }
-
-    fn start(&self, _profiled: bool) -> Result<Box<dyn ProfiledServer>, ServerError> {
-        let cannot = || ServerError::io("cannot make a place for records");
-        let folder = leftover_folders::create(FOR_CODE).map_err(cannot())?;
-        // The tool reaches its own folder and cannot list this one.
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).map_err(cannot())?;
-        let mut recording = Recording::new(Language::Python, &self.birth, |name| folder.path().join(name))?;
-        recording.give_to(process::child_pids(self.master).first().copied())?;
-        let (master, clock) = (self.master, self.clock);
-        Ok(Box::new(ReadServer { master, clock, recording, folder, spy: None, began: Instant::now() }))
-    }
-}
-
-/// A server that py-spy reads; py-spy ends when this is dropped.
-struct ReadServer {
-    master: i32,
-    clock: Clock,
-    recording: Recording,
-    folder: TempDir,
-    spy: Option<InstanceProcesses>,
-    began: Instant,
-}
-
-impl ReadServer {
-    fn said(&self) -> String {
-        let read = |name: &str| fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
-        read("said") + &read("errors")
-    }
-
-    fn failed(&self, what: &str) -> ServerError {
-        let said = self.said();
-        let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-        ServerError::Setting(format!("{PROGRAM} {what}: {last}"))
-    }
-}
-
-impl ProfiledServer for ReadServer {
-    fn address(&self) -> Option<SocketAddr> {
-        None
-    }
-
-    fn master(&self) -> i32 {
-        self.master
-    }
-
-    fn profiler(&self) -> Option<i32> {
-        self.spy.as_ref().map(InstanceProcesses::master)
-    }
-
-    fn begin(&mut self) -> Result<(), ServerError> {
-        let (pid, frequency) = (self.master.to_string(), FREQUENCY.to_string());
-        let output = self.recording.folder.join(RAW).display().to_string();
-        // Longer than any profile: it is ended.
-        let words =
-            ["record", "--pid", &pid, "--subprocesses", "--function", "--full-filenames", "--duration", "100000"];
-        let which = match self.clock {
-            Clock::Cpu => "--gil",
-            Clock::Wall => "--idle",
-        };
-        let mut processes = vec![self.master];
-        add_descendants(&mut processes);
-        let why = "samples the functions of a Python server";
-        let question = Question::of_reader(PROGRAM, &self.recording.user, processes, why).args(words);
-        let question = question.args(["--rate", &frequency, which, "--format", "raw", "--output", &output]);
-        let mut command = question.command()?;
-        let file = |name: &str| fs::File::create(self.folder.path().join(name));
-        let cannot = || ServerError::io(format!("cannot run {PROGRAM}"));
-        command.stdin(Stdio::null()).stdout(file("said").map_err(cannot())?).stderr(file("errors").map_err(cannot())?);
-        // At SIGINT it lets go of the process that it reads, and writes what it has.
-        let mut spy = InstanceProcesses::start_ended_by(command, Signal::SIGINT).map_err(cannot())?;
-        let until = Instant::now() + START_TIME;
-        while !self.said().contains(SAMPLES) {
-            if spy.ended().is_some() || Instant::now() >= until {
-                return Err(self.failed("cannot read the server's processes"));
-            }
-            thread::sleep(POLL);
-        }
-        (self.spy, self.began) = (Some(spy), Instant::now());
-        Ok(())
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<String, ServerError> {
-        let Some(mut spy) = self.spy.take() else { return Ok(String::new()) };
-        let sampled = self.began.elapsed();
-        if !spy.end(END_TIME) {
-            return Err(self.failed("does not end"));
-        }
-        let raw = read(&self.recording).map_err(|_| self.failed("has written nothing"))?;
-        Ok(record_of(&raw, self.clock, sampled))
-    }
-}
-
-/// Reads the samples, with the rights of the server's user.
-fn read(recording: &Recording) -> Result<String, ServerError> {
-    let _reader = Reader::of(&recording.user);
-    read_lossy(&recording.folder.join(RAW))
+fn options(pid: i32, clock: Clock, file: &Path) -> Vec<String> {
+    let (pid, frequency, file) = (pid.to_string(), FREQUENCY.to_string(), file.display().to_string());
+    let which = match clock {
+        Clock::Cpu => "--gil",
+        Clock::Wall => "--idle",
+    };
+    // Longer than any profile: it is ended.
+    let whole = ["record", "--pid", &pid, "--subprocesses", "--function", "--full-filenames", "--duration", "100000"];
+    let how = ["--rate", &frequency, which, "--format", "raw", "--output", &file];
+    whole.into_iter().chain(how).map(str::to_string).collect()
 }
 
 /// Turns py-spy's lines into a record. A line is a stack and a number of samples; the stack begins with
@@ -212,17 +81,6 @@ fn record_of(raw: &str, clock: Clock, sampled: Duration) -> String {
 /// True if a frame is of a function of this name, or of a method of this name in any class.
 fn is_named(frame: &str, name: &str) -> bool {
     frame.split('|').next().and_then(|whole| whole.rsplit('.').next()) == Some(name)
-}
-
-/// Adds the processes below those of a list.
-fn add_descendants(processes: &mut Vec<i32>) {
-    let mut next = 0;
-    while let Some(pid) = processes.get(next).copied() {
-        processes.extend(
-            process::child_pids(pid).into_iter().filter(|child| !processes.contains(child)).collect::<Vec<_>>(),
-        );
-        next += 1;
-    }
 }
 
 fn frame_of(text: &str) -> Option<String> {

@@ -20,9 +20,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use lastdrop_probe::identity::Identity;
 use lastdrop_probe::process::{self, Birth};
 pub use lastdrop_probe::reader::Reader;
 use lastdrop_probe::tool;
+use nix::sched::{CloneFlags, setns};
 
 pub use bounded::ProgramOutput;
 use process_attributes::ProcessAttributes;
@@ -72,6 +74,8 @@ pub struct Question {
     likeness: bool,
     /// Processes whose memory it reads.
     read: Option<Vec<i32>>,
+    /// A process whose mounted file systems it sees.
+    mounts_of: Option<i32>,
     limit: Duration,
     why: &'static str,
 }
@@ -89,6 +93,7 @@ impl Question {
             code: Vec::new(),
             likeness: false,
             read: None,
+            mounts_of: None,
             limit: LIMIT,
             why,
         }
@@ -138,6 +143,12 @@ impl Question {
     /// Uses the server's limits, processors, priority and umask, so that its configuration is tested as it would start.
     pub fn like_the_server(mut self) -> Question {
         self.likeness = true;
+        self
+    }
+
+    /// Lets it see the file systems that a process of the same user namespace sees, whose /tmp systemd may have made.
+    pub fn with_mounts_of(mut self, pid: i32) -> Question {
+        self.mounts_of = Some(pid);
         self
     }
 
@@ -207,11 +218,16 @@ impl Question {
             command.arg0(name);
         }
         command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mounts = self.mounts_of.map(mounts_of).transpose();
+        let mounts = mounts.map_err(ServerError::io("cannot see its file systems"))?.flatten();
         let likeness = self.likeness.then(|| ProcessAttributes::of_question(&self.birth));
         // SAFETY: between fork and exec only system calls are made; what they read was allocated before.
         unsafe {
             command.pre_exec(move || {
                 prepare()?;
+                if let Some(mounts) = &mounts {
+                    setns(mounts, CloneFlags::CLONE_NEWNS)?;
+                }
                 if let Some(likeness) = &likeness {
                     likeness.take();
                 }
@@ -401,6 +417,19 @@ fn plain(program: &Path, birth: &Birth) -> Command {
     let directory = if birth.directory.is_dir() { birth.directory.as_path() } else { Path::new("/") };
     command.current_dir(directory).stdin(Stdio::null());
     command
+}
+
+/// The mount namespace of a process, if it is not ours and we may enter it. Only a process with root's rights here can
+/// have made it.
+fn mounts_of(pid: i32) -> io::Result<Option<fs::File>> {
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt"));
+    if !nix::unistd::geteuid().is_root() || namespace(&pid.to_string())? == namespace("self")? {
+        return Ok(None);
+    }
+    if !Identity::of(pid).is_ok_and(|identity| identity.is_of_our_namespace()) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    fs::File::open(format!("/proc/{pid}/ns/mnt")).map(Some)
 }
 
 /// In the child: creates a session, closes lastdrop's descriptors, resets signals to their defaults.
