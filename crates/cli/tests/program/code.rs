@@ -474,7 +474,7 @@ fn functions_of_java_are_recorded_by_the_jvm_and_nothing_is_left_in_it() {
     let temporary = temporary(&folder);
     let jvm = PlantedJvm::start(&folder);
     let profile = |more: &[&str], url: &str| {
-        let (profile, text) = profiled(&folder, &temporary, &jvm.name(), url, &[&["-d", "4s"], more].concat());
+        let (profile, text) = profiled(&folder, &temporary, &jvm.name(), url, &[&["-d", "8s"], more].concat());
         assert_eq!(
             (profile["language"].as_str(), entries(&temporary)),
             (Some("java"), vec![]),
@@ -551,7 +551,8 @@ fn functions_of_ruby_are_read_from_outside() {
     let url = format!("http://127.0.0.1:{port}/");
     let name = format!("pid:{}", puma.pid());
     for name in [format!("puma:{}@{url}", config.display()), name.clone()] {
-        let args = ["profile", &name, "--code", "-c", "2", "-d", "2s", "--json", "-", "--url", &url];
+        // One user: a thread that waits for a processor counts as running.
+        let args = ["profile", &name, "--code", "-c", "1", "-d", "4s", "--json", "-", "--url", &url];
         let done = with_rbspy(&folder, &temporary, &args).output().expect("runs");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let profile: Value = serde_json::from_slice(&done.stdout).expect("JSON");

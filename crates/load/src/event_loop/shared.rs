@@ -212,7 +212,9 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Puts a request among those in flight. It is counted as sent when its first byte goes out.
     pub(super) fn sent_shared(&mut self, place: Placement, due: Micros, phase: u16, now: Micros, arrived: bool) {
-        let open = arrived && (!self.phases.queues.is_empty() || self.plays_open());
+        // One that came due in an earlier phase did so in an open one: users wait for nobody.
+        let is_earlier = phase != self.phases.phase;
+        let open = arrived && (is_earlier || !self.phases.queues.is_empty() || self.plays_open());
         let joined = self.waiting.pool.joined;
         // An arrival waits for a free user first, then for a connection.
         let for_user = if open { self.waiting.freed_at.min(joined.unwrap_or(now)).saturating_sub(due) } else { 0 };
