@@ -198,17 +198,22 @@ fn tasks_limit(case: &LoadEvidence<'_>) -> Option<Finding> {
     })
 }
 
+/// A connection that took as long was dropped and tried again: after a second.
+const TRIED_AGAIN_US: f64 = 900e3;
+
 fn accept_queue(case: &LoadEvidence<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
     let overflows = v.moved("ListenOverflows");
     if overflows < 5 || case.per_second(overflows) < 0.5 {
         return None;
     }
-    // The overflows are another server's in the same network namespace if this one's queue never filled.
+    // The overflows are another server's in the same network namespace if this one's queue never filled, and none of our
+    // connections was tried again.
     let is_its =
         case.servers().iter().skip(1).all(|b| b.seen.queue_most.unwrap_or(0) < b.seen.queue_limit.unwrap_or(u64::MAX))
             || v.queue() >= 0.5;
-    if !is_its {
+    let filled = v.seen.queue_most.zip(v.seen.queue_limit).is_none_or(|(most, limit)| 2 * most >= limit);
+    if !is_its || !filled && case.main.connect.max < TRIED_AGAIN_US {
         return None;
     }
     // A full pool fills every queue, however long.

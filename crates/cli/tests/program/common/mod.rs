@@ -312,7 +312,12 @@ impl Target {
     }
 
     pub fn counts(&self) -> Value {
-        serde_json::from_str(&get(self.port, "/server-status?json").expect("a status page")).expect("JSON")
+        let mut page = None;
+        wait_until("a status page", || {
+            page = get(self.port, "/server-status?json");
+            page.is_some()
+        });
+        serde_json::from_str(&page.unwrap_or_default()).expect("JSON")
     }
 
     pub fn scoreboard(&self) -> Option<String> {
