@@ -709,13 +709,15 @@ fn a_page_is_loaded_with_what_it_embeds() {
     let broken = folder.json(&["run", &url, "-r", "10", "-d", "1s", "--page"], 0);
     assert_eq!(n(&main_phase(&broken)["pages"]["failed"]), 10, "{}", main_phase(&broken));
     let missing = format!("404 http://127.0.0.1:{port}/i3.png");
-    assert_eq!(n(&broken["generator"]["page_errors"][&missing]), 10, "{}", broken["generator"]);
+    // The end of the phase can cut the last pages short before that part is asked for.
+    let times = n(&broken["generator"]["page_errors"][&missing]);
+    assert!((4..=10).contains(&times), "{}", broken["generator"]);
     let text = folder.run(&["show", "last"]).stdout;
     assert!(
-        text.starts_with(&format!("Careful: Parts of the 10 pages are missing, above all: 10 × {missing}")),
+        text.starts_with(&format!("Careful: Parts of the 10 pages are missing, above all: {times} × {missing}")),
         "{text}"
     );
-    assert!(text.contains(&format!("incomplete: 10 × {missing}")), "{text}");
+    assert!(text.contains(&format!("incomplete: {times} × {missing}")), "{text}");
     let report = folder.join("report.html");
     folder.run(&["report", "last", "-o", &report.to_string_lossy()]);
     assert!(fs::read_to_string(report).expect("written").contains(&format!("part of a page: {missing}")));
