@@ -55,6 +55,7 @@ impl Drop for AttachedTool {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
