@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use lastdrop_http::h2::frame::{self, FrameHead, HEAD_BYTES, flag, kind, setting};
+use lastdrop_http::h2::frame::{self, FrameHead, HEAD_BYTES, flag, kind, raw, setting};
 use lastdrop_http::h2::hpack::{self, Decoder, Fields};
 use lastdrop_http::h2::{ErrorCode, PREFACE};
 use lastdrop_model::Micros;
@@ -684,13 +684,6 @@ fn trailers() -> Vec<u8> {
     let mut block = Vec::new();
     hpack::encode(&mut block, b"grpc-status", b"0", false);
     block
-}
-
-fn raw(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    FrameHead { length: payload.len(), kind, flags, stream }.write(&mut out);
-    out.extend_from_slice(payload);
-    out
 }
 
 fn goaway(last: u32) -> Vec<u8> {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_http::h2::frame::{self, FrameHead, flag, kind, setting};
+use lastdrop_http::h2::frame::{self, FrameHead, flag, kind, raw, setting};
 use lastdrop_http::h2::{PREFACE, hpack};
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ use crate::common::{Folder, assert_sums, free_port, get, n, number, signal, wait
 
 /// What a server by hand has seen of all its connections.
 #[derive(Debug, Default)]
-struct Seen {
+struct ServerCounts {
     connections: usize,
     requests: usize,
     /// The most requests in flight on a connection.
@@ -59,13 +59,6 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-fn raw(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    FrameHead { length: payload.len(), kind, flags, stream }.write(&mut out);
-    out.extend_from_slice(payload);
-    out
-}
-
 fn goaway(last: u32) -> Vec<u8> {
     raw(kind::GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
 }
@@ -74,10 +67,10 @@ fn goaway(last: u32) -> Vec<u8> {
 fn serve(
     settings: &'static [(u16, u32)],
     respond: impl Fn(&mut Conversation, &FrameHead, &[u8]) + Send + Sync + 'static,
-) -> (String, Arc<Mutex<Seen>>) {
+) -> (String, Arc<Mutex<ServerCounts>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("its address"));
-    let seen = Arc::<Mutex<Seen>>::default();
+    let seen = Arc::<Mutex<ServerCounts>>::default();
     let (all, respond) = (Arc::clone(&seen), Arc::new(respond));
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -90,7 +83,7 @@ fn serve(
 
 fn converse(
     mut input: TcpStream,
-    seen: &Mutex<Seen>,
+    seen: &Mutex<ServerCounts>,
     settings: &[(u16, u32)],
     respond: &dyn Fn(&mut Conversation, &FrameHead, &[u8]),
 ) -> Option<()> {

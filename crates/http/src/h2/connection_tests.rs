@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::h2::PREFACE;
-use crate::h2::frame::{write_data, write_headers, write_settings};
+use crate::h2::frame::{raw, write_data, write_headers, write_settings};
 
 const LIMITS: Limits = Limits { streams: 100, requests: u32::MAX, stream_window: 100_000, connection_window: 200_000 };
 
@@ -33,13 +33,6 @@ fn feed(c: &mut Connection, bytes: &[u8], step: usize) -> Result<SeenEvents, Con
 fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     fields.iter().for_each(|(n, v)| hpack::encode(&mut out, n.as_bytes(), v.as_bytes(), false));
-    out
-}
-
-fn raw(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    FrameHead { length: payload.len(), kind, flags, stream }.write(&mut out);
-    out.extend_from_slice(payload);
     out
 }
 

@@ -97,6 +97,20 @@ pub fn unpadded<'a>(head: &FrameHead, payload: &'a [u8]) -> Option<&'a [u8]> {
     rest.get(..rest.len().checked_sub(padding)?)
 }
 
+/// Writes a frame of any kind.
+pub fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    FrameHead { length: payload.len(), kind, flags, stream }.write(out);
+    out.extend_from_slice(payload);
+}
+
+/// Returns a frame of any kind: a server's, or one that breaks the rules.
+#[must_use]
+pub fn raw(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD_BYTES + payload.len());
+    write(&mut out, kind, flags, stream, payload);
+    out
+}
+
 pub fn write_settings(out: &mut Vec<u8>, settings: &[(u16, u32)]) {
     FrameHead { length: settings.len() * 6, kind: kind::SETTINGS, flags: 0, stream: 0 }.write(out);
     for (name, value) in settings {
@@ -106,22 +120,19 @@ pub fn write_settings(out: &mut Vec<u8>, settings: &[(u16, u32)]) {
 }
 
 pub fn write_settings_ack(out: &mut Vec<u8>) {
-    FrameHead { length: 0, kind: kind::SETTINGS, flags: flag::ACK, stream: 0 }.write(out);
+    write(out, kind::SETTINGS, flag::ACK, 0, &[]);
 }
 
 pub fn write_ping_ack(out: &mut Vec<u8>, payload: &[u8]) {
-    FrameHead { length: payload.len(), kind: kind::PING, flags: flag::ACK, stream: 0 }.write(out);
-    out.extend_from_slice(payload);
+    write(out, kind::PING, flag::ACK, 0, payload);
 }
 
 pub fn write_window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {
-    FrameHead { length: 4, kind: kind::WINDOW_UPDATE, flags: 0, stream }.write(out);
-    out.extend_from_slice(&bytes.to_be_bytes());
+    write(out, kind::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes());
 }
 
 pub fn write_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
-    FrameHead { length: 4, kind: kind::RST_STREAM, flags: 0, stream }.write(out);
-    out.extend_from_slice(&code.0.to_be_bytes());
+    write(out, kind::RST_STREAM, 0, stream, &code.0.to_be_bytes());
 }
 
 /// Says that the connection ends. The server began no streams, so the last one that we processed is 0.
@@ -139,16 +150,14 @@ pub fn write_headers(out: &mut Vec<u8>, stream: u32, block: &[u8], ends: bool, m
     while let Some(piece) = pieces.next() {
         let last = if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
         let (kind, flags) = if first { (kind::HEADERS, end_stream | last) } else { (kind::CONTINUATION, last) };
-        FrameHead { length: piece.len(), kind, flags, stream }.write(out);
-        out.extend_from_slice(piece);
+        write(out, kind, flags, stream, piece);
         first = false;
     }
 }
 
 pub fn write_data(out: &mut Vec<u8>, stream: u32, bytes: &[u8], ends: bool) {
     let flags = if ends { flag::END_STREAM } else { 0 };
-    FrameHead { length: bytes.len(), kind: kind::DATA, flags, stream }.write(out);
-    out.extend_from_slice(bytes);
+    write(out, kind::DATA, flags, stream, bytes);
 }
 
 #[cfg(test)]
