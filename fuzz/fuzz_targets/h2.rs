@@ -33,9 +33,8 @@ fn converse(data: &[u8], step: usize) -> (Vec<String>, usize) {
     (seen, c.in_flight())
 }
 
-fuzz_target!(|input: (u8, Vec<u8>)| {
-    let (step, data) = input;
-    if !data.is_empty() {
-        assert_eq!(converse(&data, data.len()), converse(&data, usize::from(step) + 1));
+fuzz_target!(|input: &[u8]| {
+    if let Some((step, data)) = input.split_first().filter(|(_, data)| !data.is_empty()) {
+        assert_eq!(converse(data, data.len()), converse(data, usize::from(*step) + 1));
     }
 });
