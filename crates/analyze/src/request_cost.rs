@@ -33,6 +33,8 @@ const LEAST_ANSWERS: f64 = 10.0;
 const SAME: f64 = 1.05;
 /// The halves of what is left may differ by this factor.
 const STEADY: f64 = 1.25;
+/// A worker that has used the processor time of so many requests has surely answered its first one.
+const SURELY_STARTED: f64 = 30.0;
 
 /// Returns the cost of a request in these intervals.
 fn cost<'a>(intervals: impl IntoIterator<Item = &'a LoadInterval>) -> Option<f64> {
@@ -75,7 +77,9 @@ pub fn settled(intervals: &[LoadInterval]) -> Option<SettledCost> {
     }
     let least = costs.iter().map(|(_, cost)| *cost).fold(whole, f64::min);
     if whole <= SAME * least {
-        return Some(SettledCost { cpu_s: whole, settled: true });
+        // Where workers start throughout the load, nothing shows what a request costs after that.
+        let later: f64 = started_after(SURELY_STARTED * whole).map(|i| i.answered).sum();
+        return Some(SettledCost { cpu_s: whole, settled: !starts_any || later >= least_left });
     }
     let (start_s, cost) = *costs.iter().find(|(_, cost)| *cost <= SAME * least)?;
     let settled = is_steady(&started_after(start_s).collect::<Vec<_>>());
@@ -130,6 +134,17 @@ mod tests {
         // Also where new workers answer it.
         let new = [(1.0, 100.0, 0.0), (3.0, 100.0, 0.5), (1.0, 100.0, 1.0), (3.0, 100.0, 1.5), (1.0, 100.0, 2.0)];
         assert_ne!(load(&new), Some(SettledCost { cpu_s: 0.01, settled: true }));
+    }
+
+    #[test]
+    fn a_cost_is_not_known_where_workers_start_throughout() {
+        // Twenty workers share two processors: each is at its first request for the whole load.
+        let cost = load(&[(2.0, 60.0, 0.0), (2.0, 90.0, 0.1), (2.0, 110.0, 0.2), (2.0, 80.0, 0.3), (2.0, 70.0, 0.4)]);
+        let cost = cost.expect("answers");
+        assert!(!cost.settled && (cost.cpu_s - 10.0 / 410.0).abs() < 1e-9, "{cost:?}");
+        // One of them begins late.
+        let cost = load(&[(2.0, 200.0, NONE), (2.0, 200.0, NONE), (2.0, 200.0, 0.0)]).expect("answers");
+        assert!(cost.settled, "{cost:?}");
     }
 
     #[test]

@@ -145,6 +145,8 @@ pub enum StepKind {
     /// The load that the user asked about.
     #[default]
     Main,
+    /// The main load while workers that had served nothing loaded the application. It was repeated.
+    Starting,
     /// Twice the load.
     Beyond,
     /// The main load with keep-alive switched.
@@ -165,6 +167,7 @@ impl StepKind {
     pub fn difference(self) -> Option<&'static str> {
         match self {
             StepKind::OtherKeepalive => Some("the other keep-alive"),
+            StepKind::Starting => Some("workers started"),
             StepKind::Uncompressed => Some("without compression"),
             StepKind::OtherSessions => Some("a session for each user"),
             _ => None,
@@ -204,6 +207,10 @@ pub struct ExaminationStep {
     /// CPU seconds of the servers and their backends, as this step's run counted them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_s: Option<f64>,
+    /// Workers that had served nothing before were at their first requests for too much of this step: what those cost is in
+    /// `server_cpu_s`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub starting: bool,
     /// Busy share of each processor of the servers' machine; `softirq`: its share in network interrupts.
     pub cores: Vec<f64>,
     pub softirq: Vec<f64>,

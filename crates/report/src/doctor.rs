@@ -229,7 +229,13 @@ fn steps(steps: &[ExaminationStep]) -> String {
                 time(s.response.p99),
                 s.unanswered().to_string(),
                 if s.cores.is_empty() { "–".into() } else { format!("{:.0} %", s.busy(&[]) * 100.0) },
-                s.cpu_per_request_s().map_or_else(|| "–".into(), |s| show_us(s * 1e6)),
+                s.cpu_per_request_s().map_or_else(
+                    || "–".into(),
+                    |each| {
+                        let starts = if s.starting { ", workers started" } else { "" };
+                        format!("{}{starts}", show_us(each * 1e6))
+                    },
+                ),
             ]
         })
         .collect();

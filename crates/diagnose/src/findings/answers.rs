@@ -67,7 +67,7 @@ fn uncompressed(case: &LoadEvidence<'_>) -> Option<Finding> {
             "a Content-Encoding in the answer, Cache-Control: no-transform, or a type that is compressed already",
         )
         .expected(Some(less_to_send(case, &links, what)));
-    let found = match case.cpu_full().then(|| case.main.cpu_per_request_s()).flatten() {
+    let found = match case.cpu_full().then(|| case.cpu_per_request_s()).flatten() {
         Some(each) if !text.iter().all(|(a, _)| a.embedded) => found.ruled_out(format!(
             "the processors are full: compressing takes {} beside the {} of a request; text that does not change is compressed once (gzip_static, MultiviewsMatch, a cache)",
             show_us(cpu_us),

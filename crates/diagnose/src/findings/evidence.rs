@@ -298,6 +298,14 @@ impl<'a> LoadEvidence<'a> {
         n as f64 / asked.max(1) as f64
     }
 
+    /// Returns what a request costs, see [`ExaminationStep::cpu_per_request_s`]. Where workers started throughout the main load, that
+    /// of another step, if it is less.
+    pub fn cpu_per_request_s(&self) -> Option<f64> {
+        let main_s = self.main.cpu_per_request_s()?;
+        let others = self.all.whole_steps().filter(|step| self.main.starting && !step.starting);
+        Some(others.filter_map(ExaminationStep::cpu_per_request_s).filter(|s| *s > 0.0).fold(main_s, f64::min))
+    }
+
     pub fn per_second(&self, n: u64) -> f64 {
         n as f64 / self.main.duration_s.max(1e-3)
     }
@@ -307,11 +315,8 @@ impl<'a> LoadEvidence<'a> {
     pub fn without_cpu(&self, spared: [f64; 3], reason: impl Into<String>) -> Option<ExpectedGain> {
         // For one user alone this is the whole time of a request; for a load that fills the processors, its processor
         // time.
-        let all = if self.cpu_full() {
-            self.main.cpu_per_request_s()?
-        } else {
-            self.alone_s()?.max(self.main.cpu_per_request_s()?)
-        };
+        let all =
+            if self.cpu_full() { self.cpu_per_request_s()? } else { self.alone_s()?.max(self.cpu_per_request_s()?) };
         // Some of a request always remains.
         let ratio = |spared: f64| round(1.0 / (1.0 - (spared / all).clamp(0.0, 0.9)));
         let [least, likely, most] = spared.map(ratio);
@@ -354,7 +359,6 @@ impl<'a> LoadEvidence<'a> {
             format!("{:.0} workers, each {} a request", workers.unwrap_or(0.0), show_us(service * 1e6))
         } else if most == by_cpu {
             let servers = self
-                .main
                 .cpu_per_request_s()
                 .map_or_else(String::new, |s| format!(", of which {} the servers' own", show_us(s * 1e6)));
             format!(
@@ -595,8 +599,7 @@ impl<'a> ServerEvidence<'a> {
     fn workers_evidence(&self) -> Option<WorkersEvidence> {
         self.about.pool.as_ref().filter(|_| self.has_pool() && !self.is_async())?;
         let case = self.case;
-        let request =
-            case.main.cpu_per_request_s().zip(case.alone_s()).map(|(cpu_s, held_s)| RequestCost { cpu_s, held_s });
+        let request = case.cpu_per_request_s().zip(case.alone_s()).map(|(cpu_s, held_s)| RequestCost { cpu_s, held_s });
         let on = self.is(&["apache"]) && self.setting("KeepAlive").is_some_and(|s| s.eq_ignore_ascii_case("on"));
         let holds = on && !self.about.software.contains("event");
         let users =

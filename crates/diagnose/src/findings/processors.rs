@@ -380,7 +380,7 @@ fn saturated(case: &LoadEvidence<'_>) -> Option<Finding> {
     } else {
         format!("the processors are full: this is what the machine can do; {} uses most", v.about.server)
     };
-    let each = case.main.cpu_per_request_s();
+    let each = case.cpu_per_request_s();
     let costs = each.map_or_else(String::new, |s| {
         format!(" a request costs {} of processor time of the servers.", show_us(s * 1e6))
     });

@@ -81,7 +81,7 @@ fn per_request(case: &LoadEvidence<'_>) -> Option<Finding> {
     let answered = case.main.answered.max(1) as f64;
     let each_s = found.cores * case.main.duration_s / answered;
     // The servers' own time has no program in it that ended between two samples.
-    let all_s = case.main.cpu_per_request_s().unwrap_or(0.0) + each_s;
+    let all_s = case.cpu_per_request_s().unwrap_or(0.0) + each_s;
     let shell = found.shells >= EXECUTED && found.executed >= found.shells;
     let through = if shell { ", through a shell" } else { "" };
     let known = found.executed >= EXECUTED;

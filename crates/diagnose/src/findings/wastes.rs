@@ -263,15 +263,16 @@ fn churn_without_keepalive(case: &LoadEvidence<'_>) -> Option<Finding> {
 
 fn growing(case: &LoadEvidence<'_>, fpm: bool) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool())?;
-    let (first, last) = (v.seen.workers_first as f64, v.seen.workers_last as f64);
     let busy_lines = v.log("seems-busy");
-    // Or the pool grows a little in each step, and still does afterwards.
     let seen = |kind: StepKind| {
         case.all
             .step(kind)
             .and_then(|s| s.server(&v.about.server))
             .map(|s| (s.workers_first as f64, s.workers_last as f64))
     };
+    let main = (v.seen.workers_first as f64, v.seen.workers_last as f64);
+    let (first, last) = seen(StepKind::Starting).unwrap_or(main);
+    // Or the pool grows a little in each step, and still does afterwards.
     let goes_on = |kind: StepKind| seen(kind).is_none_or(|(first, last)| last > first);
     let slowly = last > first && goes_on(StepKind::Beyond) && goes_on(StepKind::OtherKeepalive) && {
         let from = seen(StepKind::Few).map_or(first, |(first, _)| first);

@@ -55,6 +55,8 @@ const ALONE: f64 = 0.35;
 const COLD: f64 = 1.5;
 /// One user is asked so often again at most.
 const MOST_COLD: u32 = 2;
+/// A request that costs so many times the processor time of one alone, while workers start, has their start in it.
+const STARTING: f64 = 1.25;
 const FEW: f64 = 0.35;
 const BEYOND: f64 = 0.5;
 const CONTRAST: f64 = 0.4;
@@ -271,6 +273,15 @@ fn ask_alone_again(
     Ok(())
 }
 
+/// Returns true if the main load's processor time has in it what workers load on their first request: it costs more than one
+/// user alone or a few did, and nothing in it shows what a request costs after that.
+fn starts_workers(all: &Examination) -> bool {
+    let before = all.steps.iter().filter(|s| matches!(s.kind, StepKind::Alone | StepKind::Few) && !s.starting);
+    let least_s = before.filter_map(ExaminationStep::cpu_per_request_s).fold(f64::INFINITY, f64::min);
+    let costs_more = |main: &ExaminationStep| main.cpu_per_request_s().is_some_and(|s| s > STARTING * least_s);
+    all.step(StepKind::Main).is_some_and(|main| main.starting && main.is_whole() && costs_more(main))
+}
+
 /// Copies the servers of the chain into the examination.
 fn take(all: &mut Examination, of: Servers) {
     (all.servers, all.sysctls) = (of.servers, of.sysctls);
@@ -333,6 +344,12 @@ fn steps(
     ask_alone_again(lab, options, machine, all)?;
     if options.brief {
         return Ok(());
+    }
+    if starts_workers(all) {
+        all.steps.iter_mut().filter(|s| s.kind == StepKind::Main).for_each(|s| s.kind = StepKind::Starting);
+        say(lab, "the same load again: workers were still loading the application".into());
+        let step = put_on(lab, plan, machine, StepKind::Main, asked, options.time, Some((&mut *site, answered(all))))?;
+        all.steps.push(step);
     }
     note(site, all)?;
     suspect(lab, all);

@@ -35,6 +35,7 @@ pub fn name(kind: StepKind) -> &'static str {
         StepKind::Alone => "one user",
         StepKind::Few => "a few users",
         StepKind::Main => "the load asked about",
+        StepKind::Starting => "the load asked about, while workers started",
         StepKind::Beyond => "twice as many users",
         StepKind::OtherKeepalive => "keep-alive the other way",
         StepKind::Uncompressed => "without compression",

@@ -207,6 +207,25 @@ impl Lab<'_> {
         Ok((best, repeated))
     }
 
+    /// Like `run`, but repeated as long as workers load the application on their first requests for most of it, three runs at
+    /// most: what a request costs shows after that.
+    ///
+    /// # Errors
+    /// As [`Lab::run`].
+    pub fn run_started(&mut self, plan: &Plan, label: &str) -> Result<Run, LabError> {
+        let mut run = self.run(plan, label)?;
+        let is_starting = |run: &Run| run.measured().and_then(|p| p.server_cpu?.starting).is_some_and(|s| !s.settled);
+        for _ in 0..MOST_REPEATS_OF_ONE {
+            if self.stopped() || !is_starting(&run) {
+                break;
+            }
+            let why = "workers that had served nothing before were at their first requests".into();
+            tell(&mut self.observers, &Event::Repeated { what: RepeatScope::Run, rule: "starting".into(), why });
+            run = self.run(plan, label)?;
+        }
+        Ok(run)
+    }
+
     /// Carries out a plan. Observers see it second by second; the returned run has been judged.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ pub fn request_cost(lab: &mut Lab<'_>, plan: &Plan, cores: f64) -> Result<Option
     lab.check_stop()?;
     let held_s = alone.measured().and_then(|p| p.latency(Kind::Service, "mean")).unwrap_or(0.0) / 1e6;
     let users = (cores * USERS_A_CORE).ceil().clamp(1.0, 64.0) as u32;
-    let busy = lab.run(&load(users, None, LOAD_TIME), "size load")?;
+    let busy = lab.run_started(&load(users, None, LOAD_TIME), "size load")?;
     lab.check_stop()?;
     let cpu = |run: &Run| run.measured().and_then(|p| p.server_cpu).map(|cpu| cpu.us_per_request / 1e6);
     let cpu_s = cpu(&busy).filter(|s| *s > 0.0).or_else(|| cpu(&alone)).filter(|s| *s > 0.0);
