@@ -10,9 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
-use crate::common::{
-    CommandOutput, Folder, Target, free_port, get, n, number, processes_with, quiet, signal, wait_until,
-};
+use crate::common::{CommandOutput, Folder, Target, free_port, get, n, number, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// nginx with a log that has times, and a pool of two whose page sleeps for the time in a file. If the file says 0, the page
@@ -219,11 +217,12 @@ fn beside_visitors_one_small_step_after_the_other_is_judged_by_what_they_see() {
 
 #[test]
 fn what_visitors_come_to_fear_is_put_back_during_the_watch() {
-    let _quiet = quiet();
     let site = Site::start();
     let visitors = Visitors::come(&site, 6);
     let ([web, pool], url) = (site.names(), site.url());
-    let args = ["tune", &web, &pool, "--url", &url, "-d", "1s", "--warm-up", "200ms", "--blocks", "4", "--live"];
+    let args = ["tune", &web, &pool, "--url", &url, "-d", "1s", "--warm-up", "200ms", "--blocks", "6", "--live"];
+    let wrong = site.folder.run(&[&args[..], &["--watch", "5s"]].concat());
+    assert!(wrong.code == 2 && wrong.stderr.contains("--keep"), "{wrong:?}");
     let more = [
         "--range",
         "php-fpm.pm.max_children=2..3",
@@ -249,41 +248,6 @@ fn what_visitors_come_to_fear_is_put_back_during_the_watch() {
     assert!(n(&watch["during"]["errors"]) > 0 && n(&watch["before"]["errors"]) == 0, "{watch:#}");
     drop(visitors);
     site.is_as_it_was();
-}
-
-#[test]
-fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
-    let _quiet = quiet();
-    let site = Site::start();
-    let ([_, pool], url) = (site.names(), site.url());
-    site.takes(25);
-    let args = ["tune", &pool, "--url", &url, "-c", "4", "-d", "600ms", "--warm-up", "50ms", "--blocks", "4"];
-    let keep = ["--range", "pm.max_children=2..4", "--only", "pm.max_children", "--trials", "3", "--keep", "--watch"];
-    let wrong = site.folder.run(&[&args[..], &["--watch", "5s"]].concat());
-    assert!(wrong.code == 2 && wrong.stderr.contains("--keep"), "{wrong:?}");
-    let mut tune = Tune::start(&site.folder, &[&args[..], &keep, &["100s"]].concat());
-    tune.wait_for_watch();
-    site.takes(400);
-    let (code, document) = tune.end();
-    let watch = &document["watch"];
-    assert_eq!(
-        (code, &watch["went_back"], &document["restored"]),
-        (Some(0), &true.into(), &true.into()),
-        "{document:#}"
-    );
-    assert!(watch["because"].to_string().contains("took longer than"), "{watch:#}");
-    site.is_as_it_was();
-
-    site.takes(25);
-    let kept = site.folder.json(&[&args[..], &keep, &["5s"]].concat(), 0);
-    let watch = &kept["watch"];
-    assert_eq!((&watch["went_back"], &kept["kept"]), (&false.into(), &true.into()), "{kept:#}");
-    assert!(
-        watch["watched"].to_string().contains("a load of ours") && number(&watch["during"]["seconds"]) >= 5.0,
-        "{watch:#}"
-    );
-    assert!(site.folder.journal().is_none() && site.ours().exists());
-    assert!(watch["because"].to_string().contains("nothing got worse"), "{watch:#}");
 }
 
 /// Starts a tune of a target with a long watch at its end; also returns its watchdog.

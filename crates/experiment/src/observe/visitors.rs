@@ -7,6 +7,7 @@
 //! settings change, except for the time in the kernel's queue before the server accepts.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -25,27 +26,32 @@ const MOST_LOGS: usize = 64;
 const SAMPLE: u32 = 100;
 
 /// Where the visitors' requests are read.
-#[derive(Debug)]
-enum Source {
-    Logs(Vec<GrowingLog>),
-    Page(Box<Requests>),
+pub trait VisitorSource: Debug {
+    /// Returns what has come since the last call. What cannot be read now is part of the next one.
+    fn look(&mut self) -> Experience;
 }
 
 /// The visitors of a server.
 #[derive(Debug)]
 pub struct Visitors {
-    source: Source,
+    source: Box<dyn VisitorSource>,
     by: String,
 }
 
 impl Visitors {
+    /// Reads the visitors in a source that is described by these words.
+    #[must_use]
+    pub fn new(source: Box<dyn VisitorSource>, by: String) -> Visitors {
+        Visitors { source, by }
+    }
+
     /// Reads the visitors in a log that the user names, from now on.
     ///
     /// # Errors
     /// When it cannot be read.
     pub fn in_log(file: &Path, format: Option<&Format>) -> io::Result<Visitors> {
         let log = GrowingLog::open(file, format, false)?;
-        Ok(Visitors { source: Source::Logs(vec![log]), by: format!("access log {}", file.display()) })
+        Ok(Visitors::new(Box::new(vec![log]), format!("access log {}", file.display())))
     }
 
     /// Reads the visitors, from now on, of the first server that shows their times; None if none does.
@@ -55,13 +61,13 @@ impl Visitors {
         let logs = here().find_map(|server| {
             let logs = logs_of(find(server).ok()?.master);
             let names = logs.iter().map(|log| log.file().file).collect::<Vec<_>>().join(", ");
-            (!logs.is_empty()).then(|| Visitors { source: Source::Logs(logs), by: format!("access log {names}") })
+            (!logs.is_empty()).then(|| Visitors::new(Box::new(logs), format!("access log {names}")))
         });
         logs.or_else(|| {
             here().find_map(|server| {
                 let page = Requests::start(server).ok().filter(Requests::tells_times)?;
                 let by = format!("status page of {}", page.name);
-                Some(Visitors { source: Source::Page(Box::new(page)), by })
+                Some(Visitors::new(Box::new(page), by))
             })
         })
     }
@@ -74,25 +80,32 @@ impl Visitors {
 
     /// Returns what has come since the last call. What cannot be read now is part of the next one.
     pub fn look(&mut self) -> Experience {
+        self.source.look()
+    }
+}
+
+impl VisitorSource for Vec<GrowingLog> {
+    fn look(&mut self) -> Experience {
         let mut seen = Experience::default();
-        match &mut self.source {
-            Source::Logs(logs) => {
-                for log in logs {
-                    let _ = log.look(|entry| {
-                        take(&mut seen, entry);
-                        true
-                    });
-                }
-            }
-            Source::Page(page) => {
-                let _ = page.look(|told| {
-                    seen.requests += told.count;
-                    if let Some(us) = told.server_us {
-                        seen.latency.record(us);
-                    }
-                });
-            }
+        for log in self {
+            let _ = log.look(|entry| {
+                take(&mut seen, entry);
+                true
+            });
         }
+        seen
+    }
+}
+
+impl VisitorSource for Requests {
+    fn look(&mut self) -> Experience {
+        let mut seen = Experience::default();
+        let _ = Requests::look(self, |told| {
+            seen.requests += told.count;
+            if let Some(us) = told.server_us {
+                seen.latency.record(us);
+            }
+        });
         seen
     }
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lastdrop_experiment::lab::{Carrier, CarrierResult, CarrierTask, Clock, Lab};
+use lastdrop_experiment::observe::visitors::{VisitorSource, Visitors};
 use lastdrop_model::documents::{MeanMax, SIZE_SCHEMA, SizeDocument, SizeFits, SizeWorkers};
 use lastdrop_model::settings::KnobValues;
-use lastdrop_model::{Event, Generator, Knob, Plan, ReloadClass, Role, Setting, Settings, Url};
+use lastdrop_model::{Event, Experience, Generator, Knob, Plan, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_server::operations::OperationCall;
 use lastdrop_server::{
     Change, EffectiveSettings, Member, PersistedIn, RestoreReport, RestoredServer, ServerError, ServerRef, Stack,
@@ -92,6 +93,17 @@ struct MachineState {
     last_load: Usage,
     /// Loads until the user asks to stop.
     loads_left: Option<u64>,
+    /// What becomes of settings that are kept.
+    worsens: Option<Worsening>,
+    /// When settings were kept.
+    kept_at: Option<Duration>,
+}
+
+/// Settings that prove bad only later: the time after which they do, and the factor of a request's processor time from then on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Worsening {
+    pub after: Duration,
+    pub factor: f64,
 }
 
 impl std::fmt::Debug for SimulatedMachine {
@@ -106,7 +118,8 @@ impl SimulatedMachine {
         let factor = costs.factor(&defaults(plan));
         let mut world = World::new(plan, seed);
         world.set_cpu_factor(factor);
-        let state = MachineState { world, factor, last_load: Usage::default(), loads_left: None };
+        let state =
+            MachineState { world, factor, last_load: Usage::default(), loads_left: None, worsens: None, kept_at: None };
         SimulatedMachine { state: Arc::new(Mutex::new(state)), plan: Arc::new(plan.clone()), costs: Arc::new(costs) }
     }
 
@@ -123,6 +136,30 @@ impl SimulatedMachine {
     /// The user asks to stop during a load, after so many others.
     pub fn stop_after(&self, loads: u64) {
         self.state().loads_left = Some(loads);
+    }
+
+    /// Settings that are kept will prove bad.
+    pub fn worsen_kept(&self, worsening: Option<Worsening>) {
+        self.state().worsens = worsening;
+    }
+
+    /// Returns when settings were kept.
+    #[must_use]
+    pub fn kept_at(&self) -> Option<Duration> {
+        self.state().kept_at
+    }
+
+    /// From now on its server has visitors, so many a second. Returns them as a tune sees them.
+    #[must_use]
+    pub fn be_visited(&self, rate: f64, seed: u64) -> Visitors {
+        self.state().world.be_visited(rate, seed);
+        Visitors::new(Box::new(SimulatedVisits(self.clone())), "log of the world".into())
+    }
+
+    /// Returns what all visitors have experienced.
+    #[must_use]
+    pub fn all_visited(&self) -> Experience {
+        self.state().world.all_visited()
     }
 
     /// Returns true if its server has the settings that it began with.
@@ -143,13 +180,19 @@ impl SimulatedMachine {
 
     /// Returns its clock.
     #[must_use]
-    pub fn clock(&self) -> SimulatedClock {
-        SimulatedClock(self.clone())
+    pub fn clock(&self) -> SimulatedClock<'static> {
+        SimulatedClock { machine: self.clone(), stop: None }
+    }
+
+    /// Returns its clock; when it shows this time, the user asks to stop.
+    #[must_use]
+    pub fn clock_until<'a>(&self, at: Option<Duration>, stop: &'a AtomicBool) -> SimulatedClock<'a> {
+        SimulatedClock { machine: self.clone(), stop: at.map(|at| (at, stop)) }
     }
 
     /// Returns a lab whose load goes to this machine. `by_path`: factors of a request's processor time by the path of its URL.
     #[must_use]
-    pub fn lab<'a>(&self, stop: &'a AtomicBool, clock: &'a SimulatedClock, by_path: &[(&'static str, f64)]) -> Lab<'a> {
+    pub fn lab<'a>(&self, stop: &'a AtomicBool, clock: &'a dyn Clock, by_path: &[(&'static str, f64)]) -> Lab<'a> {
         let load = SimulatedLoad { machine: self.clone(), by_path: by_path.to_vec() };
         Lab { carrier: Some(Box::new(load)), clock, observe: false, ..Lab::new(stop, Vec::new()) }
     }
@@ -191,22 +234,38 @@ pub fn defaults(plan: &WorldPlan) -> Settings {
     all
 }
 
-/// The time of a simulated machine.
-pub struct SimulatedClock(SimulatedMachine);
+/// The time of a simulated machine, and when the user asks to stop.
+pub struct SimulatedClock<'a> {
+    machine: SimulatedMachine,
+    stop: Option<(Duration, &'a AtomicBool)>,
+}
 
-impl std::fmt::Debug for SimulatedClock {
+impl std::fmt::Debug for SimulatedClock<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("SimulatedClock").field(&self.now()).finish()
     }
 }
 
-impl Clock for SimulatedClock {
+impl Clock for SimulatedClock<'_> {
     fn now(&self) -> Duration {
-        self.0.state().world.now()
+        self.machine.state().world.now()
     }
 
     fn sleep(&self, time: Duration) {
-        self.0.state().world.sleep(time);
+        self.machine.state().world.sleep(time);
+        if let Some((_, stop)) = self.stop.filter(|(at, _)| self.now() >= *at) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a simulated server's visitors experience, as its log shows it.
+#[derive(Debug)]
+struct SimulatedVisits(SimulatedMachine);
+
+impl VisitorSource for SimulatedVisits {
+    fn look(&mut self) -> Experience {
+        self.0.state().world.visited()
     }
 }
 
@@ -298,6 +357,11 @@ impl Member for SimulatedServer {
 
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         self.machine.apply(settings);
+        let mut state = self.machine.state();
+        state.kept_at = Some(state.world.now());
+        if let Some(Worsening { after, factor }) = state.worsens {
+            state.world.worsen(after, factor);
+        }
         Ok(PersistedIn::Elsewhere("the simulated server".into()))
     }
 

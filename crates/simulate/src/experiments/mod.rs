@@ -1,24 +1,28 @@
 //! Experiments in a simulated world: the same code as on real machines, in virtual time, with a truth to compare with.
 //!
 //! `machine` is what an experiment is given of a simulated machine. `stacks` draws servers and noise by seed. `site` is what the
-//! doctor sees of it. `compare`, `capacity`, `tune` and `doctor` carry out one experiment and check what it says; `shares` counts how often
+//! doctor sees of it. `compare`, `capacity`, `tune`, `live` and `doctor` carry out one experiment and check what it says; `watch` is
+//! the end of a tune; `shares` counts how often
 //! each claim held. `plan` has experiments of a file.
 
 pub mod capacity;
 pub mod compare;
 pub mod doctor;
+pub mod live;
 pub mod machine;
 pub mod plan;
 pub mod shares;
 pub mod site;
 pub mod stacks;
 pub mod tune;
+pub mod watch;
 
 use std::panic::catch_unwind;
 
 use capacity::CapacityScenario;
 use compare::CompareScenario;
 use doctor::DoctorScenario;
+use live::LiveScenario;
 use plan::ExperimentFile;
 use shares::{Claim, ExperimentResult};
 use tune::TuneScenario;
@@ -29,6 +33,7 @@ pub enum Scenario {
     Compare(CompareScenario),
     Capacity(CapacityScenario),
     Tune(TuneScenario),
+    Live(LiveScenario),
     Doctor(DoctorScenario),
 }
 
@@ -37,6 +42,8 @@ pub enum ExperimentKind {
     Compare,
     Capacity,
     Tune,
+    /// A tune beside visitors.
+    Live,
     Doctor,
 }
 
@@ -48,8 +55,9 @@ impl std::str::FromStr for ExperimentKind {
             "compare" => Ok(ExperimentKind::Compare),
             "capacity" => Ok(ExperimentKind::Capacity),
             "tune" => Ok(ExperimentKind::Tune),
+            "live" => Ok(ExperimentKind::Live),
             "doctor" => Ok(ExperimentKind::Doctor),
-            _ => Err(format!("{name:?} is no kind of experiment; they are compare, capacity, tune and doctor")),
+            _ => Err(format!("{name:?} is no kind of experiment; they are compare, capacity, tune, live and doctor")),
         }
     }
 }
@@ -71,7 +79,8 @@ impl Scenario {
             ScenarioSource::Drawn(Some(kind)) => *kind,
             // Most are comparisons, which take least.
             ScenarioSource::Drawn(None) => match seed % 8 {
-                0..4 => ExperimentKind::Compare,
+                0..3 => ExperimentKind::Compare,
+                3 => ExperimentKind::Live,
                 4 | 5 => ExperimentKind::Doctor,
                 6 => ExperimentKind::Capacity,
                 _ => ExperimentKind::Tune,
@@ -81,6 +90,7 @@ impl Scenario {
             ExperimentKind::Compare => Scenario::Compare(CompareScenario::new(seed)),
             ExperimentKind::Capacity => Scenario::Capacity(CapacityScenario::new(seed)),
             ExperimentKind::Tune => Scenario::Tune(TuneScenario::new(seed)),
+            ExperimentKind::Live => Scenario::Live(LiveScenario::new(seed)),
             ExperimentKind::Doctor => Scenario::Doctor(DoctorScenario::new(seed)),
         }
     }
@@ -90,6 +100,7 @@ impl Scenario {
             Scenario::Compare(scenario) => compare::check(scenario),
             Scenario::Capacity(scenario) => capacity::check(scenario),
             Scenario::Tune(scenario) => tune::check(scenario),
+            Scenario::Live(scenario) => live::check(scenario),
             Scenario::Doctor(scenario) => doctor::check(scenario),
         }
     }
@@ -101,6 +112,7 @@ impl Scenario {
             Scenario::Compare(scenario) => compare::show(scenario),
             Scenario::Capacity(scenario) => capacity::show(scenario),
             Scenario::Tune(scenario) => tune::show(scenario),
+            Scenario::Live(scenario) => live::show(scenario),
             Scenario::Doctor(scenario) => doctor::show(scenario),
         }
     }
@@ -108,7 +120,8 @@ impl Scenario {
 
 /// Returns all claims, in the order in which they are printed.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
-    compare::CLAIMS.iter().chain(&capacity::CLAIMS).chain(&tune::CLAIMS).chain(&doctor::CLAIMS)
+    let experiments = compare::CLAIMS.iter().chain(&capacity::CLAIMS).chain(&tune::CLAIMS).chain(&live::CLAIMS);
+    experiments.chain(&watch::CLAIMS).chain(&doctor::CLAIMS)
 }
 
 /// Carries out the experiment of a seed. A panic is an error.

@@ -114,7 +114,7 @@ impl ExperimentFile {
                     levels.into_iter().map(|(value, factor)| (Setting::read(&value), factor)).collect()
                 };
                 let costs = Costs(costs.into_iter().map(|(name, of)| (name, levels(of))).collect());
-                Scenario::Tune(TuneScenario { world, costs, users, clues, stopped_after: None, seed })
+                Scenario::Tune(TuneScenario { world, costs, users, clues, stopped_after: None, watch: None, seed })
             }
         }
     }

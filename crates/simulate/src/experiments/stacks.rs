@@ -84,6 +84,7 @@ pub fn stack(rng: &mut Rng, rate: (u64, u64), level: NoiseLevel) -> WorldPlan {
         cold_us: cpu_us * 5.0 * unit(rng),
         switch_cost: 0.002 * unit(rng),
         restart_ms: 50.0 + 400.0 * unit(rng),
+        reloads: false,
     };
     WorldPlan { cores, memory_mb: 16_000.0, front, pool, backend, noise: noise_of(rng, level, cores) }
 }

@@ -13,6 +13,7 @@ use lastdrop_model::{Event, Setting, Settings};
 use super::machine::{Costs, SimulatedMachine, defaults, requests};
 use super::shares::{Claim, ExperimentResult};
 use super::stacks::{noise_level, stack};
+use super::watch::{self, TRUTH, Watch, visits};
 use crate::rng::Rng;
 use crate::world::{World, WorldPlan, rough_rate};
 
@@ -56,6 +57,8 @@ pub struct TuneScenario {
     pub clues: Vec<String>,
     /// The user stops it during a load, after so many others.
     pub stopped_after: Option<u64>,
+    /// The better settings are kept, and watched under a light load.
+    pub watch: Option<Watch>,
     pub seed: u64,
 }
 
@@ -84,7 +87,8 @@ impl TuneScenario {
         }
         let (costs, clues) = costs(&mut rng);
         let stopped_after = rng.in_thousand(200).then(|| rng.around(1, 60));
-        TuneScenario { world, costs, users, clues, stopped_after, seed }
+        let watch = (stopped_after.is_none() && rng.in_thousand(300)).then(|| Watch::draw(&mut rng));
+        TuneScenario { world, costs, users, clues, stopped_after, watch, seed }
     }
 
     fn plan(&self) -> Plan {
@@ -106,34 +110,18 @@ impl TuneScenario {
         }
         let (stop, clock) = (AtomicBool::new(false), machine.clock());
         let mut lab = machine.lab(&stop, &clock, &[]);
-        let clue = |finding: &String| Clue { finding: finding.clone(), reason: "seen".into(), ..Clue::default() };
         let order = TuneOptions {
-            plan: self.plan(),
-            goal: Goal::Throughput,
-            memory: None,
-            keep: false,
-            watch: None,
-            beside_visitors: None,
-            constraints: SearchConstraints::default(),
-            proposals: Vec::new(),
-            clues: self.clues.iter().map(clue).collect(),
-            workers: Vec::new(),
-            dry_run: false,
-            trials: 25,
-            time: None,
-            seed: self.seed,
-            checkpoint: None,
-            max_pairs: 8,
-            min_gain: WORTH - 1.0,
-            recycling_warm_up: RECYCLING_WARM_UP,
-            settling: Duration::from_secs(1),
-            advise_keepalive: true,
+            keep: self.watch.is_some(),
+            watch: self.watch.map(|watch| watch.time),
+            ..order(self.plan(), &self.clues, self.seed)
         };
+        machine.worsen_kept(self.watch.and_then(|watch| watch.worsens));
         let document = match tune(&mut lab, machine.open()?, &order, None, None, None) {
             Err(LabError::Interrupted) => None,
             done => Some(done.map_err(|e| e.to_string())?).filter(|document| !document.interrupted),
         };
-        Ok(TuneResult { document, seconds: clock.now().as_secs_f64(), is_restored: machine.has_its_first_settings() })
+        let is_restored = is_restored(&machine, document.as_ref());
+        Ok(TuneResult { document, seconds: clock.now().as_secs_f64(), is_restored })
     }
 
     /// Returns the true rate with these settings.
@@ -198,6 +186,38 @@ impl TuneScenario {
     }
 }
 
+/// Returns the options of `lastdrop tune` with its defaults, after a look that found these clues.
+pub fn order(plan: Plan, clues: &[String], seed: u64) -> TuneOptions {
+    let clue = |finding: &String| Clue { finding: finding.clone(), reason: "seen".into(), ..Clue::default() };
+    TuneOptions {
+        plan,
+        goal: Goal::Throughput,
+        memory: None,
+        keep: false,
+        watch: None,
+        beside_visitors: None,
+        constraints: SearchConstraints::default(),
+        proposals: Vec::new(),
+        clues: clues.iter().map(clue).collect(),
+        workers: Vec::new(),
+        dry_run: false,
+        trials: 25,
+        time: None,
+        seed,
+        checkpoint: None,
+        max_pairs: 8,
+        min_gain: WORTH - 1.0,
+        recycling_warm_up: RECYCLING_WARM_UP,
+        settling: Duration::from_secs(1),
+        advise_keepalive: true,
+    }
+}
+
+/// Returns true if a machine has the settings that it began with, or those that a tune kept.
+pub fn is_restored(machine: &SimulatedMachine, document: Option<&TuneDocument>) -> bool {
+    machine.has_its_first_settings() != document.is_some_and(|document| document.kept)
+}
+
 /// Draws what settings cost, and what a look would point to.
 fn costs(rng: &mut Rng) -> (Costs, Vec<String>) {
     let mut share = |most: f64| most * rng.below(1000) as f64 / 1000.0;
@@ -253,6 +273,16 @@ pub fn check(scenario: &TuneScenario) -> Result<ExperimentResult, String> {
     };
     let mut held = vec![(VERDICT, right), (BEST, reached >= 0.97 * best), (LOWER, reached < 0.995 * start)];
     held.push((RESTORED, is_restored));
+    let rate =
+        document.watch.as_ref().map_or(1.0, |watch| watch.during.requests as f64 / watch.during.seconds.max(1.0));
+    let median = |settings: &Settings, worse: f64| {
+        let (workers, backlog, factor) = scenario.in_force(settings);
+        let world = World::new(&scenario.world.without_noise(), scenario.seed);
+        visits(world, (workers, backlog), rate.max(1.0), factor * worse, TRUTH).latency.quantile(0.5)
+    };
+    let kept = document.winner.as_ref().map(|winner| &winner.settings);
+    let times = |worse| (median(&Settings::new(), 1.0), kept.map_or(0, |settings| median(settings, worse)));
+    held.extend(watch::held(scenario.watch, document.watch.as_ref(), times));
     if let Some((winner, [low, high])) = winner.and_then(|(_, w)| Some((w, w.interval?))) {
         let truth = scenario.noisy_rate(&winner.settings) / scenario.noisy_rate(&Settings::new());
         held.push((RATIO, low <= truth && truth <= high));
@@ -262,7 +292,11 @@ pub fn check(scenario: &TuneScenario) -> Result<ExperimentResult, String> {
     let trials = document.trials.iter().filter(|t| t.role != "race" && !is_made_again(&t.why)).count();
     held.push((TRIALS, trials <= 25 && document.race.len() <= 8));
     let all = document.trials.len() as f64;
-    Ok(ExperimentResult { held, sizes: vec![(SEARCH, trials as f64), (ALL, all), (SECONDS, seconds)] })
+    let mut sizes = vec![(SEARCH, trials as f64), (ALL, all)];
+    if scenario.watch.is_none() {
+        sizes.push((SECONDS, seconds));
+    }
+    Ok(ExperimentResult { held, sizes })
 }
 
 /// Describes a scenario, its truth and the document.

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use lastdrop_model::{Event, Plan};
+use lastdrop_model::{Event, Experience, Plan};
 
 mod arrivals;
 mod in_flight;
@@ -27,6 +27,7 @@ mod service;
 mod theory;
 mod truth;
 mod usage;
+mod visits;
 
 pub use plan::{BackendPlan, FrontPlan, NoisePlan, PoolKind, PoolPlan, WaitFor, WorldPlan};
 pub use truth::{rough_rate, true_capacity, true_rate};
@@ -34,6 +35,9 @@ pub use usage::{Stage, Usage};
 
 use load::LoadRun;
 use pool::Stack;
+use visits::Visits;
+
+use crate::rng::Rng;
 
 /// Number of a request in flight.
 type RequestId = u32;
@@ -55,13 +59,24 @@ pub struct PoolSettings {
 pub struct World {
     plan: WorldPlan,
     stack: Stack,
+    visits: Option<Visits>,
 }
 
 impl World {
     /// A world at the moment when its servers have started.
     #[must_use]
     pub fn new(plan: &WorldPlan, seed: u64) -> World {
-        World { plan: plan.clone(), stack: Stack::new(plan, seed) }
+        World { plan: plan.clone(), stack: Stack::new(plan, seed), visits: None }
+    }
+
+    /// From now on visitors come, so many a second on average. While a load is on, there are none.
+    pub fn be_visited(&mut self, rate: f64, seed: u64) {
+        self.visits = Some(Visits::new(rate, self.stack.now_us(), Rng::new(seed)));
+    }
+
+    /// Returns what visitors have experienced since the last call.
+    pub fn visited(&mut self) -> Experience {
+        self.visits.as_mut().map(Visits::take).unwrap_or_default()
     }
 
     /// Returns the virtual time since the world began.
@@ -70,10 +85,31 @@ impl World {
         Duration::from_nanos((self.stack.now_us() * 1e3) as u64)
     }
 
-    /// Lets virtual time pass; the servers go on with what they have.
+    /// Returns what visitors have experienced since they began to come.
+    pub fn all_visited(&mut self) -> Experience {
+        self.visits.as_mut().map(|visits| visits.all().clone()).unwrap_or_default()
+    }
+
+    /// From a time on, each request costs the pool so many times the CPU, until other settings are applied.
+    pub fn worsen(&mut self, after: Duration, factor: f64) {
+        self.stack.worsen(self.stack.now_us() + micros(after), factor);
+    }
+
+    /// Lets virtual time pass; the servers go on with what they have, and with their visitors.
     pub fn sleep(&mut self, time: Duration) {
         let until = self.stack.now_us() + micros(time);
-        while self.stack.run_until(until).is_some() {}
+        loop {
+            let next = self.visits.as_ref().map_or(until, |visits| visits.next_us.min(until));
+            while let Some(id) = self.stack.run_until(next) {
+                if let Some(visits) = &mut self.visits {
+                    visits.answered(id, self.stack.now_us());
+                }
+            }
+            match &mut self.visits {
+                Some(visits) if next < until => visits.come(self.stack.submit(), next),
+                _ => return,
+            }
+        }
     }
 
     #[must_use]
@@ -91,10 +127,21 @@ impl World {
         self.stack.set_cpu_factor(factor);
     }
 
-    /// Restarts the pool with other settings. Requests in flight are lost, and all workers are cold.
+    /// Restarts the pool with other settings; all workers are cold. Where the pool reloads, requests are ended by the old workers,
+    /// and new ones wait for the new workers; otherwise those in flight are lost.
     pub fn apply(&mut self, workers: u32, backlog: u32) {
+        let restart = Duration::from_secs_f64(self.plan.pool.restart_ms / 1e3);
+        if self.plan.pool.reloads {
+            self.stack.retire();
+            self.sleep(restart);
+            self.stack.replace(workers, backlog);
+            return;
+        }
         self.stack.start(workers, backlog);
-        self.sleep(Duration::from_secs_f64(self.plan.pool.restart_ms / 1e3));
+        if let Some(visits) = &mut self.visits {
+            visits.lose_all();
+        }
+        self.sleep(restart);
     }
 
     #[must_use]
@@ -110,6 +157,7 @@ impl World {
 
     /// Sends one request to each worker, all at once. Returns how many were answered within a minute.
     pub fn warm_each(&mut self) -> usize {
+        self.part_with_visitors();
         let mut in_flight: Vec<RequestId> = (0..self.stack.workers()).map(|_| self.stack.submit()).collect();
         let until = self.stack.now_us() + WARM_UP_US;
         let mut answered = 0;
@@ -135,8 +183,18 @@ impl World {
     /// [`Event::Second`] and the end of each as [`Event::PhaseEnd`], as the load engine does. After each second it asks
     /// whether that is `enough`; if so, it ends at once.
     pub fn load(&mut self, plan: &Plan, report: &mut dyn FnMut(&Event<'_>), enough: &dyn Fn() -> bool) {
+        self.part_with_visitors();
         self.stack.forget_longest_queue();
         LoadRun::new(&mut self.stack, plan, report, enough).run();
+        self.part_with_visitors();
+    }
+
+    /// Visitors leave, and others come.
+    fn part_with_visitors(&mut self) {
+        if let Some(visits) = &mut self.visits {
+            let left = visits.pause_until(self.stack.now_us());
+            left.into_iter().for_each(|id| self.stack.abandon(id));
+        }
     }
 }
 

@@ -101,6 +101,8 @@ pub struct PoolPlan {
     pub switch_cost: f64,
     /// Duration of a restart, ms.
     pub restart_ms: f64,
+    /// Other settings need only a reload: the old workers end their requests, and nothing is lost.
+    pub reloads: bool,
 }
 
 impl Default for PoolPlan {
@@ -120,6 +122,7 @@ impl Default for PoolPlan {
             cold_us: 20_000.0,
             switch_cost: 0.002,
             restart_ms: 500.0,
+            reloads: false,
         }
     }
 }

@@ -33,6 +33,8 @@ struct ServerRequest {
     abandoned: bool,
     /// CPU that it needs with the lock, µs.
     locked_us: f64,
+    /// The start of the pool whose worker has it.
+    start: u32,
     since: StageStart,
 }
 
@@ -64,9 +66,13 @@ pub(super) struct Stack {
     proxy_queue: VecDeque<RequestId>,
     workers: u32,
     backlog: u32,
+    /// Counts starts and reloads of the pool.
+    start_number: u32,
     start_factor: f64,
     /// Factor of the pool's CPU per request, by its settings and by what is asked for.
     cpu_factor: f64,
+    /// Another factor, and the time from which it holds, µs.
+    worse: (f64, f64),
     idle: u32,
     /// Workers without a request since the start. The one that has been idle longest accepts the next connection, so
     /// these come first.
@@ -106,8 +112,10 @@ impl Stack {
             proxy_queue: VecDeque::new(),
             workers: 0,
             backlog: 0,
+            start_number: 0,
             start_factor: 1.0,
             cpu_factor: 1.0,
+            worse: (1.0, f64::INFINITY),
             idle: 0,
             cold: 0,
             listen_queue: VecDeque::new(),
@@ -131,15 +139,34 @@ impl Stack {
             queue.clear();
         }
         self.machine.clear();
+        self.lock_is_held = false;
+        self.proxy_loops = self.plan.cores.max(1);
+        self.database_connections = self.plan.backend.as_ref().map_or(0, |b| b.connections.max(1));
+        self.retire();
+        self.replace(workers, backlog);
+    }
+
+    /// The workers take no further request. They end those that they have.
+    pub fn retire(&mut self) {
+        self.start_number += 1;
+        self.worse.1 = f64::INFINITY;
+        self.idle = 0;
+    }
+
+    /// Fresh workers take the place of those that have retired, and the requests that wait.
+    pub fn replace(&mut self, workers: u32, backlog: u32) {
         self.workers = workers.max(1);
         self.backlog = backlog;
         self.idle = self.workers;
         self.cold = self.workers;
-        self.lock_is_held = false;
-        self.proxy_loops = self.plan.cores.max(1);
-        self.database_connections = self.plan.backend.as_ref().map_or(0, |b| b.connections.max(1));
         self.start_factor = self.noise.start_factor();
         self.machine.set_memory(self.plan.memory_of(self.workers), self.plan.memory_mb);
+        while self.idle > 0
+            && let Some(next) = self.listen_queue.pop_front()
+        {
+            self.idle -= 1;
+            self.work(next);
+        }
     }
 
     pub fn now_us(&self) -> f64 {
@@ -163,10 +190,22 @@ impl Stack {
         self.cpu_factor = factor;
     }
 
+    /// From a time on, each request costs so many times the CPU, until the pool is started anew.
+    pub fn worsen(&mut self, from_us: f64, factor: f64) {
+        self.worse = (factor, from_us);
+    }
+
     /// Takes a request of a client. [`Stack::run_until`] returns its number when it is answered.
     pub fn submit(&mut self) -> RequestId {
         let since = self.stage_start();
-        let fresh = ServerRequest { stage: Stage::ProxyQueue, drops: 0, abandoned: false, locked_us: 0.0, since };
+        let fresh = ServerRequest {
+            stage: Stage::ProxyQueue,
+            drops: 0,
+            abandoned: false,
+            locked_us: 0.0,
+            start: self.start_number,
+            since,
+        };
         let id = if let Some(id) = self.free.pop() {
             self.requests[id as usize] = fresh;
             id
@@ -278,14 +317,15 @@ impl Stack {
 
     /// A worker begins a request.
     fn work(&mut self, id: RequestId) {
-        let drawn = self.costs.cpu.draw(&mut self.rng) * self.start_factor * self.cpu_factor;
+        let worse = if self.machine.now_us() >= self.worse.1 { self.worse.0 } else { 1.0 };
+        let drawn = self.costs.cpu.draw(&mut self.rng) * self.start_factor * self.cpu_factor * worse;
         let locked_us = drawn * self.costs.locked_share;
         let mut cpu_us = drawn - locked_us;
         if self.cold > 0 {
             self.cold -= 1;
             cpu_us += self.costs.cold_us * self.start_factor;
         }
-        self.requests[id as usize].locked_us = locked_us;
+        (self.requests[id as usize].locked_us, self.requests[id as usize].start) = (locked_us, self.start_number);
         self.run(id, Stage::Worker, cpu_us.max(LEAST_CPU_US));
     }
 
@@ -385,11 +425,13 @@ impl Stack {
         self.answer(id)
     }
 
-    /// Answers a request. Its worker takes the next one.
+    /// Answers a request. Its worker takes the next one, unless it has retired.
     fn answer(&mut self, id: RequestId) -> Option<RequestId> {
-        match self.listen_queue.pop_front() {
-            Some(next) => self.work(next),
-            None => self.idle += 1,
+        if self.requests[id as usize].start == self.start_number {
+            match self.listen_queue.pop_front() {
+                Some(next) => self.work(next),
+                None => self.idle += 1,
+            }
         }
         self.enter(id, Stage::Over);
         self.free.push(id);

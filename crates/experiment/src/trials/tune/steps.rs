@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::lab::LabError;
 use crate::lab::clock::Stopwatch;
@@ -18,6 +18,7 @@ use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_model::documents::{Baseline, Goal, LiveTuning, Pair, Trial, TuneStep, TuneVerdict, Winner};
 use lastdrop_model::event::{ExperimentDecision, Outcome, Stage, TrialBegan};
 use lastdrop_model::settings::describe;
+use lastdrop_model::units::show_us;
 use lastdrop_model::{Event, Experience, ReloadClass, Role, Setting, Settings};
 use lastdrop_server::ServerError;
 use lastdrop_tune::race::RatioInterval;
@@ -37,6 +38,10 @@ const COMPARED: [(u64, f64, &str); 3] = [(1000, 0.99, "p99"), (200, 0.95, "p95")
 const REMEMBERED: usize = 120;
 /// Most blocks in a row without enough visitors to compare.
 const MOST_EMPTY: usize = 3;
+/// A visitor who waits so many times as long as 99 of 100 did is harmed, and so is one without an answer.
+const HARMED: f64 = 3.0;
+/// Reloads may harm this share of the visitors.
+const MOST_HARMED: f64 = 0.01;
 
 /// A block with some settings.
 #[derive(Debug, Default)]
@@ -69,7 +74,7 @@ struct LiveSteps<'t, 'a, 'b> {
     remembered: Vec<Experience>,
     /// The latest seconds with the original settings.
     as_it_was: Vec<Experience>,
-    began: Instant,
+    began: Stopwatch<'b>,
     /// Why no more steps are made: applying settings costs visitors their responses, whatever the settings are.
     hurts: Option<String>,
 }
@@ -107,7 +112,7 @@ impl Tuning<'_, '_> {
         self.document.planned = Some(self.plan_steps());
         let fixed = constraints.fixed.clone();
         self.lab.tell(&Event::Stage { stage: Stage::Steps });
-        let block = self.block();
+        let (block, began) = (self.block(), Stopwatch::start(self.lab.clock));
         let mut steps = LiveSteps {
             tuning: self,
             visitors: Rc::new(RefCell::new(visitors)),
@@ -117,7 +122,7 @@ impl Tuning<'_, '_> {
             current: Settings::new(),
             remembered: Vec::new(),
             as_it_was: Vec::new(),
-            began: Instant::now(),
+            began,
             hurts: None,
         };
         steps.begin(by)?;
@@ -361,6 +366,28 @@ impl LiveSteps<'_, '_, '_> {
         ))
     }
 
+    /// Lengthens the blocks so that reloads like this one harm few visitors. Returns why even the longest block is too short.
+    fn spread(&mut self, seconds: &[Experience]) -> Option<String> {
+        let (before, now) = (Experience::sum(&self.remembered), Experience::sum(seconds));
+        // Nothing to compare with at the beginning of the race.
+        if before.requests == 0 {
+            return None;
+        }
+        let rate = before.requests as f64 / before.seconds.max(1e-3);
+        let long_us = (HARMED * before.latency.quantile(0.99) as f64) as u64;
+        let harmed = now.errors + now.latency.count_above(long_us);
+        let needed = harmed as f64 / (MOST_HARMED * rate);
+        if needed > LONGEST_BLOCK.as_secs_f64() {
+            return Some(format!(
+                "a reload makes {harmed} visitors wait longer than {} or get no answer, {rate:.0} come in a second: no step is small; try it \
+                 when fewer come",
+                show_us(long_us as f64)
+            ));
+        }
+        self.block = self.block.max(Duration::from_secs_f64(needed.ceil()));
+        None
+    }
+
     /// Measures a block with these settings.
     fn see(
         &mut self,
@@ -393,12 +420,12 @@ impl LiveSteps<'_, '_, '_> {
             label: &label,
         };
         // Measuring the settings starts after the reload; the cost of the reload is judged separately.
-        let reload = Instant::now();
+        let reload = Stopwatch::start(self.tuning.lab.clock);
         if self.bring(settings)? {
             let seen = visitors.borrow_mut().look();
             let mut seconds = vec![Experience { seconds: reload.elapsed().as_secs_f64(), ..seen }];
             seconds.extend(looking.look(self.tuning.lab, self.tuning.stack)?.seconds);
-            self.hurts = self.hurts.take().or_else(|| self.cost(&seconds));
+            self.hurts = self.hurts.take().or_else(|| self.cost(&seconds)).or_else(|| self.spread(&seconds));
         }
         if let Some(hurts) = &self.hurts {
             return Ok(StepBlock { worse: Some(hurts.clone()), ..StepBlock::default() });

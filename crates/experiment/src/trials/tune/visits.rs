@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::lab::{Lab, LabError, Observer};
+use crate::lab::clock::Stopwatch;
+use crate::lab::{Clock, Lab, LabError, Observer};
 use crate::observe::visitors::Visitors;
 use lastdrop_model::{Event, Experience, Plan};
 use lastdrop_server::Stack;
@@ -94,22 +94,22 @@ impl UserSampler<'_> {
     fn beside(&self, lab: &mut Lab<'_>, stack: &Stack) -> UserSamples {
         let mut looked = UserSamples::default();
         let Some(visitors) = self.visitors else { return looked };
-        let began = Instant::now();
+        let began = Stopwatch::start(lab.clock);
         let (mut second, mut asked) = (began, began);
         let mut over = false;
         while !over {
-            thread::sleep(NAP);
+            lab.clock.sleep(NAP);
             over = began.elapsed() >= self.time || lab.stopped();
             if second.elapsed() < Duration::from_secs(1) && !over {
                 continue;
             }
             let seen = Experience { seconds: second.elapsed().as_secs_f64(), ..visitors.borrow_mut().look() };
-            second = Instant::now();
+            second = Stopwatch::start(lab.clock);
             lab.tell(&Event::Visited { seen: Cow::Owned(seen.metrics()) });
             looked.take(seen, self.detector);
             if self.detector.is_some() && asked.elapsed() >= HEALTH_EVERY {
-                asked = Instant::now();
-                looked.worse = looked.worse.take().or_else(|| is_down(stack));
+                asked = Stopwatch::start(lab.clock);
+                looked.worse = looked.worse.take().or_else(|| is_down(lab.clock, stack));
             }
             over |= looked.worse.is_some();
         }
@@ -118,11 +118,11 @@ impl UserSampler<'_> {
 }
 
 /// Returns why the site is down. A log does not show requests without a response.
-fn is_down(stack: &Stack) -> Option<String> {
+fn is_down(clock: &dyn Clock, stack: &Stack) -> Option<String> {
     let mut said = None;
     for _ in 0..ASKED {
         said = Some(stack.check_health().err()?.to_string());
-        thread::sleep(NAP);
+        clock.sleep(NAP);
     }
     said
 }

@@ -30,6 +30,8 @@ const BEGINNING_S: f64 = 3.0;
 const BEFORE: u32 = 10;
 const SHORTEST_BEFORE: Duration = Duration::from_secs(10);
 const LONGEST_BEFORE: Duration = Duration::from_secs(60);
+/// Requests that the original settings are measured with, if the longest time suffices: of fewer nobody can tell what is slow.
+const LEAST_BEFORE: f64 = 200.0;
 
 /// Applies the better settings permanently, unless users fare worse with them. Returns None if they have to be rolled
 /// back.
@@ -47,20 +49,21 @@ pub(super) fn keep_if_good(
     time: Duration,
     document: &mut TuneDocument,
 ) -> Result<Option<Vec<PersistedIn>>, LabError> {
-    let (visitors, mut before, watched, load) = match whose {
+    let (visitors, mut before, watched, load, enough) = match whose {
         UserMetricSource::Visitors { visitors, before } => {
             let by = format!("visitors, by the {}", visitors.borrow().by());
-            (Some(visitors), before, by, order.beside_visitors.clone())
+            (Some(visitors), before, by, order.beside_visitors.clone(), Duration::ZERO)
         }
         UserMetricSource::Load => {
             let (light, rate) = light(plan, document);
-            (None, Vec::new(), format!("a load of ours, {rate:.1} requests a second"), Some(light))
+            let enough = Duration::from_secs_f64((LEAST_BEFORE / rate).ceil());
+            (None, Vec::new(), format!("a load of ours, {rate:.1} requests a second"), Some(light), enough)
         }
     };
     let mut looking = UserSampler {
         visitors: visitors.as_ref(),
         load: load.as_ref(),
-        time: (time / BEFORE).clamp(SHORTEST_BEFORE, LONGEST_BEFORE),
+        time: (time / BEFORE).max(enough).clamp(SHORTEST_BEFORE, LONGEST_BEFORE),
         detector: None,
         label: "tune watch: before",
     };
