@@ -23,8 +23,7 @@ impl<W: World> EventLoop<'_, W> {
                     self.write(slot);
                 }
                 // An answer may arrive before the whole request is out, and its edge is reported only once.
-                if flags & (READABLE | PEER_CLOSED) != 0
-                    && self.transport.of_token(token).is_some_and(|c| c.busy() && c.state != State::Connecting)
+                if flags & (READABLE | PEER_CLOSED) != 0 && self.transport.of_token(token).is_some_and(|c| c.is_heard())
                 {
                     self.read(slot);
                 }
@@ -54,11 +53,11 @@ impl<W: World> EventLoop<'_, W> {
             // The proxy's or the server's handshake may be as long as an answer.
             State::Writing | State::Handshaking | State::Tunnel => {
                 self.write(slot);
-                if self.transport.of_token(token).is_some_and(|c| c.busy() && c.state != State::Connecting) {
+                if self.transport.of_token(token).is_some_and(|c| c.is_heard()) {
                     self.read(slot);
                 }
             }
-            State::Waiting | State::Holding => self.read(slot),
+            _ if c.is_heard() => self.read(slot),
             _ => {}
         }
     }

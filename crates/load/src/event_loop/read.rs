@@ -171,7 +171,7 @@ impl<W: World> EventLoop<'_, W> {
                 slice.record(Kind::Tls, took);
             }
             self.write(slot);
-            go_on = self.transport.connections[slot].busy();
+            go_on = self.transport.connections[slot].is_heard();
         }
         if filled > 0 && go_on {
             self.count_received(slot, filled);

@@ -123,6 +123,15 @@ impl<S> Connection<S> {
         !matches!(self.state, State::Closed | State::Idle)
     }
 
+    /// Whether what arrives on it is read.
+    pub fn is_heard(&self) -> bool {
+        match self.state {
+            State::Closed | State::Connecting => false,
+            State::Idle => self.wire.is_heard_idle(),
+            _ => true,
+        }
+    }
+
     /// Whether a request may begin on it.
     #[inline]
     pub fn has_room(&self) -> bool {
