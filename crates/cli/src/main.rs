@@ -76,7 +76,7 @@ fn run(args: &[OsString]) -> Exit {
         Err(e) if e.use_stderr() => {
             stdio::err(e.to_string());
             if is_about_http(&e) {
-                stdio::note!("note: this command speaks HTTP/1.1; leave --http away, or measure with 'lastdrop run'");
+                stdio::note!("note: this command has no --http; a plan file may say it, [http] version = \"2\"");
             }
             return Exit::Usage;
         }

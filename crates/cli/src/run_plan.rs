@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lastdrop_load::{LoadError, PreparedPlan, files};
-use lastdrop_model::plan::{KeepAlive, Plan, PlanPart};
+use lastdrop_load::{LoadError, PreparedPlan, agree, files};
+use lastdrop_model::http_options::Version;
+use lastdrop_model::plan::{KeepAlive, Load, Plan, PlanPart};
 use lastdrop_model::plan_file::{LoadedPlan, PartPositions};
 use lastdrop_model::request::{Pick, RequestSpec};
 use lastdrop_model::{Url, plan_file, printable, url_file};
@@ -21,12 +22,29 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 pub struct Origin(Option<(PathBuf, PartPositions)>);
 
 impl Origin {
+    /// Whether the plan comes from a file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Checks that the parts of the plan go together.
     ///
     /// # Errors
     /// [`UsageError`]
     pub fn check(&self, plan: &Plan) -> Result<()> {
         Ok(plan.check().map_err(|e| self.place(e.part, &e).unwrap_or_else(|| UsageError(e.to_string())))?)
+    }
+
+    /// Checks the plan, and settles the version of HTTP with its servers where it leaves that to them.
+    ///
+    /// # Errors
+    /// [`UsageError`], or a server that cannot be asked.
+    pub fn settle(&self, plan: &mut Plan) -> Result<()> {
+        self.check(plan)?;
+        let is_open = plan.http.version == Version::Auto;
+        agree(plan)?;
+        if is_open { self.check(plan) } else { Ok(()) }
     }
 
     /// Resolves the plan's names, reads its files, and checks all that can be checked before anything is sent.
@@ -110,18 +128,6 @@ fn from_options(target: &str, load: &LoadArgs, r: &RequestArgs, network: &Networ
     Ok(plan)
 }
 
-/// Refuses HTTP/2 to a command that does not speak it.
-///
-/// # Errors
-/// [`UsageError`] for a plan over HTTP/2.
-pub fn refuse_http2(plan: &Plan) -> Result<()> {
-    if plan.http.is_http2() {
-        let what = "only 'lastdrop run' speaks HTTP/2 so far; leave --http 2 away, or version = \"2\" in the plan";
-        return Err(UsageError(what.into()).into());
-    }
-    Ok(())
-}
-
 /// The requests of a URL or of a plan file, for commands that decide on the amount of load themselves.
 ///
 /// # Errors
@@ -130,7 +136,6 @@ pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(LoadedPlan, O
     if is_plan_file(target) {
         refuse_network(network, target)?;
         let mut read = read_file(Path::new(target))?;
-        refuse_http2(&read.plan)?;
         let origin = Origin(Some((target.into(), std::mem::take(&mut read.places))));
         return Ok((read, origin));
     }
@@ -156,8 +161,18 @@ pub fn with_load(target: &str, load: &LoadArgs, duration: Duration, keepalive: K
     for request in &mut plan.requests {
         request.headers.extend(load.headers.iter().cloned());
     }
-    origin.check(&plan)?;
+    origin.settle(&mut plan)?;
+    spread(&mut plan);
     Ok(plan)
+}
+
+/// Gives each user of a closed loop over HTTP/2 a connection of its own, unless the plan says how many connections or
+/// streams there are. A few shared connections would measure a few of the server's workers: each connection is one's.
+pub fn spread(plan: &mut Plan) {
+    let is_free = |load: &Load| matches!(load, Load::Closed { connections: None, .. });
+    if plan.http.is_http2() && plan.phases.iter().all(|phase| is_free(&phase.load)) {
+        plan.http.streams.get_or_insert(1);
+    }
 }
 
 /// Fails for options about connections with a plan file, which has its own and would ignore them.

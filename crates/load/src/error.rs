@@ -18,6 +18,9 @@ pub enum LoadError {
     Request { index: usize, what: String },
     #[error("{0}")]
     Tls(String),
+    /// A server could not be asked for the version of HTTP: its origin, and why.
+    #[error("{origin}: --http auto asks the server for the version before the run: {what}")]
+    Agreement { origin: String, what: String },
     /// The owner of this agent does not allow connections there.
     #[error("{what} is at {address}, where this agent may not connect; start it with --allow for that address")]
     NotAllowed { what: String, address: String },

@@ -8,6 +8,7 @@
 //! Every request has a *due* time that travels with it. So time spent waiting for a stalled server is in its response
 //! latency by construction, and nothing has to be corrected afterwards.
 
+mod agree;
 mod answer;
 mod answer_check;
 pub mod arrivals;
@@ -46,6 +47,7 @@ mod users;
 mod wiring;
 pub mod world;
 
+pub use agree::agree;
 pub use answer::{AnswerParts, answer_parts};
 pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;

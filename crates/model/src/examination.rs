@@ -184,6 +184,9 @@ pub struct ExaminationStep {
     pub users: u32,
     pub rate_rps: f64,
     pub keepalive: bool,
+    /// Several requests share a connection (HTTP/2): a connection is not a request, nor a user.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shares_connections: bool,
     pub duration_s: f64,
     pub due: u64,
     pub answered: u64,

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, STREAMS, read_within};
 
+/// Most requests in flight on an HTTP/2 connection, unless the user says another number.
+const STREAMS_OF_A_CONNECTION: u32 = 100;
+
 /// Kind of value that an option takes.
 #[derive(Debug, Clone, Copy)]
 pub enum OptionKind {
@@ -51,6 +54,9 @@ pub enum Version {
     Http11,
     #[serde(rename = "2")]
     Http2,
+    /// The one that ALPN agrees on before the run: 2, or 1.1.
+    #[serde(rename = "auto")]
+    Auto,
 }
 
 impl Version {
@@ -58,6 +64,7 @@ impl Version {
         match given {
             given if given.is("1.0") => Version::Http10,
             given if given.is("2") => Version::Http2,
+            given if given.is("auto") => Version::Auto,
             _ => Version::Http11,
         }
     }
@@ -69,6 +76,7 @@ impl Version {
             Version::Http10 => "1.0",
             Version::Http11 => "1.1",
             Version::Http2 => "2",
+            Version::Auto => "auto",
         }
     }
 }
@@ -129,11 +137,14 @@ macro_rules! options {
         #[serde(default)]
         pub struct HttpOptions {
             $($(#[$meta])+ pub $field: $type,)*
+            /// The version that was agreed on before the run, with [`Version::Auto`].
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub agreed: Option<Version>,
         }
 
         impl Default for HttpOptions {
             fn default() -> Self {
-                HttpOptions { $($field: $default,)* }
+                HttpOptions { $($field: $default,)* agreed: None }
             }
         }
 
@@ -173,15 +184,16 @@ options! {
         set |o, given| (o.decode, o.compressed) = (given.on(), o.compressed || given.on()), number |_| None;
     /// The version of HTTP.
     #[serde(alias = "http10")]
-    version: Version = Version::Http11, OptionKind::Word(&["1.0", "1.1", "2"]), flag "http" "VERSION", key "version",
+    version: Version = Version::Http11, OptionKind::Word(&["1.0", "1.1", "2", "auto"]), flag "http" "VERSION", key "version",
         beside_a_file true,
-        help "Version of HTTP: 1.1, 1.0 or 2", description "\"1.1\", \"1.0\" or \"2\".",
+        help "Version of HTTP: 1.1, 1.0 or 2; auto: what the server agrees on (ALPN)",
+        description "\"1.1\", \"1.0\", \"2\", or \"auto\": what the server agrees on (ALPN).",
         set |o, given| o.version = Version::of(given), number |_| None;
     /// HTTP/2: most requests in flight on a connection; never above the server's limit.
-    streams: u32 = 100, OptionKind::Number(STREAMS), flag "streams" "N", key "streams", beside_a_file true,
+    streams: Option<u32> = None, OptionKind::Number(STREAMS), flag "streams" "N", key "streams", beside_a_file true,
         help "HTTP/2: most requests in flight on a connection [100]",
         description "HTTP/2: most requests in flight on a connection [100].",
-        set |o, given| o.streams = given.number().unwrap_or(100), number |o| Some(o.streams);
+        set |o, given| o.streams = given.number(), number |o| o.streams;
     /// Requests in flight on one connection.
     pipeline: u32 = 1, OptionKind::Number(PIPELINE), flag "pipeline" "N", key "pipeline", beside_a_file false,
         help "Requests in flight on one connection", description "Requests in flight on one connection [1].",
@@ -198,6 +210,21 @@ options! {
 }
 
 impl HttpOptions {
+    /// The version that is spoken. Where one is agreed on and has not been yet, that is HTTP/1.1.
+    #[must_use]
+    pub fn spoken(&self) -> Version {
+        match self.version {
+            Version::Auto => self.agreed.unwrap_or(Version::Http11),
+            version => version,
+        }
+    }
+
+    /// HTTP/2: most requests in flight on a connection.
+    #[must_use]
+    pub fn most_streams(&self) -> u32 {
+        self.streams.unwrap_or(STREAMS_OF_A_CONNECTION)
+    }
+
     #[must_use]
     pub fn is_http10(&self) -> bool {
         self.version == Version::Http10
@@ -205,7 +232,7 @@ impl HttpOptions {
 
     #[must_use]
     pub fn is_http2(&self) -> bool {
-        self.version == Version::Http2
+        self.spoken() == Version::Http2
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{ClassComparison, CompareDocument, CompareKind, MetricVerdict};
+use lastdrop_model::documents::{ClassComparison, CompareDocument, CompareKind, MetricVerdict, SideConnections};
 use lastdrop_model::units::show_us;
 
 use crate::html::first;
@@ -54,6 +54,14 @@ fn word(verdict: MetricVerdict) -> &'static str {
     }
 }
 
+/// The connections of a side, as a part of the headline.
+fn connections(side: &SideConnections) -> String {
+    let many = |n: u64, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
+    let each =
+        if side.streams > 1 { format!(", up to {} requests at once on each", side.streams) } else { String::new() };
+    format!("HTTP/{} over {}{each}", side.version, many(side.peak, "connection"))
+}
+
 /// The summary of a comparison.
 #[must_use]
 pub fn compare_text(d: &CompareDocument) -> String {
@@ -68,7 +76,11 @@ pub fn compare_text(d: &CompareDocument) -> String {
     if d.kind == CompareKind::Aa {
         let _ = writeln!(out, "A and B are both {}{blocks}\n", d.a.name);
     } else {
-        let _ = writeln!(out, "A {}   B {}{blocks}\n", d.a.name, d.b.name);
+        let _ = writeln!(out, "A {}   B {}{blocks}", d.a.name, d.b.name);
+        if let (Some(a), Some(b)) = (&d.a.connections, &d.b.connections) {
+            let _ = writeln!(out, "A {}   B {}", connections(a), connections(b));
+        }
+        out.push('\n');
     }
     let mut rows = Vec::new();
     for (key, name) in METRICS {

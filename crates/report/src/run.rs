@@ -25,6 +25,9 @@ pub fn run_text(run: &Run) -> String {
         let _ = writeln!(out, "{}", line(&sentence));
     }
     let _ = writeln!(out, "{}   run {}   seed {}", what(run), run.id, run.seed);
+    if let Some(agreed) = run.plan.http.agreed {
+        let _ = writeln!(out, "HTTP/{} was agreed on before the run (--http auto)", agreed.name());
+    }
     // Reports leave out phases that never began; only phases at the end of the plan can be missing.
     for (at, phase) in run.phases.iter().enumerate() {
         let load = run.plan.phases.get(at).map(|p| describe(&run.plan, p)).unwrap_or_default();
@@ -201,7 +204,7 @@ pub(crate) fn describe(plan: &Plan, phase: &Phase) -> String {
 
 /// Over HTTP/2 users, connections and streams are three numbers.
 fn describe_shared(plan: &Plan, phase: &Phase) -> String {
-    let streams = format!("each with at most {} streams (HTTP/2)", plan.http.streams);
+    let streams = format!("each with at most {} streams (HTTP/2)", plan.http.most_streams());
     match &phase.load {
         Load::Closed { connections: None, .. } => {
             format!("{} over as few connections as they fill, {streams}", describe_load(phase))

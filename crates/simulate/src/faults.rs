@@ -102,6 +102,8 @@ pub struct FaultModel {
     /// Servers speak HTTP/2.
     pub streams: Option<StreamRates>,
     pub tls: Option<Arc<ServerConfig>>,
+    /// TLS of a few connections that agree on another version of HTTP.
+    pub other_tls: Option<Arc<ServerConfig>>,
     /// Index of the shard.
     pub thread: usize,
 }

@@ -14,7 +14,7 @@ use rustls::{ServerConfig, ServerConnection};
 /// # Panics
 /// Never: key and certificate are part of the program.
 #[must_use]
-pub fn server_config(protocol: &str) -> Arc<ServerConfig> {
+pub fn server_config(protocols: &[&str]) -> Arc<ServerConfig> {
     let certificate = CertificateDer::from_pem_slice(include_bytes!("peer-cert.pem")).expect("a certificate of ours");
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("peer-key.pem")).expect("its key");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -25,7 +25,7 @@ pub fn server_config(protocol: &str) -> Arc<ServerConfig> {
         .with_single_cert(vec![certificate], key)
         .expect("the key of the certificate");
     config.session_storage = ServerSessionMemoryCache::new(64);
-    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     Arc::new(config)
 }
 

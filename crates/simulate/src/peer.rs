@@ -119,13 +119,14 @@ impl Peer {
             ConnectOutcome::After(rng.around(1, 5_000))
         };
         let streams = faults.streams.map(|rates| Box::new(StreamPeer::new(rates, rng.others())));
+        let other = faults.other_tls.as_ref().filter(|_| rng.in_thousand(150));
         Peer {
             streams,
             meeting,
             thread: faults.thread,
             rates,
             wants: Arc::clone(&faults.wants),
-            config: faults.tls.clone(),
+            config: other.or(faults.tls.as_ref()).cloned(),
             rng,
             layer: Layer::Unknown,
             parser: RequestParser::default(),

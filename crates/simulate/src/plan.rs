@@ -70,16 +70,26 @@ impl Scenario {
         // A third of the runs speaks HTTP/2. The choice draws no random number, so that old seeds keep their meaning.
         if matches!(seed % 21, 5 | 9 | 10 | 15..=18) {
             is_simple |= over_streams(&mut plan, &mut faults, &mut Rng::new(!seed.rotate_left(32)), tls);
+        } else if tls && seed % 19 == 7 {
+            agreed_on(&mut plan, &mut faults, Version::Http11);
         }
         Scenario { plan, faults, wish, start, stop, is_simple }
     }
+}
+
+/// Has the version of HTTP be the one that was agreed on before the run, and some connections agree on another.
+fn agreed_on(plan: &mut Plan, faults: &mut FaultModel, version: Version) {
+    (plan.http.version, plan.http.agreed) = (Version::Auto, Some(version));
+    let (same, other) = if version == Version::Http2 { ("h2", "http/1.1") } else { ("http/1.1", "h2") };
+    faults.tls = Some(server_config(&[same, other]));
+    faults.other_tls = Some(server_config(&[other]));
 }
 
 /// Has a plan speak HTTP/2, without what lastdrop does not do over it. Returns true if a request now leads to nothing
 /// but its answer.
 fn over_streams(plan: &mut Plan, faults: &mut FaultModel, rng: &mut Rng, tls: bool) -> bool {
     plan.http.version = Version::Http2;
-    plan.http.streams = rng.one_of(&[1, 1, 2, 3, 10, 100]);
+    plan.http.streams = Some(rng.one_of(&[1, 1, 2, 3, 10, 100]));
     plan.http.pipeline = 1;
     (plan.http.chunked, plan.http.expect_continue) = (None, false);
     (plan.network.proxy, plan.network.bandwidth_bytes) = (None, None);
@@ -125,7 +135,10 @@ fn over_streams(plan: &mut Plan, faults: &mut FaultModel, rng: &mut Rng, tls: bo
         body_bytes: faults.rates.body_bytes,
         latency_us: faults.rates.latency_us,
     });
-    faults.tls = tls.then(|| server_config("h2"));
+    faults.tls = tls.then(|| server_config(&["h2"]));
+    if tls && rng.in_thousand(400) {
+        agreed_on(plan, faults, Version::Http2);
+    }
     becomes_simple
 }
 
@@ -359,7 +372,8 @@ fn faults(plan: &Plan, wants: PlanNeeds, rng: &mut Rng, tls: bool) -> FaultModel
             ..rates
         },
         wants: Arc::new(wants),
-        tls: (tls || plan.http.redirects > 0 || plan.page.is_some()).then(|| server_config("http/1.1")),
+        other_tls: None,
+        tls: (tls || plan.http.redirects > 0 || plan.page.is_some()).then(|| server_config(&["http/1.1"])),
         streams: None,
         thread: 0,
     }

@@ -11,8 +11,8 @@ use lastdrop_report::export::Runs;
 
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::Exit;
-use crate::options::{FormatArgs, NetworkArgs, OutputArgs, RunsOnArgs, SearchArgs};
-use crate::run_plan;
+use crate::options::{FormatArgs, NetworkArgs, OutputArgs, RunsOnArgs, SearchArgs, VersionArgs};
+use crate::run_plan::{self, Origin};
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -27,6 +27,8 @@ pub struct CapacityArgs {
     #[command(flatten)]
     pub search: SearchArgs,
     #[command(flatten)]
+    pub version: VersionArgs,
+    #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
     pub on: RunsOnArgs,
@@ -37,7 +39,7 @@ pub struct CapacityArgs {
 }
 
 pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
-    let order = search_of(&args.target, &args.search, &args.network, &args.output)?;
+    let order = search_of(&args.target, &args.search, &args.version, &args.network, &args.output)?;
     let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
@@ -59,13 +61,39 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
 pub fn search_of(
     target: &str,
     search: &SearchArgs,
+    version: &VersionArgs,
     network: &NetworkArgs,
     output: &OutputArgs,
 ) -> Result<CapacityOptions> {
     let (read, origin) = run_plan::requests_of(target, network)?;
-    let plan = Plan { keep_secrets: output.keep_secrets, ..read.plan };
-    let keepalive = if run_plan::is_plan_file(target) { plan.keepalive } else { KeepAlive::Off };
-    let options = search.search(plan, keepalive, read.has_seed)?;
+    let mut plan = Plan { keep_secrets: output.keep_secrets, ..read.plan };
+    if !run_plan::is_plan_file(target) {
+        plan.keepalive = KeepAlive::Off;
+    }
+    search_with(plan, &origin, search, version, read.has_seed)
+}
+
+/// The search with the requests of a plan, which says whether connections are kept.
+pub fn search_with(
+    mut plan: Plan,
+    origin: &Origin,
+    search: &SearchArgs,
+    version: &VersionArgs,
+    has_seed: bool,
+) -> Result<CapacityOptions> {
+    version.set(&mut plan);
+    origin.settle(&mut plan)?;
+    let mut keepalive = plan.keepalive;
+    if plan.http.is_http2() {
+        if !origin.is_file() {
+            // A connection of HTTP/2 for each request would measure little but handshakes.
+            keepalive = KeepAlive::On;
+        }
+        if search.connections.is_none() {
+            plan.http.streams.get_or_insert(1);
+        }
+    }
+    let options = search.search(plan, keepalive, has_seed)?;
     origin.check(&options.plan)?;
     Ok(options)
 }

@@ -25,7 +25,7 @@ use lastdrop_traffic::reports::{self, Report};
 use crate::commands::{AS_IT_IS, Report as Output, check_code, default_store, observers_of, open_store, tell_change};
 use crate::exit::{Exit, UsageError};
 use crate::fleet::machines;
-use crate::options::{FormatArgs, LoadArgs, NetworkArgs, OutputArgs, RunsOnArgs, within};
+use crate::options::{FormatArgs, LoadArgs, NetworkArgs, OutputArgs, RunsOnArgs, SideArgs, VersionArgs, within};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -35,7 +35,7 @@ use crate::stdio::note;
     mut_arg("duration", |a| a.help("Length of each stretch of load [default: 520ms, or 1s with --url]")),
     mut_arg("warm_up", |a| a.help("Load before each stretch, outside its numbers [default: 50ms, or 300ms with --url]")),
     mut_arg("requests", |a| a.help("Requests of each stretch, instead of a length")),
-    after_help = "Stored runs do not know what changed on the machine between them; for a decision use --live.\nA block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare ab-before.txt ab-after.txt                     what ab said then and now\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine\n  lastdrop compare --live apache --url URL --a 'AllowOverride All' --b 'AllowOverride None'\n  lastdrop compare --live nginx --url URL --b 'gzip_comp_level 1' --at vhost:shop.example"
+    after_help = "Stored runs do not know what changed on the machine between them; for a decision use --live.\nA block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare ab-before.txt ab-after.txt                     what ab said then and now\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live https://127.0.0.1:8443/ -c 100 --a '--http 1.1' --b '--http 2'\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine\n  lastdrop compare --live apache --url URL --a 'AllowOverride All' --b 'AllowOverride None'\n  lastdrop compare --live nginx --url URL --b 'gzip_comp_level 1' --at vhost:shop.example"
 )]
 pub struct CompareArgs {
     /// The baseline: a run's id, an exported run (JSON), or a report of ab, siege, wrk, wrk2, hey, oha, k6 or vegeta. With --live a
@@ -43,7 +43,7 @@ pub struct CompareArgs {
     #[arg(value_name = "A")]
     pub a: String,
     /// The candidate, in the same form
-    #[arg(value_name = "B", required_unless_present_any = ["aa", "url"], conflicts_with = "url")]
+    #[arg(value_name = "B", required_unless_present_any = ["aa", "url", "change_a", "change_b"], conflicts_with = "url")]
     pub b: Option<String>,
     /// Load both now, in interleaved blocks
     #[arg(long)]
@@ -52,14 +52,15 @@ pub struct CompareArgs {
     /// restored at the end
     #[arg(long, value_name = "URL|PLAN", requires = "live", conflicts_with = "aa")]
     pub url: Option<String>,
-    #[arg(long = "a", id = "change_a", value_name = "LINES", requires = "url", help = format!(
-        "The server with these lines of its configuration (';' between them) is A: directives of {}, or SETTING VALUE of any server \
-         [default: the server as it is]",
+    #[arg(long = "a", id = "change_a", value_name = "LINES", requires = "live", allow_hyphen_values = true, help = format!(
+        "With --url, the server with these lines of its configuration (';' between them) is A: directives of {}, or SETTING VALUE of \
+         any server [default: the server as it is]. Without --url, options for A alone: '--http 1.1', '--connections 4', \
+         '--keepalive off', '-H LINE' and others of HTTP",
         kinds::titles(|k| k.directives)
     ))]
     pub change_a: Option<String>,
     /// The same for B
-    #[arg(long = "b", id = "change_b", value_name = "LINES", requires = "url")]
+    #[arg(long = "b", id = "change_b", value_name = "LINES", requires = "live", allow_hyphen_values = true)]
     pub change_b: Option<String>,
     /// Where the directives apply: vhost:NAME (also a proxy or an upstream), location:PATH or directory:PATH [default: wherever the
     /// configuration has them, otherwise the whole server]
@@ -85,6 +86,8 @@ pub struct CompareArgs {
     pub fail_on_worse: bool,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub version: VersionArgs,
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
@@ -118,8 +121,8 @@ pub fn compare(args: &CompareArgs) -> Result<Exit> {
     })
 }
 
-/// The plan of one side: requests of a URL or plan file, load of the options or of the plan file.
-fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
+/// The plan of one side: requests of a URL or plan file, load of the options or of the plan file, and options of its own.
+fn side(args: &CompareArgs, target: &str, own: &SideArgs, seed: u64) -> Result<Plan> {
     let load = &args.load;
     let (read, origin) = run_plan::requests_of(target, &args.network)?;
     let mut plan = read.plan;
@@ -140,22 +143,28 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
     for request in &mut plan.requests {
         request.headers.extend(load.headers.iter().cloned());
     }
-    origin.check(&plan)?;
+    args.version.set(&mut plan);
+    own.set(&mut plan);
+    origin.settle(&mut plan)?;
     Ok(plan)
 }
 
 fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
     let seed = args.load.seed();
-    let plan_a = side(args, &args.a, seed)?;
+    let options = |text: &Option<String>| text.as_deref().map_or(Ok(SideArgs::default()), SideArgs::read);
+    let (own_a, own_b) = (options(&args.change_a)?, options(&args.change_b)?);
+    if args.aa && (args.change_a.is_some() || args.change_b.is_some()) {
+        return Err(UsageError("with --aa both sides are A: leave --a and --b away".into()).into());
+    }
     // The name goes into the report, so it must not contain secrets.
-    let name = |target: &str| secrets::url(target).into_owned();
-    let (name_b, plan_b) = match &args.b {
-        Some(b) => (name(b), side(args, b, seed)?),
-        None => (name(&args.a), plan_a.clone()),
+    let name = |target: &str, own: &SideArgs, text: &Option<String>| match text.as_deref().map(str::trim) {
+        Some(text) if own.may_be_shown() => format!("{} {text}", secrets::url(target)),
+        _ => secrets::url(target).into_owned(),
     };
+    let b = args.b.as_ref().unwrap_or(&args.a);
     let order = CompareOptions {
-        a: (name(&args.a), plan_a),
-        b: (name_b, plan_b),
+        a: (name(&args.a, &own_a, &args.change_a), side(args, &args.a, &own_a, seed)?),
+        b: (name(b, &own_b, &args.change_b), side(args, b, &own_b, seed)?),
         aa: args.aa,
         blocks: args.blocks,
         stretch: args.load.duration.unwrap_or(STRETCH),
@@ -186,7 +195,7 @@ fn changes(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)>
     }
     let server: ServerRef = args.a.parse().map_err(|what| UsageError(format!("{what}; with --url A is a server")))?;
     let seed = args.load.seed();
-    let plan = side(args, target, seed)?;
+    let plan = side(args, target, &SideArgs::default(), seed)?;
     let name = |lines: &Option<String>| match lines.as_deref().map(str::trim) {
         None | Some("") => AS_IT_IS.to_string(),
         Some(lines) => lines.to_string(),
@@ -283,6 +292,7 @@ fn compare_reports((a, sa): (&str, &Side), (b, sb): (&str, &Side), store: Option
     let side = |name: &str, side: &Side| CompareSide {
         name: name.into(),
         changes: Vec::new(),
+        connections: None,
         runs: match side {
             Side::Run(run) => vec![run.id.clone()],
             Side::Reports(_) => Vec::new(),
@@ -333,8 +343,12 @@ pub fn compare_runs((a, ra): (&str, &Run), (b, rb): (&str, &Run), store: Option<
             notes.push(format!("run {name} is doubtful: {}", why.join("; ")));
         }
     }
-    let side =
-        |name: &str, run: &Run| CompareSide { name: name.into(), changes: Vec::new(), runs: vec![run.id.clone()] };
+    let side = |name: &str, run: &Run| CompareSide {
+        name: name.into(),
+        changes: Vec::new(),
+        connections: None,
+        runs: vec![run.id.clone()],
+    };
     Ok(CompareDocument {
         schema: COMPARE_SCHEMA.into(),
         kind: CompareKind::Stored,

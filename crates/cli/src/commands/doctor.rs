@@ -138,9 +138,9 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     }
     let time = load.duration.unwrap_or(if args.observe { OBSERVE } else { TIME });
     let (mut plan, origin) = run_plan::plan(&target, &load, &args.request, &args.network)?;
-    run_plan::refuse_http2(&plan)?;
     plan.keep_secrets = args.output.keep_secrets;
-    origin.check(&plan)?;
+    origin.settle(&mut plan)?;
+    run_plan::spread(&mut plan);
     if let Some(phase) = plan.phases.iter().find(|p| p.load.changes()) {
         return Err(UsageError(format!("phase '{}' changes its load; a doctor's steps do not", phase.name)).into());
     }

@@ -20,10 +20,10 @@ use lastdrop_traffic::{DemandCounter, Format, LineCounts, LogEntries, LogOptions
 use crate::commands::capacity::{self, exit_of};
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{FormatArgs, NetworkArgs, OutputArgs, RunsOnArgs, SearchArgs, within};
+use crate::options::{FormatArgs, NetworkArgs, OutputArgs, RunsOnArgs, SearchArgs, VersionArgs, within};
 use crate::replay::mix::LogMix;
 use crate::replay::target::Targets;
-use crate::run_plan;
+use crate::run_plan::{self, Origin};
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -73,6 +73,8 @@ pub struct HeadroomArgs {
     pub unsafe_methods: bool,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub version: VersionArgs,
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
@@ -213,17 +215,20 @@ fn notes_of(tally: &LineCounts) -> Vec<String> {
 /// The search for the capacity: with the mix of the logs, or with what --url names.
 fn search_of(args: &HeadroomArgs, url: &str, to: Option<&Url>, mix: Option<&LogMix>) -> Result<CapacityOptions> {
     let (Some(to), Some(mix)) = (to, mix) else {
-        return capacity::search_of(url, &args.search, &args.network, &args.output);
+        return capacity::search_of(url, &args.search, &args.version, &args.network, &args.output);
     };
-    let mut plan = Plan { keep_secrets: args.output.keep_secrets, pick: Pick::Weighted, ..Plan::new(to.clone(), 0) };
+    let mut plan = Plan {
+        keep_secrets: args.output.keep_secrets,
+        pick: Pick::Weighted,
+        keepalive: KeepAlive::Off,
+        ..Plan::new(to.clone(), 0)
+    };
     args.network.fill(&mut plan);
     plan.requests = mix.requests(to);
     if plan.requests.is_empty() {
         anyhow::bail!("no request of the logs can be sent; --unsafe sends POST and others, too");
     }
-    let search = args.search.search(plan, KeepAlive::Off, false)?;
-    search.plan.check().map_err(|e| UsageError(e.to_string()))?;
-    Ok(search)
+    capacity::search_with(plan, &Origin::default(), &args.search, &args.version, false)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run https://127.0.0.1:8443/ --http 2 -c 400 --connections 4 --streams 100\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run http://127.0.0.1/ -r 200 --server-time auto\n  lastdrop run plan.toml --objective 'checkout.p99<500ms'\n  lastdrop run plan.toml --dry-run\n  lastdrop run --again last"
+    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run https://127.0.0.1:8443/ --http 2 -c 400 --connections 4 --streams 100\n  lastdrop run https://127.0.0.1:8443/ --http auto -k\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run http://127.0.0.1/ -r 200 --server-time auto\n  lastdrop run plan.toml --objective 'checkout.p99<500ms'\n  lastdrop run plan.toml --dry-run\n  lastdrop run --again last"
 )]
 pub struct RunArgs {
     /// What to load: a URL, or a plan file (*.toml)
@@ -92,6 +92,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     if args.junit.is_some() && plan.objectives.is_empty() {
         return Err(UsageError("--junit writes down objectives; say them: --objective 'p99<300ms'".into()).into());
     }
+    if !args.dry_run {
+        origin.settle(&mut plan)?;
+    }
     let prepared = origin.prepare(&plan)?;
     if args.dry_run {
         stdio::out(run_plan::dry_run(&plan, &prepared)?);
@@ -100,10 +103,6 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     if args.on.is_fleet() && args.log.is_some() {
         let why =
             "--log has a line for each request, and those stay with the agents: run it on one machine, without --fleet";
-        return Err(UsageError(why.into()).into());
-    }
-    if args.on.is_fleet() && plan.http.is_http2() {
-        let why = "agents of a fleet do not speak HTTP/2 so far; leave --fleet away, or --http 2";
         return Err(UsageError(why.into()).into());
     }
     let mut report = Report::of(&args.output)?.with_format(args.form)?;

@@ -10,6 +10,9 @@ use lastdrop_experiment::machine::Machine;
 use lastdrop_experiment::trials::sweep::sweep as run_sweep;
 use lastdrop_experiment::trials::sweep_plan::SweepPlan;
 use lastdrop_model::bounds::ROUNDS;
+use lastdrop_model::http_options::Version;
+use lastdrop_model::plan::Plan;
+use lastdrop_model::request::RequestSpec;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{sweep_csv, sweep_text};
 use lastdrop_server::Change;
@@ -19,6 +22,7 @@ use crate::exit::{Exit, UsageError};
 use crate::fleet::machines;
 use crate::options::{FormatArgs, OthersArgs, OutputArgs, RunsOnArgs, within};
 use crate::outfile::Outfile;
+use crate::run_plan::Origin;
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -54,6 +58,26 @@ pub struct SweepArgs {
     pub output: OutputArgs,
 }
 
+/// Checks what the plan says about HTTP, and settles its version for all rows where the plan leaves it to the servers.
+fn settle_version(plan: &mut SweepPlan, is_fleet: bool) -> Result<()> {
+    let urls: BTreeSet<String> = plan.cells.iter().map(|cell| cell.url.origin()).collect();
+    let Some(first) = plan.cells.first() else { return Ok(()) };
+    let mut of_all = Plan::new(first.url.clone(), 0);
+    let asked = |origin: &String| format!("{origin}/").parse().ok().map(RequestSpec::get);
+    of_all.requests = urls.iter().filter_map(asked).collect();
+    of_all.tls.insecure = plan.insecure;
+    of_all.timeout = plan.timeout;
+    of_all.http.clone_from(&plan.http);
+    if is_fleet && matches!(plan.http.version, Version::Http2 | Version::Auto) {
+        return Err(
+            UsageError("HTTP/2 cannot go through a fleet yet: run it on one machine, without --fleet".into()).into()
+        );
+    }
+    Origin::default().settle(&mut of_all)?;
+    plan.http = of_all.http;
+    Ok(())
+}
+
 pub fn sweep(args: SweepArgs) -> Result<Exit> {
     let mut plan = SweepPlan::read(&args.plan).map_err(|e| UsageError(e.to_string()))?;
     plan.rounds = args.rounds.unwrap_or(plan.rounds);
@@ -67,6 +91,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
         ))
         .into());
     }
+    settle_version(&mut plan, args.on.is_fleet())?;
     // Check it now, not after an hour of measuring.
     plan.check_sort().map_err(UsageError)?;
     let mut report = Report::of(&args.output)?.with_format(args.form)?;

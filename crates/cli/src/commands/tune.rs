@@ -214,7 +214,6 @@ fn plan(args: &TuneArgs) -> Result<Plan> {
         load.users = load.users.or(searches_rates.then_some(AT_ONCE));
     }
     let (mut plan, origin) = run_plan::plan(&args.url, &load, &args.request, &args.network)?;
-    run_plan::refuse_http2(&plan)?;
     plan.keep_secrets = args.output.keep_secrets;
     if let Some(objectives) = &args.objective {
         plan.objectives.clone_from(&objectives.0);
@@ -225,7 +224,12 @@ fn plan(args: &TuneArgs) -> Result<Plan> {
         return Err(UsageError("the rate is what is searched: leave it out of the objective".into()).into());
     }
     plan.phases.retain(|p| p.measured);
-    origin.check(&plan)?;
+    origin.settle(&mut plan)?;
+    if !is_file && args.load.keepalive.is_none() && plan.http.is_http2() {
+        // A connection of HTTP/2 for each request would measure little but handshakes.
+        plan.keepalive = KeepAlive::On;
+    }
+    run_plan::spread(&mut plan);
     let fits = |p: &Phase| p.requests.is_none() && p.duration.is_some() && !p.load.changes();
     if plan.phases.len() != 1 || !plan.phases.iter().all(fits) {
         let what =

@@ -12,10 +12,12 @@ mod request;
 mod runs_on;
 mod search;
 mod secret;
+mod side;
 mod values;
 
 pub use self::database::DatabaseArgs;
 pub use self::fleet::{FleetArgs, TokenArgs, URL_FILE, default_folder};
+pub use self::http::VersionArgs;
 pub use self::load::LoadArgs;
 pub use self::network::NetworkArgs;
 pub use self::others::OthersArgs;
@@ -23,4 +25,5 @@ pub use self::output::{FormatArgs, OutputArgs};
 pub use self::request::RequestArgs;
 pub use self::runs_on::{RunsOnArgs, address_of};
 pub use self::search::SearchArgs;
+pub use self::side::SideArgs;
 pub use self::values::{Objectives, objectives, pair, within, written};

@@ -44,10 +44,10 @@ pub struct SearchArgs {
     /// How arrivals are spread: uniform or poisson
     #[arg(long, value_name = "HOW", value_parser = str::parse::<Arrival>, default_value = "uniform")]
     pub arrivals: Arrival,
-    /// Most connections open at once
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = within::<u32>(CONNECTIONS))]
-    pub connections: u32,
-    /// Keep connections: on, off, or a number of requests on each [default: off; with a plan file: what it says]
+    /// Most connections open at once [default: 256]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(CONNECTIONS))]
+    pub connections: Option<u32>,
+    /// Keep connections: on, off, or a number of requests on each [default: off, or on over HTTP/2; with a plan file: what it says]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<KeepAlive>)]
     pub keepalive: Option<KeepAlive>,
     /// Load threads [default: 1]
@@ -94,7 +94,7 @@ impl SearchArgs {
             plan,
             objectives,
             arrivals: self.arrivals,
-            connections: self.connections,
+            connections: self.connections.unwrap_or(256),
             start: self.rate,
             ceiling: self.max_rate,
             precision: self.precision / 100.0,

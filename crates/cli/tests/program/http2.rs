@@ -315,25 +315,51 @@ fn what_does_not_go_over_http2_is_refused() {
         let done = folder.run(&[&["run", "http://127.0.0.1:1/", "--http", "2", "-n", "1"], options].concat());
         assert!(done.code == 2 && done.stderr.contains(why), "{options:?}: {done:?}");
     }
-    let done = folder.run(&["doctor", "nginx", "--url", "http://127.0.0.1:1/", "--http", "2"]);
-    assert!(done.code == 2 && done.stderr.contains("only 'lastdrop run' speaks HTTP/2"), "{done:?}");
-    for command in ["capacity", "compare", "sweep", "replay", "size", "trace", "profile"] {
+    for command in ["sweep", "replay", "size", "trace", "profile"] {
         let done = folder.run(&[command, "http://127.0.0.1:1/", "--http", "2"]);
-        assert!(done.code == 2 && done.stderr.contains("this command speaks HTTP/1.1"), "{command}: {done:?}");
+        assert!(done.code == 2 && done.stderr.contains("this command has no --http"), "{command}: {done:?}");
     }
-    let plan = "url = \"http://127.0.0.1:1/\"\n[http]\nversion = \"2\"\n";
+    let plan = "pick = \"session\"\n[http]\nversion = \"2\"\n[[request]]\nurl = \"http://127.0.0.1:1/\"\n";
     fs::write(folder.join("plan.toml"), plan).expect("written");
     let file = folder.join("plan.toml").display().to_string();
-    for command in
-        [&["capacity", &file][..], &["compare", "--live", &file, &file], &["profile", "nginx", "--url", &file]]
-    {
+    for command in [
+        &["capacity", &file, "--objective", "p99<1s"][..],
+        &["compare", "--live", &file, &file],
+        &["profile", "nginx", "--url", &file],
+    ] {
         let done = folder.run(command);
-        assert!(done.code == 2 && done.stderr.contains("only 'lastdrop run' speaks HTTP/2"), "{command:?}: {done:?}");
+        assert!(done.code == 2 && done.stderr.contains("over HTTP/2: sessions"), "{command:?}: {done:?}");
     }
-    fs::write(folder.join("sweep.toml"), "url = \"http://127.0.0.1:1/\"\nusers = 1\n[http]\nversion = \"2\"\n")
-        .expect("written");
-    let done = folder.run(&["sweep", &folder.join("sweep.toml").display().to_string()]);
-    assert!(done.code == 2 && done.stderr.contains("unknown field `http`"), "{done:?}");
+    let compare = ["compare", "--live", "http://127.0.0.1:1/", "--a", "-c 3", "--b", "--http 2"];
+    let done = folder.run(&compare);
+    assert!(done.code == 2 && done.stderr.contains("users and rate"), "{done:?}");
+}
+
+#[test]
+fn experiments_speak_http2_to_nginx() {
+    let folder = Folder::new();
+    let (_nginx, port, log) = tls_nginx(&folder, 2);
+    let url = format!("https://localhost:{port}/");
+    let all = |version: &str| lines(&log).iter().all(|line| line.ends_with(version));
+    let search = ["--no-staircase", "-r", "100", "--max-rate", "100", "-d", "1s", "--max-time", "20s"];
+    let start = ["capacity", &url, "--http", "2", "--insecure", "--objective", "p99<2s"];
+    let found = folder.json(&[&start[..], &search].concat(), 0);
+    assert!(found["met"] == true && lines(&log).len() >= 100 && all("HTTP/2.0"), "{found}");
+    let sides = ["--a", "--http 1.1", "--b", "--http 2"];
+    let start = ["compare", "--live", &url, "--insecure", "-c", "8", "-d", "100ms", "--blocks", "4"];
+    let compared = folder.json(&[&start[..], &sides].concat(), 0);
+    assert_eq!(compared["a"]["connections"]["version"], "1.1");
+    assert_eq!((n(&compared["a"]["connections"]["peak"]), n(&compared["a"]["connections"]["streams"])), (8, 1));
+    assert_eq!(compared["b"]["connections"]["version"], "2");
+    assert!(n(&compared["b"]["connections"]["peak"]) <= 3 && n(&compared["b"]["connections"]["streams"]) == 100);
+    assert!(compared["b"]["name"].as_str().is_some_and(|name| name.ends_with("/ --http 2")), "{compared}");
+    assert!(!all("HTTP/2.0"));
+    let sweep =
+        format!("url = \"{url}\"\nusers = [2, 4]\nduration = \"200ms\"\ninsecure = true\n[http]\nversion = \"auto\"\n");
+    fs::write(folder.join("sweep.toml"), sweep).expect("written");
+    let rows = folder.json(&["sweep", &folder.join("sweep.toml").display().to_string()], 0);
+    assert!(rows["fixed"]["http"] == "2" && rows["fixed"]["keepalive"] == "on", "{rows}");
+    assert!(rows["rows"].as_array().is_some_and(|rows| rows.len() == 2 && rows.iter().all(|r| n(&r["answered"]) > 0)));
 }
 
 /// nginx with TLS as Debian has it: GOAWAY after 1,000 requests of a connection.
@@ -379,6 +405,12 @@ fn nginx_as_it_comes_answers_every_request_over_new_connections() {
     let c = &p["connections"];
     assert!(n(&c["opened"]) >= 20 && n(&c["goaway"]) >= 16, "{c}");
     assert!(n(&c["handshakes_full"]) + n(&c["handshakes_resumed"]) == n(&c["opened"]), "{c}");
+    // Agreed on before the run, by a handshake that asks for nothing.
+    let run = folder.json(&["run", &url, "--http", "auto", "-n", "50", "-c", "5", "--insecure"], 0);
+    assert_eq!((run["plan"]["http"]["agreed"].as_str(), answered(&run)), (Some("2"), 50));
+    assert_eq!(n(&main_phase(&run)["connections"]["by_version"]["2"]), 1);
+    wait_until("the log", || lines(&log).len() >= 20_050);
+    assert_eq!(lines(&log).len(), 20_050);
     // An open loop, too.
     let more = ["-r", "2000", "-d", "2s", "--connections", "4", "--insecure"];
     let run = load(&folder, &url, &more, 0);
@@ -427,6 +459,13 @@ fn a_server_without_http2_says_so_in_the_handshake() {
     let p = main_phase(&run);
     assert_eq!(n(&p["requests"]["failed"]["connect"]), 4);
     assert!(run["generator"]["connect_errors"].to_string().contains("--http 1.1"), "{}", run["generator"]);
+    for url in [format!("https://localhost:{port}/"), format!("http://localhost:{plain}/")] {
+        let run = folder.json(&["run", &url, "--http", "auto", "-n", "4", "-c", "2", "--insecure"], 0);
+        assert_eq!((run["plan"]["http"]["agreed"].as_str(), answered(&run)), (Some("1.1"), 4), "{url}");
+        assert_eq!(n(&main_phase(&run)["connections"]["by_version"]["1.1"]), 2);
+    }
+    let done = folder.run(&["run", "https://127.0.0.1:1/", "--http", "auto", "-n", "1"]);
+    assert!(done.code == 1 && done.stderr.contains("asks the server for the version before the run"), "{done:?}");
 }
 
 #[test]

@@ -26,6 +26,10 @@ fn held_by_visitors(case: &LoadEvidence<'_>, v: &ServerEvidence<'_>) -> bool {
 }
 
 fn keepalive(case: &LoadEvidence<'_>) -> Option<Finding> {
+    if case.main.shares_connections {
+        // A worker that holds such a connection may have requests of several users on it.
+        return None;
+    }
     case.servers().into_iter().find_map(|v| {
         let places: f64 = v.seen.scoreboard.iter().filter(|(l, _)| *l != ".").map(|(_, n)| n).sum();
         let kept = v.seen.scoreboard.get("K").copied().unwrap_or(0.0);
@@ -87,6 +91,9 @@ fn keepalive(case: &LoadEvidence<'_>) -> Option<Finding> {
 }
 
 fn slow(case: &LoadEvidence<'_>) -> Option<Finding> {
+    if case.main.shares_connections {
+        return None;
+    }
     case.servers().into_iter().find_map(|v| {
         let at_client = v.seen.waiting("client") - v.seen.waiting("client kept") + v.seen.waiting("client-write");
         let share = at_client / v.busy().max(0.5);

@@ -602,8 +602,9 @@ impl<'a> ServerEvidence<'a> {
         let request = case.cpu_per_request_s().zip(case.alone_s()).map(|(cpu_s, held_s)| RequestCost { cpu_s, held_s });
         let on = self.is(&["apache"]) && self.setting("KeepAlive").is_some_and(|s| s.eq_ignore_ascii_case("on"));
         let holds = on && !self.about.software.contains("event");
-        let users =
-            if case.all.load == LoadShape::Closed && case.main.keepalive { f64::from(case.main.users) } else { 0.0 };
+        // Users who share connections do not hold a worker each.
+        let holds_one = case.all.load == LoadShape::Closed && case.main.keepalive && !case.main.shares_connections;
+        let users = if holds_one { f64::from(case.main.users) } else { 0.0 };
         // Real visitors show how many connections are idle; users of our load ask again at once.
         let idle = (self.seen.other_clients >= 1.0).then(|| self.held_by_idle());
         Some(WorkersEvidence {

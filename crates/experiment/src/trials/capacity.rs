@@ -240,7 +240,11 @@ impl CapacitySearch<'_, '_> {
 
     /// Measures one step of the staircase. `None` if so many users got no answer in its time.
     fn stair(&mut self, users: u32) -> Result<Option<StaircaseStep>, LabError> {
-        let run = self.run(Load::closed(users), STAIR_SETTLING, STAIR, &format!("capacity {users} users"))?;
+        let mut load = Load::closed(users);
+        if self.order.plan.http.most_streams() > 1 && self.order.plan.http.is_http2() {
+            load.limit_connections(self.order.connections);
+        }
+        let run = self.run(load, STAIR_SETTLING, STAIR, &format!("capacity {users} users"))?;
         let Some(phase) = run.measured().filter(|p| p.requests.answered > 0) else {
             return match run.generator.connect_errors.keys().next() {
                 Some(why) => {

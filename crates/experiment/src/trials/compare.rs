@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lastdrop_analyze::compare::{LiveComparison, NextBlock, metrics_of};
 use lastdrop_analyze::ratio;
 use lastdrop_diagnose::disturbance;
-use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor};
+use lastdrop_model::documents::{
+    COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor, SideConnections,
+};
 use lastdrop_model::event::{Document, Lead, Outcome};
 use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::{Event, Run, Verdict};
@@ -144,10 +146,12 @@ fn run_blocks(
     order: &CompareOptions,
     mut server: Option<&mut ChangedServer>,
 ) -> Result<CompareDocument, LabError> {
-    let side = |name: &str| CompareSide { name: name.into(), changes: Vec::new(), runs: Vec::new() };
+    let side = |name: &str| CompareSide { name: name.into(), changes: Vec::new(), connections: None, runs: Vec::new() };
     let (mut a, mut b) = (side(&order.a.0), side(&order.b.0));
     let (plan_a, plan_b) = (stretch_of(order, &order.a.1)?, stretch_of(order, &order.b.1)?);
     let open = [&plan_a, &plan_b].iter().all(|p| p.phases.iter().any(|p| matches!(p.load, Load::Open { .. })));
+    // Where the sides differ in how they share connections, that is a part of the answer.
+    let is_shared = [&plan_a, &plan_b].iter().any(|p| p.http.is_http2());
     let mut live = LiveComparison::new(order.blocks as usize, open, !order.aa, order.seed);
     let mut blocks: Vec<CompareBlock> = Vec::new();
     let mut repeats = RepeatBudget::of(order.blocks);
@@ -169,6 +173,10 @@ fn run_blocks(
             let run = lab.run(&plan, &label(name))?;
             lab.check_stop()?;
             side.runs.push(run.id.clone());
+            if is_shared {
+                let before = side.connections.as_ref().map_or(0, |c| c.peak);
+                side.connections = Some(connections_of(&run, before));
+            }
             if run.answered_anything() {
                 Ok(run)
             } else {
@@ -268,6 +276,16 @@ fn stretch_of(order: &CompareOptions, plan: &Plan) -> Result<Plan, LabError> {
     // A stretch is short, so hanging requests must not take longer than one of them.
     let drain = plan.drain.min(order.stretch.max(Duration::from_secs(1)));
     Ok(Plan { phases: vec![main], drain, ..plan.clone() })
+}
+
+/// The connections of a run, and of earlier ones that had up to `before` at once.
+fn connections_of(run: &Run, before: u64) -> SideConnections {
+    let http = &run.plan.http;
+    SideConnections {
+        version: http.spoken().name().into(),
+        peak: run.measured().map_or(0, |p| p.connections.peak).max(before),
+        streams: if http.is_http2() { http.most_streams() } else { http.pipeline.max(1) },
+    }
 }
 
 /// Returns why a stretch says nothing about A and B.

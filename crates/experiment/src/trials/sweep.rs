@@ -10,6 +10,7 @@ use lastdrop_analyze::ratio;
 use lastdrop_analyze::series::median;
 use lastdrop_model::documents::{SWEEP_SCHEMA, SweepDocument, SweepRow};
 use lastdrop_model::event::{Document, Outcome, TrialBegan};
+use lastdrop_model::http_options::Version;
 use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
@@ -95,6 +96,9 @@ pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> R
         fixed.insert("duration".into(), json!(show_duration(d)));
     }
     fixed.insert("keepalive".into(), json!(plan.keepalive.to_string()));
+    if plan.http.version != Version::Http11 {
+        fixed.insert("http".into(), json!(plan.http.spoken().name()));
+    }
     fixed.insert("timeout".into(), json!(show_duration(plan.timeout)));
     if plan.rounds > 1 {
         fixed.insert("rounds".into(), json!(plan.rounds));
@@ -175,6 +179,7 @@ fn measure(
         duration: cell.duration,
     }];
     load.keepalive = plan.keepalive;
+    load.http.clone_from(&plan.http);
     load.timeout = plan.timeout;
     load.tls.insecure = plan.insecure;
     load.drain = plan.timeout;

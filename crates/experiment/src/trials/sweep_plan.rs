@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lastdrop_model::bounds::{BoundRow, BoundedValue, row};
+use lastdrop_model::http_options::{HttpOptionValues, HttpOptions, Version};
 use lastdrop_model::request::header_line;
 use lastdrop_model::toml_error;
 use lastdrop_model::{KeepAlive, Setting, Settings, Url};
@@ -139,6 +140,9 @@ struct SweepFile {
     /// Rows also set everything that depends on the size of a pool.
     #[serde(default)]
     whole_pools: bool,
+    /// How HTTP is spoken, as in a plan of requests.
+    #[serde(default)]
+    http: HttpOptionValues,
     threads: Option<BoundedValue<row::Threads>>,
     seed: Option<BoundedValue<row::Seed>>,
     /// Duration of the warm-up load if recycling makes warming each worker impossible.
@@ -189,6 +193,8 @@ pub struct SweepPlan {
     pub insecure: bool,
     /// Together with the size of a pool, also set the settings with which all of its workers exist from the start.
     pub whole_pools: bool,
+    /// How HTTP is spoken.
+    pub http: HttpOptions,
     pub threads: u32,
     pub seed: Option<u32>,
     pub warm_up: Duration,
@@ -294,13 +300,18 @@ impl SweepPlan {
                 "it has settings or directives but no server; add: server = \"apache:/path/apache2.conf\"".into()
             );
         }
+        let mut http = HttpOptions::default();
+        file.http.set(&mut http, |_| true);
+        // A connection of HTTP/2 for each request would measure little but handshakes.
+        let is_kept = matches!(http.version, Version::Http2 | Version::Auto);
         Ok(SweepPlan {
             servers,
             cells,
-            keepalive: file.keepalive.as_deref().unwrap_or("off").parse()?,
+            keepalive: file.keepalive.as_deref().unwrap_or(if is_kept { "on" } else { "off" }).parse()?,
             timeout: file.timeout.map_or(Duration::from_secs(5), |t| t.0),
             insecure: file.insecure,
             whole_pools: file.whole_pools,
+            http,
             threads: file.threads.map_or(1, |t| t.0),
             seed: file.seed.map(|s| s.0),
             warm_up: file.warm_up.map_or(Duration::from_secs(15), |t| t.0),

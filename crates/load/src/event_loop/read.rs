@@ -8,6 +8,7 @@ use lastdrop_wire::{Certificate, verify};
 
 use super::EventLoop;
 use crate::ids::{Placement, Slot};
+use crate::protocol::disagreement;
 use crate::tls_config;
 use crate::transport::{READ_BUFFER_BYTES, State};
 use crate::world::{SocketWriter, World};
@@ -150,8 +151,7 @@ impl<W: World> EventLoop<'_, W> {
         c.layers.tls = Some(tls);
         if !is_agreed {
             self.transport.plain = plain;
-            let what = "the server did not agree on HTTP/2 (ALPN); --http 1.1 speaks the older version";
-            self.record.note_connect_error(what);
+            self.record.note_connect_error(&disagreement(&self.job.plan.http));
             self.fail(slot, Failure::Connect, now);
             return false;
         }

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 use lastdrop_http::h2::Limits;
 use lastdrop_model::Micros;
+use lastdrop_model::http_options::Version;
 use lastdrop_model::plan::{HttpOptions, Load, Plan};
 
 use crate::ids::{Slot, StreamId};
@@ -31,15 +32,36 @@ const CONNECTION_WINDOW: u32 = 15 << 20;
 
 /// The protocols that a TLS handshake offers (ALPN), the preferred first.
 pub(crate) fn offered(http: &HttpOptions) -> Vec<Vec<u8>> {
-    vec![if http.is_http2() { H2.to_vec() } else { b"http/1.1".to_vec() }]
+    let names: &[&[u8]] = match (http.version, http.agreed) {
+        (Version::Auto, Some(_)) => &[H2, b"http/1.1"],
+        _ if http.is_http2() => &[H2],
+        _ => &[b"http/1.1"],
+    };
+    names.iter().map(|name| name.to_vec()).collect()
 }
 
 const H2: &[u8] = b"h2";
 
+/// The version of HTTP that ALPN agreed on.
+pub(crate) fn agreed_version(agreed: Option<&[u8]>) -> Version {
+    if agreed == Some(H2) { Version::Http2 } else { Version::Http11 }
+}
+
+/// Says why a connection whose server agreed on another version fails.
+pub(crate) fn disagreement(http: &HttpOptions) -> String {
+    match http.version {
+        Version::Auto => {
+            let (now, before) = if http.is_http2() { ("1.1", "2") } else { ("2", "1.1") };
+            format!("the server agreed on HTTP/{now} (ALPN); before the run it was HTTP/{before} (--http auto)")
+        }
+        _ => "the server did not agree on HTTP/2 (ALPN); --http 1.1 speaks the older version".into(),
+    }
+}
+
 /// What a connection of HTTP/2 may carry, given the requests after which it is not used again.
 pub(crate) fn limits(http: &HttpOptions, requests_per_connection: u32) -> Limits {
     Limits {
-        streams: http.streams,
+        streams: http.most_streams(),
         requests: requests_per_connection,
         stream_window: STREAM_WINDOW,
         connection_window: CONNECTION_WINDOW,
@@ -48,7 +70,7 @@ pub(crate) fn limits(http: &HttpOptions, requests_per_connection: u32) -> Limits
 
 /// The streams that an open loop may have on this many connections: with HTTP/1 each needs its own.
 pub(crate) fn open_streams(http: &HttpOptions, connections: u32) -> u32 {
-    if http.is_http2() { connections.saturating_mul(http.streams).min(MOST_STREAMS) } else { connections }
+    if http.is_http2() { connections.saturating_mul(http.most_streams()).min(MOST_STREAMS) } else { connections }
 }
 
 /// Most connections in an open loop, if that differs from the number of its streams.
@@ -62,7 +84,7 @@ pub(crate) fn closed_bound(plan: &Plan, load: &Load) -> Option<u32> {
     let Load::Closed { connections, .. } = load else { return None };
     let filled = || {
         let servers: BTreeSet<String> = plan.requests.iter().map(|r| r.url.origin()).collect();
-        load.most_concurrent().div_ceil(plan.http.streams.max(1)).saturating_mul(servers.len().max(1) as u32)
+        load.most_concurrent().div_ceil(plan.http.most_streams().max(1)).saturating_mul(servers.len().max(1) as u32)
     };
     connections.or_else(|| plan.http.is_http2().then(filled))
 }
@@ -189,12 +211,12 @@ impl HttpState {
     }
 
     /// Resets the state once the tunnel or TLS is ready, with what ALPN `agreed` on. Returns false if that is another
-    /// protocol. HTTP/1 is spoken whatever the server agreed on.
+    /// protocol.
     pub fn ready(&mut self, agreed: Option<&[u8]>) -> bool {
         match self {
             HttpState::One(wire) => {
                 wire.restart();
-                true
+                agreed != Some(H2)
             }
             HttpState::Two(_) => agreed == Some(H2),
         }

@@ -70,8 +70,22 @@ pub struct CompareSide {
     /// What the directives change in the configuration, a line for each place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
+    /// How it is connected, if one of the sides speaks HTTP/2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<SideConnections>,
     /// Ids of its runs.
     pub runs: Vec<String>,
+}
+
+/// The connections of one side of a comparison. Over HTTP/2 they are a part of what differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SideConnections {
+    /// The version of HTTP.
+    pub version: String,
+    /// Most connections open at once.
+    pub peak: u64,
+    /// Most requests in flight on each.
+    pub streams: u32,
 }
 
 /// One block of load on A and one on B.

@@ -168,7 +168,7 @@ impl Plan {
             Some((_, what)) => Err(PlanError {
                 part: PlanPart::Http,
                 what: format!("lastdrop does not do this over HTTP/2: {what}"),
-                advice: "leave it away, or --http 2".into(),
+                advice: "leave it away, or choose --http 1.1".into(),
             }),
         }
     }
@@ -320,7 +320,7 @@ mod tests {
             (|p| p.phases = vec![p.phases[0].clone(); 10_001], "phases"),
             (|p| (p.http.version, p.http.pipeline) = (Version::Http2, 2), "does not do this over HTTP/2: pipelining"),
             (|p| (p.http.version, p.pick) = (Version::Http2, Pick::Session), "over HTTP/2: sessions"),
-            (|p| p.http.streams = 0, "streams must be a whole number from 1 to 10000"),
+            (|p| p.http.streams = Some(0), "streams must be a whole number from 1 to 10000"),
         ];
         for (change, words) in changes {
             let message = wrong(change);

@@ -104,7 +104,7 @@ impl RunBuilder {
             phases,
             classes: Classes::of(plan),
             replay: plan.replay.is_some(),
-            version: plan.http.version,
+            version: plan.http.spoken(),
             forgetful: true,
         }
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use lastdrop_load::share::Share;
 use lastdrop_model::Plan;
+use lastdrop_model::http_options::Version;
 use lastdrop_model::plan::{Load, ServerTimeFrom};
 use lastdrop_model::request::{Body, PartContent};
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,9 @@ pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
     }
     if plan.server_time.as_ref().is_some_and(ServerTimeFrom::is_log) {
         return no("--server-time from a log");
+    }
+    if matches!(plan.http.version, Version::Http2 | Version::Auto) {
+        return no("HTTP/2");
     }
     if plan.network.unix_socket.is_some() {
         return no("a Unix socket, which is a path of each machine's own,");
