@@ -205,7 +205,14 @@ pub(crate) fn describe(plan: &Plan, phase: &Phase) -> String {
 /// Over HTTP/2 users, connections and streams are three numbers.
 fn describe_shared(plan: &Plan, phase: &Phase) -> String {
     let streams = format!("each with at most {} streams (HTTP/2)", plan.http.most_streams());
+    let is_session = matches!(plan.pick, Pick::Session | Pick::Sessions);
     match &phase.load {
+        Load::Closed { connections: None, .. } if is_session => {
+            format!("{}, each with a connection of its own to each server (HTTP/2)", describe_load(phase))
+        }
+        Load::Open { .. } if is_session => {
+            format!("{}, each user with a connection of its own (HTTP/2)", describe_load(phase))
+        }
         Load::Closed { connections: None, .. } => {
             format!("{} over as few connections as they fill, {streams}", describe_load(phase))
         }

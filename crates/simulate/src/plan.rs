@@ -69,7 +69,7 @@ impl Scenario {
         let stop = rng.in_thousand(80).then(|| start + rng.below(length.max(200_000) + 100_000));
         // A third of the runs speaks HTTP/2. The choice draws no random number, so that old seeds keep their meaning.
         if matches!(seed % 21, 5 | 9 | 10 | 15..=18) {
-            is_simple |= over_streams(&mut plan, &mut faults, &mut Rng::new(!seed.rotate_left(32)), tls);
+            is_simple |= over_streams(&mut plan, &mut faults, seed, tls);
         } else if tls && seed % 19 == 7 {
             agreed_on(&mut plan, &mut faults, Version::Http11);
         }
@@ -87,14 +87,25 @@ fn agreed_on(plan: &mut Plan, faults: &mut FaultModel, version: Version) {
 
 /// Has a plan speak HTTP/2, without what lastdrop does not do over it. Returns true if a request now leads to nothing
 /// but its answer.
-fn over_streams(plan: &mut Plan, faults: &mut FaultModel, rng: &mut Rng, tls: bool) -> bool {
+fn over_streams(plan: &mut Plan, faults: &mut FaultModel, seed: u64, tls: bool) -> bool {
+    let rng = &mut Rng::new(!seed.rotate_left(32));
     plan.http.version = Version::Http2;
     plan.http.streams = Some(rng.one_of(&[1, 1, 2, 3, 10, 100]));
     plan.http.pipeline = 1;
     (plan.http.chunked, plan.http.expect_continue) = (None, false);
     (plan.network.proxy, plan.network.bandwidth_bytes) = (None, None);
     faults.reads_slowly = false;
-    let becomes_simple = matches!(plan.pick, Pick::Session | Pick::Sessions)
+    let is_session = matches!(plan.pick, Pick::Session | Pick::Sessions);
+    let keeps_session = is_session && plan.page.is_none() && !seed.is_multiple_of(3);
+    if keeps_session {
+        plan.http.redirects = 0;
+        for request in &mut plan.requests {
+            request.auth = None;
+            request.expect.retain(|e| *e != Expectation::Same);
+            request.headers.push(("X-User".into(), "{{user}}".into()));
+        }
+    }
+    let becomes_simple = is_session && !keeps_session
         || plan.page.is_some()
         || plan.http.redirects > 0
         || plan.requests.iter().any(|r| r.auth.is_some() || r.expect.contains(&Expectation::Same));
@@ -109,10 +120,12 @@ fn over_streams(plan: &mut Plan, faults: &mut FaultModel, rng: &mut Rng, tls: bo
         plan.url = url;
     }
     for phase in &mut plan.phases {
-        if let Load::Closed { users, connections, .. } = &mut phase.load
-            && rng.in_thousand(500)
-        {
-            *connections = Some(rng.around(1, u64::from(*users)) as u32);
+        if let Load::Closed { users, connections, .. } = &mut phase.load {
+            if keeps_session {
+                *connections = None;
+            } else if rng.in_thousand(500) {
+                *connections = Some(rng.around(1, u64::from(*users)) as u32);
+            }
         }
     }
     let trouble = rng.one_of(&[0, 0, 5, 20, 100]);

@@ -118,6 +118,8 @@ pub struct StreamPeer {
     newest: Option<u16>,
     goaway: Option<u32>,
     is_silent: bool,
+    /// The user whose requests come on this connection, if requests say that.
+    user: Option<Vec<u8>>,
     /// Whether the client has said that it goes.
     pub has_goodbye: bool,
     /// Requests: their heads, those that were surely not processed, and those whose body was complete.
@@ -153,6 +155,7 @@ impl StreamPeer {
             newest: None,
             goaway: None,
             is_silent: false,
+            user: None,
             has_goodbye: false,
             heads: 0,
             refused: 0,
@@ -378,6 +381,12 @@ impl StreamPeer {
             // The client has not read the GOAWAY yet.
             self.refused += 1;
             return;
+        }
+        let user = self.fields.iter().find(|(name, _)| *name == b"x-user").map(|(_, user)| user.to_vec());
+        if let Some(user) = user
+            && self.user.get_or_insert_with(|| user.clone()) != &user
+        {
+            self.violation("requests of two users, who have a connection each");
         }
         let is_head = self.fields.iter().any(|(name, value)| name == b":method" && value == b"HEAD");
         let status =

@@ -319,7 +319,7 @@ fn what_does_not_go_over_http2_is_refused() {
         let done = folder.run(&[command, "http://127.0.0.1:1/", "--http", "2"]);
         assert!(done.code == 2 && done.stderr.contains("this command has no --http"), "{command}: {done:?}");
     }
-    let plan = "pick = \"session\"\n[http]\nversion = \"2\"\n[[request]]\nurl = \"http://127.0.0.1:1/\"\n";
+    let plan = "url = \"http://127.0.0.1:1/\"\n[page]\n[http]\nversion = \"2\"\n";
     fs::write(folder.join("plan.toml"), plan).expect("written");
     let file = folder.join("plan.toml").display().to_string();
     for command in [
@@ -328,7 +328,7 @@ fn what_does_not_go_over_http2_is_refused() {
         &["profile", "nginx", "--url", &file],
     ] {
         let done = folder.run(command);
-        assert!(done.code == 2 && done.stderr.contains("over HTTP/2: sessions"), "{command:?}: {done:?}");
+        assert!(done.code == 2 && done.stderr.contains("over HTTP/2: pages"), "{command:?}: {done:?}");
     }
     let compare = ["compare", "--live", "http://127.0.0.1:1/", "--a", "-c 3", "--b", "--http 2"];
     let done = folder.run(&compare);
@@ -374,11 +374,35 @@ fn tls_nginx(folder: &Folder, processes: usize) -> (Daemon, u16, std::path::Path
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     let (plain, port, dir) = (free_port(), free_port(), folder.path().display());
     let http = format!(
-        " log_format id '$request_uri $status $server_protocol';\n server {{ listen 127.0.0.1:{plain}; }}\n server {{\n  listen 127.0.0.1:{port} ssl http2;\n  ssl_certificate {dir}/cert.pem;\n  \
-         ssl_certificate_key {dir}/key.pem;\n  access_log {dir}/access.log id;\n  location / {{ return 200 hello; }}\n }}"
+        " log_format id '$request_uri $status $server_protocol';\n log_format users '$request_uri $connection $cookie_sid';\n server {{ listen 127.0.0.1:{plain}; }}\n server {{\n  listen 127.0.0.1:{port} ssl http2;\n  ssl_certificate {dir}/cert.pem;\n  \
+         ssl_certificate_key {dir}/key.pem;\n  access_log {dir}/access.log id;\n  access_log {dir}/users.log users;\n  \
+         location = /login {{ add_header Set-Cookie sid=$connection; return 200 in; }}\n  location = /old {{ return 302 /inside; }}\n  \
+         location = /inside {{ if ($cookie_sid = '') {{ return 403; }} return 200 welcome; }}\n  location / {{ return 200 hello; }}\n }}"
     );
     let nginx = nginx_of(folder, processes, &http, plain);
     (nginx, port, log)
+}
+
+#[test]
+fn in_a_session_each_user_has_its_own_connection_and_cookies() {
+    let folder = Folder::new();
+    let (_nginx, port, _) = tls_nginx(&folder, 2);
+    let at = |path: &str| format!("[[request]]\nurl = \"https://localhost:{port}{path}\"\nexpect = [\"status=200\"]\n");
+    let head = "pick = \"session\"\n[http]\nversion = \"2\"\nredirects = 2\n[tls]\ninsecure = true\n";
+    fs::write(folder.join("plan.toml"), [head, &at("/login"), &at("/inside"), &at("/old")].concat()).expect("written");
+    let run = folder.json(&["run", &folder.join("plan.toml").display().to_string(), "-c", "7", "-n", "210"], 0);
+    assert_sums(&run);
+    let p = main_phase(&run);
+    let redirects = n(&p["followed"]["redirects"]);
+    assert!(n(&p["expectations"]["missed"]) == 0 && redirects >= 60, "{p}");
+    assert_eq!((answered(&run), n(&p["connections"]["opened"])), (n(&p["requests"]["due"]), 7), "{p}");
+    let log = folder.join("users.log");
+    wait_until("the log", || lines(&log).len() as u64 >= answered(&run));
+    let all = lines(&log);
+    let inside: Vec<Vec<&str>> =
+        all.iter().map(|l| l.split(' ').collect()).filter(|l: &Vec<&str>| l[0] == "/inside").collect();
+    // The cookie is the number of the connection on which the user logged in.
+    assert!(inside.len() >= 120 && inside.iter().all(|l| l[1] == l[2]), "{inside:?}");
 }
 
 fn lines(log: &std::path::Path) -> Vec<String> {

@@ -42,12 +42,12 @@ use lastdrop_model::{Counts, Micros};
 use crate::answer_check::CheckSchedule;
 use crate::ids::{Placement, Slot, StreamId};
 use crate::phases::{ArrivalQueue, Phases, Source};
-use crate::protocol::closed_bound;
+use crate::protocol::{closed_bound, own_connections};
 use crate::record::Record;
 use crate::request_ids::RequestIds;
 use crate::stream::Streams;
 use crate::tape::{Tape, TapeReader};
-use crate::transport::Transport;
+use crate::transport::{OwnConnections, Transport};
 use crate::users::{Backlog, Presence, Users};
 use crate::wiring::{Job, Outcome, ShardLink};
 use crate::world::{EVENTS_A_LOOK, World};
@@ -114,9 +114,13 @@ impl<'a, W: World> EventLoop<'a, W> {
             Load::Open { connections, .. } => own(*connections),
             closed @ Load::Closed { .. } => closed_bound(job.plan, closed).map_or(1, own),
         };
-        let bound = job.plan.http.is_http2().then(|| job.plan.phases.iter().map(bound).max().unwrap_or(1));
+        let own_each = own_connections(job.plan).map(|each| OwnConnections::new(each, users.presence.len()));
+        let bound = job.plan.http.is_http2().then(|| match &own_each {
+            Some(own) => own.bound() as usize,
+            None => job.plan.phases.iter().map(bound).max().unwrap_or(1),
+        });
         EventLoop {
-            transport: Transport::new(world, job.plan, job.prepared, job.thread, most, bound),
+            transport: Transport::new(world, job.plan, job.prepared, job.thread, most, bound, own_each),
             streams: Streams::new(most, job.plan.timeout),
             last_head: HeadMemory::default(),
             phases: Phases::new(),

@@ -64,7 +64,7 @@ impl<W: World> EventLoop<'_, W> {
             Load::Closed { users, to_users, .. } => {
                 let own = |n: u32| self.job.shard.count(u64::from(n)).max(1);
                 let connections = closed_bound(self.job.plan, &phase.load);
-                self.waiting.pool.limit(connections.map(own));
+                self.waiting.pool.limit(self.transport.shared.own_bound().or(connections.map(own)));
                 self.limit_shared();
                 // Connections left from the previous phase return to the shared pool.
                 for slot in self.transport.connections.slots() {
@@ -90,7 +90,8 @@ impl<W: World> EventLoop<'_, W> {
             Load::Open { connections, .. } => {
                 self.phases.source = Source::Open;
                 let own = self.job.shard.count(u64::from(*connections)).max(1) as u32;
-                self.waiting.pool.limit(open_bound(&self.job.plan.http, own).map(u64::from));
+                let bound = open_bound(&self.job.plan.http, own).map(u64::from);
+                self.waiting.pool.limit(self.transport.shared.own_bound().or(bound));
                 self.limit_shared();
                 let arrivals = schedule::arrivals(self.job.plan, usize::from(index), self.job.shard.clone());
                 let queue = |arrivals| ArrivalQueue {

@@ -41,6 +41,9 @@ impl<W: World> EventLoop<'_, W> {
     /// Users of a closed loop spread evenly over the connections that they may have. In an open loop a request takes an
     /// idle connection, else opens another, else goes where the fewest are in flight.
     pub(super) fn find_shared(&mut self, place: Placement, endpoint: u32) -> bool {
+        if self.transport.shared.own.is_some() {
+            return self.find_own(place, endpoint);
+        }
         let most = self.waiting.pool.most;
         let share = match self.phases.source {
             Source::Closed { .. } => u64::from(self.users.wanted).div_ceil(most.max(1)).max(1) as usize,
@@ -97,9 +100,41 @@ impl<W: World> EventLoop<'_, W> {
         false
     }
 
+    /// Like [`EventLoop::find_shared`], where each user has its own connections: the one to this server, or another in
+    /// place of one to another server if the user has as many as it may.
+    fn find_own(&mut self, place: Placement, endpoint: u32) -> bool {
+        let user = self.users.user_of(place.stream);
+        let Some(own) = &self.transport.shared.own else { return false };
+        let (mut active, mut unused) = (0, None);
+        for slot in own.of(user).iter().copied() {
+            let c = &self.transport.connections[slot];
+            if c.retired {
+                continue;
+            }
+            if c.endpoint == endpoint && c.has_room() {
+                return self.transport.seat(place.stream, slot);
+            }
+            active += 1;
+            if c.wire_load() == 0 && c.state != State::Connecting {
+                unused = Some(slot);
+            }
+        }
+        if active >= own.each {
+            let Some(slot) = unused else { return false };
+            self.transport.close_unused(slot);
+        }
+        let Some(free) = self.transport.shared.free.front().copied() else { return false };
+        self.transport.connections[free].owner = user;
+        self.transport.seat(place.stream, free)
+    }
+
     /// Like [`EventLoop::find_shared`], among the connections opened at `not_before` or later, if there are any or one
     /// may be opened.
     fn find_fresh(&mut self, place: Placement, endpoint: u32, not_before: Micros) -> bool {
+        if self.transport.shared.own.is_some() {
+            // Those that are about to end are retired.
+            return self.find_own(place, endpoint);
+        }
         let is_fresh = |slot: &&Slot| {
             let c = &self.transport.connections[**slot];
             c.endpoint == endpoint && c.dialed.begun >= not_before

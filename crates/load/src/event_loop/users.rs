@@ -6,6 +6,7 @@ use lastdrop_model::Micros;
 use lastdrop_model::plan::Load;
 
 use super::{Alarm, EventLoop};
+use crate::ids::Slot;
 use crate::phases::Source;
 use crate::protocol::open_streams;
 use crate::transport::State;
@@ -61,7 +62,7 @@ impl<W: World> EventLoop<'_, W> {
         // An earlier phase may have had more users than this one has connections.
         let Load::Open { connections, .. } = &self.job.plan.phases[usize::from(self.phases.phase)].load else { return };
         let own = self.job.shard.count(u64::from(*connections)).max(1) as u32;
-        let streams = open_streams(&self.job.plan.http, own) as usize;
+        let streams = open_streams(self.job.plan, own) as usize;
         self.users.wanted = (streams / self.users.per_user as usize).max(1).min(self.users.presence.len()) as u32;
         for user in (0..self.users.wanted).rev() {
             if self.users.presence[user as usize] == Presence::Away {
@@ -72,11 +73,15 @@ impl<W: World> EventLoop<'_, W> {
 
     pub(super) fn pool(&mut self, user: u32) {
         self.users.presence[user as usize] = Presence::Away;
-        let c = &self.transport.connections[self.place_of(self.users.stream(user, 0)).slot];
-        if c.has_room() {
-            self.waiting.idle[c.endpoint as usize].push(user);
-        } else {
-            self.waiting.closed.push(user);
+        let connections = &self.transport.connections;
+        let of_slot = |slot: Slot| Some(&connections[slot]).filter(|c| c.has_room());
+        let connected = match &self.transport.shared.own {
+            Some(own) => own.of(user).iter().find_map(|slot| of_slot(*slot)),
+            None => of_slot(self.place_of(self.users.stream(user, 0)).slot),
+        };
+        match connected {
+            Some(c) => self.waiting.idle[c.endpoint as usize].push(user),
+            None => self.waiting.closed.push(user),
         }
     }
 
@@ -91,6 +96,12 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Closes a user's connections that have nothing in flight.
     pub(super) fn close_idle_of(&mut self, user: u32) {
+        if let Some(own) = &self.transport.shared.own {
+            for slot in own.of(user).to_vec() {
+                self.transport.close_unused(slot);
+            }
+            return;
+        }
         for stream in self.users.streams(user) {
             let slot = self.place_of(stream).slot;
             if self.transport.connections[slot].state == State::Idle {

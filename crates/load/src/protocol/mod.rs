@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use lastdrop_http::h2::Limits;
 use lastdrop_model::Micros;
 use lastdrop_model::http_options::Version;
-use lastdrop_model::plan::{HttpOptions, Load, Plan};
+use lastdrop_model::plan::{HttpOptions, Load, Phase, Plan};
+use lastdrop_model::request::Pick;
 
 use crate::ids::{Slot, StreamId};
 use crate::prepare::Request;
@@ -25,6 +26,9 @@ pub use h2::{EncodedRequest, SharedWire, Uncorked};
 
 /// Most streams that a thread has in an open loop, whatever connections and streams multiply to.
 const MOST_STREAMS: u32 = 1_000_000;
+
+/// Most servers of a plan to which a user has a connection at the same time.
+const MOST_SERVERS_OF_A_USER: u32 = 8;
 
 /// Bytes that an HTTP/2 server may send ahead on a stream, and on a connection: Chrome's windows.
 const STREAM_WINDOW: u32 = 6 << 20;
@@ -69,8 +73,13 @@ pub(crate) fn limits(http: &HttpOptions, requests_per_connection: u32) -> Limits
 }
 
 /// The streams that an open loop may have on this many connections: with HTTP/1 each needs its own.
-pub(crate) fn open_streams(http: &HttpOptions, connections: u32) -> u32 {
-    if http.is_http2() { connections.saturating_mul(http.most_streams()).min(MOST_STREAMS) } else { connections }
+pub(crate) fn open_streams(plan: &Plan, connections: u32) -> u32 {
+    let http = &plan.http;
+    if http.is_http2() && own_connections(plan).is_none() {
+        connections.saturating_mul(http.most_streams()).min(MOST_STREAMS)
+    } else {
+        connections
+    }
 }
 
 /// Most connections in an open loop, if that differs from the number of its streams.
@@ -78,15 +87,32 @@ pub(crate) fn open_bound(http: &HttpOptions, connections: u32) -> Option<u32> {
     http.is_http2().then_some(connections)
 }
 
+/// Connections of HTTP/2 that each user has for itself; `None` if users share connections. In a session a user is a
+/// browser, with its own connection to each server. In an open loop it has one at a time.
+pub(crate) fn own_connections(plan: &Plan) -> Option<u32> {
+    let is_session = matches!(plan.pick, Pick::Session | Pick::Sessions);
+    let shares = |phase: &Phase| matches!(phase.load, Load::Closed { connections: Some(_), .. });
+    if !plan.http.is_http2() || !is_session || plan.phases.iter().any(shares) {
+        return None;
+    }
+    let is_open = plan.phases.iter().any(|phase| matches!(phase.load, Load::Open { .. }));
+    Some(if is_open { 1 } else { servers(plan).clamp(1, MOST_SERVERS_OF_A_USER) })
+}
+
+/// Number of the plan's servers.
+fn servers(plan: &Plan) -> u32 {
+    plan.requests.iter().map(|r| r.url.origin()).collect::<BTreeSet<_>>().len() as u32
+}
+
 /// Most connections that the users of a closed loop share. With HTTP/2 they always share: as many as their requests
 /// fill, for each of the plan's servers.
 pub(crate) fn closed_bound(plan: &Plan, load: &Load) -> Option<u32> {
     let Load::Closed { connections, .. } = load else { return None };
-    let filled = || {
-        let servers: BTreeSet<String> = plan.requests.iter().map(|r| r.url.origin()).collect();
-        load.most_concurrent().div_ceil(plan.http.most_streams().max(1)).saturating_mul(servers.len().max(1) as u32)
-    };
-    connections.or_else(|| plan.http.is_http2().then(filled))
+    let filled =
+        || load.most_concurrent().div_ceil(plan.http.most_streams().max(1)).saturating_mul(servers(plan).max(1));
+    let of_each = |each: u32| load.most_concurrent().saturating_mul(each);
+    let of_all = || own_connections(plan).map_or_else(filled, of_each);
+    connections.or_else(|| plan.http.is_http2().then(of_all))
 }
 
 /// Maps streams to connections.

@@ -64,6 +64,8 @@ pub struct Connection<S> {
     pub doomed: bool,
     /// HTTP/2: no further request begins on it. It does not count against the limit of connections.
     pub retired: bool,
+    /// HTTP/2: the user whose connection it is, if users do not share.
+    pub owner: u32,
     /// The reason, if the caller wants it.
     pub error: Option<Box<str>>,
     pub socket: Option<S>,
@@ -87,6 +89,7 @@ impl<S> Connection<S> {
             peer_closed: false,
             doomed: false,
             retired: false,
+            owner: 0,
             error: None,
             socket: None,
             generation: 0,

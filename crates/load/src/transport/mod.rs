@@ -29,6 +29,31 @@ pub(crate) fn slot_of(token: u64) -> Slot {
     Slot(token as u32)
 }
 
+/// The connections of HTTP/2 that users have for themselves.
+#[derive(Debug)]
+pub(crate) struct OwnConnections {
+    /// Most that a user has, without those that end.
+    pub each: u32,
+    /// The open connections of each user.
+    of_user: Vec<Vec<Slot>>,
+}
+
+impl OwnConnections {
+    pub fn new(each: u32, users: usize) -> OwnConnections {
+        OwnConnections { each, of_user: vec![Vec::new(); users] }
+    }
+
+    /// Most connections of all users together.
+    pub fn bound(&self) -> u64 {
+        (self.of_user.len() as u64 * u64::from(self.each)).max(1)
+    }
+
+    #[inline]
+    pub fn of(&self, user: u32) -> &[Slot] {
+        &self.of_user[user as usize]
+    }
+}
+
 /// The connections of HTTP/2 that are open, and the slots for others.
 #[derive(Debug)]
 pub(crate) struct SharedConnections {
@@ -38,6 +63,8 @@ pub(crate) struct SharedConnections {
     pub turn: usize,
     /// Slots without a connection; the one closed last comes last.
     pub free: VecDeque<Slot>,
+    /// Set if each user has connections of its own.
+    pub own: Option<OwnConnections>,
     /// Open connections on which no further request begins.
     pub retired: u64,
     /// Connections with something to write before the loop sleeps, by their tokens.
@@ -47,8 +74,9 @@ pub(crate) struct SharedConnections {
 }
 
 impl SharedConnections {
-    fn new(slots: usize) -> SharedConnections {
+    fn new(slots: usize, own: Option<OwnConnections>) -> SharedConnections {
         SharedConnections {
+            own,
             open: Vec::new(),
             turn: 0,
             free: (0..slots as u32).map(Slot).collect(),
@@ -58,12 +86,27 @@ impl SharedConnections {
         }
     }
 
-    fn opened(&mut self, slot: Slot) {
-        self.free.retain(|free| *free != slot);
-        self.open.push(slot);
+    /// Most connections, if each user has its own.
+    pub fn own_bound(&self) -> Option<u64> {
+        self.own.as_ref().map(OwnConnections::bound)
     }
 
-    fn closed(&mut self, slot: Slot, was_retired: bool) {
+    fn opened(&mut self, slot: Slot, owner: u32) {
+        if self.free.front() == Some(&slot) {
+            self.free.pop_front();
+        } else {
+            self.free.retain(|free| *free != slot);
+        }
+        self.open.push(slot);
+        if let Some(own) = &mut self.own {
+            own.of_user[owner as usize].push(slot);
+        }
+    }
+
+    fn closed(&mut self, slot: Slot, owner: u32, was_retired: bool) {
+        if let Some(own) = &mut self.own {
+            own.of_user[owner as usize].retain(|open| *open != slot);
+        }
         self.open.retain(|open| *open != slot);
         self.retired -= u64::from(was_retired);
         self.free.push_back(slot);
@@ -100,6 +143,7 @@ impl<W: World> Transport<W> {
         thread: usize,
         streams: usize,
         bound: Option<usize>,
+        own: Option<OwnConnections>,
     ) -> Transport<W> {
         let requests_per_connection = match plan.keepalive {
             KeepAlive::On => u32::MAX,
@@ -114,7 +158,7 @@ impl<W: World> Transport<W> {
                 None => Connections::new(streams),
                 Some(_) => Connections::shared(slots, streams, limits(&plan.http, requests_per_connection)),
             },
-            shared: SharedConnections::new(slots),
+            shared: SharedConnections::new(slots, own),
             endpoints: prepared.endpoints.clone(),
             directory_seen: 0,
             again: Vec::new(),
@@ -143,7 +187,7 @@ impl<W: World> Transport<W> {
         c.layers.tunnel = false;
         if let Some(socket) = socket {
             if let HttpState::Two(wire) = &mut c.wire {
-                self.shared.closed(slot, std::mem::take(&mut c.retired));
+                self.shared.closed(slot, c.owner, std::mem::take(&mut c.retired));
                 wire.is_dirty = false;
             }
             match (idle, tls) {
@@ -165,6 +209,15 @@ impl<W: World> Transport<W> {
             }
             self.world.close(socket);
             self.open_sockets -= 1;
+        }
+    }
+
+    /// Closes a connection of HTTP/2 that is set up and has nothing in flight.
+    pub fn close_unused(&mut self, slot: Slot) {
+        let c = &mut self.connections[slot];
+        if c.wire_load() == 0 && matches!(c.state, State::Idle | State::Waiting | State::Writing) {
+            c.state = State::Idle;
+            self.close(slot);
         }
     }
 
@@ -308,7 +361,7 @@ mod tests {
     fn transport(slots: usize) -> (Transport<FakeWorld>, PreparedPlan) {
         let plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
         let prepared = PreparedPlan::new(&plan).expect("valid");
-        (Transport::new(FakeWorld::default(), &plan, &prepared, 0, slots, None), prepared)
+        (Transport::new(FakeWorld::default(), &plan, &prepared, 0, slots, None, None), prepared)
     }
 
     #[test]

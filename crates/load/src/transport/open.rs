@@ -47,7 +47,7 @@ impl<W: World> Transport<W> {
         c.state = State::Connecting;
         c.socket = Some(socket);
         if c.wire.is_shared() {
-            self.shared.opened(slot);
+            self.shared.opened(slot, c.owner);
         }
         c.layers.tunnel = has_tunnel;
         self.open_sockets += 1;

@@ -115,7 +115,7 @@ impl Users {
             Load::Closed { .. } => job.shard.count(u64::from(load.most_concurrent())).max(1) as usize,
             Load::Open { connections, .. } => {
                 let own = job.shard.count(u64::from(*connections)).max(1) as u32;
-                (open_streams(&plan.http, own) / per_user).max(1) as usize
+                (open_streams(plan, own) / per_user).max(1) as usize
             }
         };
         let users = plan.phases.iter().map(|p| most(&p.load)).max().unwrap_or(0);

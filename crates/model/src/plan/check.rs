@@ -151,14 +151,12 @@ impl Plan {
         if !self.http.is_http2() {
             return Ok(());
         }
-        let session = matches!(self.pick, Pick::Session | Pick::Sessions);
         let other = [
             (self.http.pipeline > 1, "pipelining (streams take its place: --streams)"),
             (self.http.chunked.is_some(), "chunks"),
             (self.http.expect_continue, "'Expect: 100-continue'"),
             (self.network.proxy.is_some(), "a proxy"),
             (self.network.bandwidth_bytes.is_some(), "a limited bandwidth"),
-            (session, "sessions"),
             (self.page.is_some(), "pages"),
             (self.replay.is_some(), "replays"),
             (self.requests.iter().any(|r| r.lines.is_some()), "header lines as they are written"),
@@ -309,7 +307,7 @@ mod tests {
             change(&mut plan);
             plan.check().expect_err("out of bounds").to_string()
         };
-        let changes: [(Change, &str); 11] = [
+        let changes: [(Change, &str); 10] = [
             (|p| p.phases[0].load = Load::closed(0), "users must be a whole number from 1 to 1000000, not '0'"),
             (|p| p.phases[0].load = Load::open(f64::NAN, Arrival::Uniform, 1), "the rate of a ramp"),
             (|p| p.phases[0].load = Load::open(1.0, Arrival::Uniform, 0), "connections"),
@@ -319,7 +317,6 @@ mod tests {
             (|p| p.threads = 0, "threads"),
             (|p| p.phases = vec![p.phases[0].clone(); 10_001], "phases"),
             (|p| (p.http.version, p.http.pipeline) = (Version::Http2, 2), "does not do this over HTTP/2: pipelining"),
-            (|p| (p.http.version, p.pick) = (Version::Http2, Pick::Session), "over HTTP/2: sessions"),
             (|p| p.http.streams = Some(0), "streams must be a whole number from 1 to 10000"),
         ];
         for (change, words) in changes {
