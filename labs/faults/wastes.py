@@ -9,7 +9,7 @@ from .database import connect, mariadb
 from .fault import WASTE, Case, Fault
 from .haproxy import haproxy
 from .limits_wait import php_site, rows
-from .measure import environment, lastdrop
+from .measure import environment, lastdrop, run
 from .nginx import fpm, nginx, php_before, proxied
 from .peers import service
 from .place import family
@@ -314,6 +314,33 @@ def heavy_files(place, megabytes=30):
     return Case([server], server.url + "/page", ["-c", "4", "--keepalive", "on"])
 
 
+def starved(place, own=False):
+    """A tenth of the requests takes 400 ms, the others 2 ms. Cured: it has a pool of its own."""
+    place.write("docs/fast.php", "<?php usleep(2000); echo 'ok';")
+    place.write("docs/slow.php", "<?php usleep(400000); echo 'ok';")
+    second = f"""[slow]
+user = www-data
+group = www-data
+listen = {place.folder}/slow.sock
+listen.owner = www-data
+listen.group = www-data
+pm = static
+pm.max_children = 4"""
+    pool = fpm(place, children=8, lines=second if own else "")
+    slow = "location = /slow.php { include /etc/nginx/fastcgi_params; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; " \
+           f"fastcgi_pass unix:{place.folder}/slow.sock; }}"
+    front = php_before(place, pool, more=slow if own else "")
+    plan = place.write("plan.toml", f"url = '{front.url}/'\n[[request]]\nurl = '{front.url}/fast.php'\nweight = 9\n"
+                       f"[[request]]\nurl = '{front.url}/slow.php'\nweight = 1\n")
+    return Case([front, pool], str(plan), ["-c", "30", "--keepalive", "on"])
+
+
+def fast_ms(place, case):
+    """Milliseconds of the short requests."""
+    classes = run(place, case, 4)["phases"][0]["classes"]
+    return next(c for c in classes if "fast" in c["name"])["latency_us"]["response"]["mean"] / 1e3
+
+
 def shown(place, case):
     """1, and 1 more where the page has a warning in it."""
     done = subprocess.run([*place.enter, "curl", "-s", case.url], env=environment(place), capture_output=True, text=True, timeout=30,
@@ -356,6 +383,7 @@ WASTES = [
           gain=0.3, variant="cgid"),
     Fault("process-per-request", shelled, WASTE, cure={"stays": True}, measure="per_request", gain=0.3, variant="php"),
     Fault("cacheable-responses", same_for_all, WASTE, cure={"cached": True}, gain=5.0, near="fpm-children-exhausted"),
+    Fault("class-starves-others", starved, WASTE, cure={"own": True}, measure=fast_ms, gain=0.5, near="fpm-children-exhausted"),
     Fault("hostname-lookups", lookups, WASTE, cure={"how": "Off"}, measure=directive, gain=0.6, near="dns-lookup"),
     Fault("debug-mode", displayed, WASTE, cure={"shown": "Off"}, measure=shown, gain=0.6, variant="php"),
     Fault("static-on-heavy-workers", heavy_files, WASTE, cure={"megabytes": 1}, measure=private, gain=0.5),

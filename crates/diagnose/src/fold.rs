@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lastdrop_model::Sample;
 use lastdrop_model::examination::{
-    Examination, ExaminationStep, ExaminedServer, LatencySummary, LoadShape, ServerMeasurements, StepKind,
+    ClassMeasurements, Examination, ExaminationStep, ExaminedServer, LatencySummary, LoadShape, ServerMeasurements,
+    StepKind,
 };
 use lastdrop_model::plan::Load;
+use lastdrop_model::run::{ClassReport, Results};
 use lastdrop_model::{Kind, PhaseReport, Run};
 
 /// Returns the mean over samples, each weighted by the time that it covers.
@@ -208,9 +210,21 @@ pub fn phase(phase: &PhaseReport, step: &mut ExaminationStep) {
     step.service = times(phase, Kind::Service);
     step.first_byte = times(phase, Kind::FirstByte);
     step.connect = times(phase, Kind::Connect);
+    if phase.classes.len() > 1 {
+        step.classes = phase.classes.iter().map(class).collect();
+    }
 }
 
-fn times(phase: &PhaseReport, kind: Kind) -> LatencySummary {
+fn class(class: &ClassReport) -> ClassMeasurements {
+    ClassMeasurements {
+        name: class.name.clone(),
+        answered: class.results.requests.answered,
+        response: times(&class.results, Kind::Response),
+        service: times(&class.results, Kind::Service),
+    }
+}
+
+fn times(phase: &Results, kind: Kind) -> LatencySummary {
     let of = |field: &str| phase.latency(kind, field).unwrap_or(0.0);
     LatencySummary {
         count: of("count") as u64,

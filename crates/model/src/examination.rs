@@ -206,6 +206,9 @@ pub struct ExaminationStep {
     /// Time from sending a request to the first byte of its answer.
     pub first_byte: LatencySummary,
     pub connect: LatencySummary,
+    /// Each class of requests, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassMeasurements>,
     pub generator: GeneratorMeasurements,
     /// CPU seconds of the servers and their backends, as this step's run counted them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -239,6 +242,16 @@ pub struct ExaminationStep {
     /// Agents that were lost. The load was then too low for an unknown time, so nothing is concluded from the step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+}
+
+/// A class of requests during a step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClassMeasurements {
+    pub name: String,
+    pub answered: u64,
+    pub response: LatencySummary,
+    pub service: LatencySummary,
 }
 
 /// Summary of a latency, microseconds.

@@ -8,7 +8,11 @@ use serde_json::Value;
 
 /// The findings with this id about a URL, under a light load.
 fn found(folder: &Folder, server: &str, url: &str, id: &str) -> (Vec<Value>, Value) {
-    let args = ["doctor", server, "--url", url, "-c", "2", "-d", "1s", "--live", "--no-store"];
+    found_by(folder, server, url, id, "2")
+}
+
+fn found_by(folder: &Folder, server: &str, url: &str, id: &str, users: &str) -> (Vec<Value>, Value) {
+    let args = ["doctor", server, "--url", url, "-c", users, "-d", "2s", "--live", "--no-store"];
     let said = folder.json(&args, 0);
     let all = said["findings"].as_array().expect("findings");
     (all.iter().filter(|f| f["id"] == id).cloned().collect(), said["examination"]["answers"].clone())
@@ -116,6 +120,33 @@ fn a_page_that_is_the_same_for_all_users_is_named_and_pages_of_one_user_are_not(
     assert!(against.contains("private.php: Cache-Control: private"), "{against}");
     let ratio = said[0]["expected"]["ratio"].as_f64().expect("a ratio");
     assert!((1.5..2.8).contains(&ratio), "12 of the 22 requests that take time: {:#}", said[0]);
+}
+
+/// Two scripts of one pool. In the second plan the slow one is as frequent, and as slow, as the other.
+#[test]
+fn requests_that_hold_the_workers_which_others_wait_for_are_named_and_a_pool_of_equal_requests_is_not() {
+    let folder = Folder::new();
+    let fpm = Fpm::start(&folder, 3, "");
+    let (port, root) = (free_port(), open_folder(&folder, "www"));
+    let _nginx = nginx(&folder, &php_site(port, &root, &fpm.socket), port);
+    for (name, ms) in [("fast", 1), ("slow", 250), ("same", 250)] {
+        php(&root, &format!("{name}.php"), &format!("usleep({ms}000); echo 'ok';"));
+    }
+    let site = format!("http://127.0.0.1:{port}");
+    let ask = |other: &str, weight: u32| {
+        let mut plan = format!("url = '{site}/'\n");
+        for (name, weight) in [(other, weight), ("slow", 1)] {
+            plan.push_str(&format!("[[request]]\nurl = '{site}/{name}.php'\nweight = {weight}\n"));
+        }
+        fs::write(folder.join("plan.toml"), plan).expect("written");
+        let plan = folder.join("plan.toml").display().to_string();
+        found_by(&folder, &fpm.name(), &plan, "class-starves-others", "12").0
+    };
+    let said = ask("fast", 5);
+    assert_eq!(said.len(), 1);
+    let title = said[0]["title"].as_str().expect("a title");
+    assert!(title.starts_with("GET /slow.php holds the workers"), "{:#}", said[0]);
+    assert!(ask("same", 1).is_empty());
 }
 
 #[test]

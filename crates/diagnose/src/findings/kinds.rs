@@ -103,6 +103,7 @@ const ALL: &[FindingKind] = &[
     a("hostname-lookups", Waste, "Apache looks up the name of each client's address", "HostnameLookups On or Double in its configuration", "dns-lookup: requests wait for the name server now"),
     a("debug-mode", Waste, "the application runs in debug mode", "pages that only a debug mode makes (Django, Rails, Flask, Laravel, Symfony, PHP's display_errors), asked for once; xdebug.mode", "error pages that name neither files nor settings"),
     a("static-on-heavy-workers", Waste, "workers with an interpreter in them serve files", "files of a page that come from workers of 20 MB and more, and take a tenth of their time for it", "a front that serves them; light workers"),
+    a("class-starves-others", Waste, "one class of requests holds the workers that others wait for", "of a full pool it holds 60 % and more, with 40 % of the requests or fewer; the others take three times as long as for one user alone", "workers-exhausted where all classes take as long; db-locked, serialized: the others' own requests hold workers, too"),
     a("held-listener", Risk, "a foreign process holds the listening socket", "its descriptor", "the server's own children"),
     a("zombie-children", Risk, "children that nobody waits for", "state Z at look after look", "one that has just ended"),
     a("time-wait-overflow", Risk, "the table of closed connections is full", "TCPTimeWaitOverflow", "many in TIME_WAIT"),

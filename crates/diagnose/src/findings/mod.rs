@@ -8,6 +8,7 @@
 
 mod advice;
 mod answers;
+mod classes;
 mod clients;
 mod clues;
 mod databases;
@@ -72,7 +73,7 @@ const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
 const STARVED: &[&[Rule]] = &[processors::TAKEN_BY_OTHERS];
 /// Limits of visitors. A few users of ours need not wait for the workers that the visitors' connections hold.
 const HELD: &[&[Rule]] = &[clients::HOLDING];
-const WASTES: &[&[Rule]] = &[wastes::ALL, answers::ALL, programs::ALL, sharing::ALL, habits::ALL];
+const WASTES: &[&[Rule]] = &[wastes::ALL, answers::ALL, programs::ALL, sharing::ALL, habits::ALL, classes::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
 /// Returns a limit that counters alone prove, without an experiment or thread states. `run` and `watch` print it in a

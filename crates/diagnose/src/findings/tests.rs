@@ -1,6 +1,6 @@
 use lastdrop_model::examination::{
-    AnswerSharing, ExaminationStep, ExaminedAnswer, ExaminedServer, GeneratorMeasurements, Gzipped, LatencySummary,
-    LoadShape, ModuleSize, ModuleTrial, ServerProfile, StepKind,
+    AnswerSharing, ClassMeasurements, ExaminationStep, ExaminedAnswer, ExaminedServer, GeneratorMeasurements, Gzipped,
+    LatencySummary, LoadShape, ModuleSize, ModuleTrial, ServerProfile, StepKind,
 };
 
 use super::*;
@@ -368,5 +368,46 @@ fn files_from_heavy_workers_are_told_and_those_of_a_front_or_of_light_workers_ar
     ] {
         let said = with(kinds, embeds, megabytes, page(took_us));
         assert!(named(&said, "static-on-heavy-workers").is_none(), "{kinds:?} {embeds} {megabytes}: {said:?}");
+    }
+}
+
+/// A pool of 8 PHP workers, all busy, before which requests queue; of each class its answers, and its time alone and now, ms.
+fn full_pool(classes: &[(&str, u64, f64, f64)]) -> Examination {
+    let mut all = slow_pages(&["nginx", "php-fpm"], Vec::new());
+    all.servers[1].one_request_a_worker = true;
+    for step in &mut all.steps {
+        let is_main = step.kind == StepKind::Main;
+        let time = |ms: f64| LatencySummary { count: 100, mean: ms * 1e3, p99: ms * 2e3, ..LatencySummary::default() };
+        let class = |(name, answered, alone, now): &(&str, u64, f64, f64)| ClassMeasurements {
+            name: (*name).into(),
+            answered: *answered,
+            response: time(if is_main { *now } else { *alone }),
+            service: time(if is_main { *now } else { *alone }),
+        };
+        step.classes = classes.iter().map(class).collect();
+        let seen = &mut step.servers[1];
+        (seen.workers_first, seen.workers_last, seen.workers_most) = (8, 8, 8);
+        (seen.threads, seen.readings, seen.queue_mean) = (8.0, 50, Some(12.0));
+        seen.waits.insert("sleep".into(), 8.0);
+    }
+    all
+}
+
+#[test]
+fn a_class_that_holds_the_workers_which_others_wait_for_is_told_and_equal_classes_or_a_common_lock_are_not() {
+    let said = diagnose(&full_pool(&[("GET /fast", 900, 2.0, 150.0), ("GET /slow", 180, 400.0, 550.0)]));
+    let found = named(&said, "class-starves-others").unwrap_or_else(|| panic!("{said:?}"));
+    assert!(found.title.starts_with("GET /slow holds"), "{found:#?}");
+    assert!(found.advice.contains("limit_conn class 6") && found.advice.contains("pm.max_children = 6"), "{found:#?}");
+    assert!(found.expect.as_ref().is_some_and(|e| e.ratio == 75.0), "{found:#?}");
+    for other in [
+        // As slow as each other; others that wait for nothing; half of all requests; workers that the class does not hold.
+        [("GET /a", 500, 80.0, 200.0), ("GET /b", 500, 80.0, 200.0)],
+        [("GET /fast", 900, 2.0, 3.0), ("GET /slow", 180, 400.0, 401.0)],
+        [("GET /fast", 200, 2.0, 150.0), ("GET /slow", 200, 400.0, 550.0)],
+        [("GET /fast", 900, 2.0, 150.0), ("GET /slow", 18, 400.0, 550.0)],
+    ] {
+        let said = diagnose(&full_pool(&other));
+        assert!(named(&said, "class-starves-others").is_none(), "{other:?}: {said:?}");
     }
 }
