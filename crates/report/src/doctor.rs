@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{DoctorDocument, Evidence, Finding, Fix, Severity};
+use lastdrop_model::documents::{CacheTrial, DoctorDocument, Evidence, Finding, Fix, Severity};
 use lastdrop_model::examination::{Examination, ExaminationStep, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::Value;
@@ -70,6 +70,7 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
             if c.kept { "; it is kept" } else { "; it was put back" }
         );
     }
+    out.push_str(&d.cache.as_ref().map_or_else(String::new, cache_text));
     if let Some(advice) = &d.workers_advice {
         let _ = write!(out, "\n{}: {}", advice.server, advice_text(advice));
     }
@@ -91,6 +92,50 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
         machine(&d.examination).map_or("the machine's processors".into(), |whose| format!("the processors of {whose}"));
     let took = d.cost_cores * 100.0 / d.examination.processors.max(1) as f64;
     let _ = writeln!(out, "looking took {took:.2} % of {machine}");
+    out
+}
+
+/// What a cache on trial brought, or why it was not measured; and the lines that would keep it.
+fn cache_text(c: &CacheTrial) -> String {
+    let mut out = String::new();
+    let pages = c.pages.join(", ");
+    let same = format!("{} answers compared with those of the server without it", c.compared);
+    match &c.difference {
+        Some(difference) => {
+            let _ = writeln!(
+                out,
+                "\nNO CACHE  on {} for {pages}: an answer would be another one\n  {difference}\n  {same}; it was put back",
+                c.server
+            );
+            return out;
+        }
+        None if c.ratio <= 0.0 => {
+            let _ =
+                writeln!(out, "\nNO CACHE  on {} for {pages}: it was not measured; {same}; it was put back", c.server);
+            return out;
+        }
+        None => {}
+    }
+    let _ = writeln!(
+        out,
+        "\n{}  a cache on {} for {pages} gives {:.2} times the throughput (between {:.2} and {:.2}), promised {:.2}; it was put back",
+        if c.interval[0] > 1.0 { "CONFIRMED" } else { "TRIED" },
+        c.server,
+        c.ratio,
+        c.interval[0],
+        c.interval[1],
+        c.promised
+    );
+    let _ = writeln!(out, "  safe       {same}, all the same");
+    let _ = writeln!(
+        out,
+        "  shared     GET and HEAD of {pages} with any query, for {} s, among all who send neither Cookie nor Authorization; not what sets a cookie, or is private or no-store",
+        c.lifetime_s
+    );
+    let _ = writeln!(out, "  to keep it in http of {}:", c.server);
+    for line in &c.lines {
+        let _ = writeln!(out, "    {line}");
+    }
     out
 }
 

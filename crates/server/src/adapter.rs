@@ -16,6 +16,7 @@ use crate::change::Change;
 use crate::container::ContainedServer;
 use crate::edited::EditedFile;
 use crate::kind::{Kind, Status};
+use crate::page_cache::PageCache;
 use crate::restart::Launch;
 
 /// What is known of a running server.
@@ -139,6 +140,19 @@ pub trait Adapter: Send {
     /// With the place that is not there.
     fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
         Ok(change.lines().collect())
+    }
+
+    /// Folders in which a cache of pages may have its own, the best first; empty if it cannot try one.
+    fn cache_homes(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// The lines of its configuration that make a cache on trial one for all visitors.
+    ///
+    /// # Errors
+    /// If it has no such cache, or its configuration is not fit for one.
+    fn cache_lines(&self, _cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        Err(ServerError::Setting(format!("no cache is tried on {}", self.facts().name)))
     }
 
     /// A temporary configuration that `check` writes next to the server's own; a killed lastdrop may leave it behind,

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use lastdrop_model::{Knob, Setting, Settings};
 use serde::{Deserialize, Serialize};
 
+use crate::page_cache::PageCache;
+
 /// Lines in the server's own language, as the user gave them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directives(Vec<String>);
@@ -109,6 +111,9 @@ pub struct Change {
     /// Where the directives apply; `None` is wherever the configuration has them now, otherwise the whole server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ConfigScope>,
+    /// A cache of pages, for lastdrop's own requests alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PageCache>,
 }
 
 impl Change {
@@ -142,13 +147,14 @@ impl Change {
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.settings.is_empty() && self.directives.0.is_empty()
+        self.settings.is_empty() && self.directives.0.is_empty() && self.cache.is_none()
     }
 
     /// The configuration lines of the change, settings first.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let line = |(name, value): (&String, &Setting)| format!("{name} {value}");
-        self.settings.iter().map(line).chain(self.directives.0.iter().cloned())
+        let lines = self.settings.iter().map(line).chain(self.directives.0.iter().cloned());
+        lines.chain(self.cache.iter().map(PageCache::line))
     }
 
     /// Names of the settings and directives in which two changes differ.
@@ -157,7 +163,8 @@ impl Change {
         let settings = settings.filter(|name| self.settings.get(*name) != other.settings.get(*name));
         let is_other = (&self.directives, &self.scope) != (&other.directives, &other.scope);
         let directives = is_other.then(|| self.directives.names().chain(other.directives.names()));
-        settings.map(String::as_str).chain(directives.into_iter().flatten())
+        let cache = (self.cache != other.cache).then_some("cache");
+        settings.map(String::as_str).chain(directives.into_iter().flatten()).chain(cache)
     }
 }
 

@@ -23,7 +23,9 @@ use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, wr
 use crate::restart::Launch;
 use crate::streams::Streams;
 use crate::undo_step::{UndoStep, steps_of};
-use crate::{ServerError, ServerRef, edited, execution, haproxy, host, leftover_folders, nginx, restart, systemd};
+use crate::{
+    ServerError, ServerRef, edited, execution, haproxy, host, leftover_folders, nginx, page_cache, restart, systemd,
+};
 
 /// How long workers of an old generation may take to finish their work.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -306,6 +308,16 @@ impl RestoredServer {
 /// Undoes what a journal describes, except [`verify_health`]: servers that need each other to answer are all restored
 /// before any health check. Doing it twice does no harm.
 pub fn restore_files(journal: &Journal) -> Result<RestoredServer, ServerError> {
+    let half = restore_processes(journal)?;
+    // Only now does no process of the server know the cache.
+    if let Some(folder) = &journal.cache_folder {
+        page_cache::remove(folder, &journal.birth)?;
+    }
+    Ok(half)
+}
+
+/// Restores the server's files, and the processes that have read them.
+fn restore_processes(journal: &Journal) -> Result<RestoredServer, ServerError> {
     let mut half = RestoredServer::none(journal);
     if !half.restored.was_changed {
         return Ok(half);

@@ -31,7 +31,7 @@ use crate::restart::Launch;
 use crate::restore::{RestoreReport, RestoredServer, put_back_files, reload, restore_files, switch, verify_health};
 use crate::streams::Streams;
 use crate::systemd::DropIn;
-use crate::{ServerError, edited, execution, launch, restart, systemd};
+use crate::{ServerError, edited, execution, launch, page_cache, restart, systemd};
 
 mod ours;
 
@@ -164,6 +164,7 @@ impl Session {
             edited: Vec::new(),
             drop_ins,
             test_file: adapter.test_file(),
+            cache_folder: None,
             reloads: adapter.is_fresh_after_reload(),
             executes_itself: adapter.executes_itself(),
             launch_is_known: false,
@@ -270,11 +271,12 @@ impl Session {
     /// # Errors
     /// If it does not accept them or does not come back healthy. The session can still be restored.
     pub fn apply(&mut self, change: impl Into<Change>) -> Result<(), ServerError> {
-        let change = change.into();
+        let mut change = change.into();
         if self.journal.stage == Stage::Changed {
             // The test must not see what the last trial left in an included folder.
             self.put_back_files()?;
         }
+        self.make_cache_folder(&mut change)?;
         self.refuse_what_is_not_ours(&change)?;
         self.check(&change)?;
         if self.journal.stage == Stage::Armed {
@@ -301,6 +303,20 @@ impl Session {
             trial.write(&self.journal.birth, &launch)?;
         }
         self.bring_into_force(change, launch)
+    }
+
+    /// Makes the folder of a change's cache, if it has none yet. The server's test of the change writes to it, too.
+    fn make_cache_folder(&mut self, change: &mut Change) -> Result<(), ServerError> {
+        let Some(cache) = &mut change.cache else { return Ok(()) };
+        if self.journal.cache_folder.is_none() {
+            let folder = page_cache::choose(&self.adapter.cache_homes(), &self.journal.birth)?;
+            self.journal.cache_folder = Some(folder.clone());
+            self.journal.stage = Stage::Changed;
+            self.journal.write()?;
+            page_cache::make(&folder, &self.journal.birth)?;
+        }
+        cache.folder.clone_from(&self.journal.cache_folder);
+        Ok(())
     }
 
     /// For a server that shows only a title, finds out how it was started, if a change needs a restart.
@@ -535,6 +551,10 @@ impl Session {
 
     /// Second half of `keep`: from now on the settings are not undone.
     pub(crate) fn commit(&mut self, kept: &PersistedIn) -> Result<(), ServerError> {
+        // What is kept has no cache.
+        if let Some(folder) = &self.journal.cache_folder {
+            page_cache::remove(folder, &self.journal.birth)?;
+        }
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);

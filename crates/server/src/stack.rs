@@ -27,6 +27,7 @@ use crate::journal::{StackPlace, lock_all};
 use crate::kinds;
 use crate::member::{ContainedMember, Member};
 use crate::other_traffic::OtherTrafficPolicy;
+use crate::page_cache::PageCache;
 use crate::persisted_in::PersistedIn;
 use crate::restore::{RestoreReport, RestoredServer};
 use crate::server_ref::{ServerRef, check_called_apart};
@@ -300,6 +301,11 @@ impl Stack {
         for part in parts.iter_mut().filter(|part| !part.directives.lines().is_empty()) {
             part.scope.clone_from(&change.scope);
         }
+        match (parts.as_mut_slice(), &change.cache) {
+            (_, None) => {}
+            ([only], Some(cache)) => only.cache = Some(cache.clone()),
+            _ => return Err(ServerError::Setting("a cache is tried on one server alone".into())),
+        }
         Ok(parts)
     }
 
@@ -395,6 +401,17 @@ impl Stack {
             all.extend(lines.into_iter().map(named));
         }
         Ok(all)
+    }
+
+    /// The lines of configuration that make a cache on trial one for all visitors.
+    ///
+    /// # Errors
+    /// If the server has no such cache, is on another machine, or its configuration is not fit for one.
+    pub fn cache_lines(&self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        let session = self.members.first().and_then(|member| member.part.session());
+        let session =
+            session.ok_or_else(|| ServerError::Setting("a cache is tried on a server of this machine".into()))?;
+        session.adapter().cache_lines(cache)
     }
 
     /// The directives that name code which a server would run, or files that it would write.

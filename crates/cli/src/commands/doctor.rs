@@ -222,5 +222,5 @@ fn again(file: &Path) -> Result<DoctorDocument> {
     // A finding that a trial has refuted does not return.
     let refuted: Vec<&str> = then.confirmed.iter().filter(|c| c.is_refuted()).map(|c| c.id.as_str()).collect();
     let now = diagnose_without(&then.examination, &refuted);
-    Ok(DoctorDocument { confirmed: then.confirmed, interrupted: then.interrupted, ..now })
+    Ok(DoctorDocument { confirmed: then.confirmed, cache: then.cache, interrupted: then.interrupted, ..now })
 }

@@ -190,13 +190,16 @@ impl ServerHandler {
     /// The same for a change, if the agent may make it.
     ///
     /// # Errors
-    /// If it has directives and the agent takes none, or they name code.
+    /// If it has directives and the agent takes none, if they name code, or if it has a cache.
     pub fn changed_by(&mut self, change: &Change) -> Result<&mut ChangeSession, ServerError> {
         if let Some(line) = change.directives.lines().first().filter(|_| !self.servers.directives) {
             let what = format!(
                 "it takes settings and no directives such as '{line}': it was started without --act directives"
             );
             return Err(ServerError::Setting(what));
+        }
+        if change.cache.is_some() {
+            return Err(ServerError::Setting("a cache is tried by a lastdrop on the server's own machine".into()));
         }
         let session = self.changed()?;
         match session.stack.code_in(change)?.first() {
@@ -339,6 +342,9 @@ mod tests {
         let servers = AgentServers { directives: true, ..servers };
         let what = ask(&servers, Apply { change }.into());
         assert!(what.contains("was not opened"), "{what}");
+        let cache = r#"{"cache":{"token":"1","paths":["/"],"lifetime_s":10}}"#;
+        let what = ask(&servers, Apply { change: serde_json::from_str(cache).expect("a change") }.into());
+        assert!(what.contains("server's own machine"), "{what}");
     }
 
     #[test]

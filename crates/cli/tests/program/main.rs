@@ -17,6 +17,7 @@ mod container;
 mod database;
 mod directives;
 mod doctor;
+mod doctor_cache;
 mod doctor_elsewhere;
 mod doctor_wastes;
 mod elsewhere;

@@ -38,6 +38,7 @@ use serde_json::Value;
 
 pub use clues::clues;
 pub use kinds::{FindingKind, finding_kind, finding_kinds};
+pub use sharing::cacheable_pages;
 
 use evidence::{LoadEvidence, ServerEvidence};
 

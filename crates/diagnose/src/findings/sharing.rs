@@ -1,8 +1,8 @@
 //! The rule about pages that are computed again and again although all users get the same bytes. It proposes a cache
-//! and never turns one on: only the site's owner knows what may be shared.
+//! and turns none on for visitors: only the site's owner knows what may be shared.
 
 use lastdrop_model::documents::{ExpectedGain, Finding};
-use lastdrop_model::examination::{ExaminedAnswer, LoadShape};
+use lastdrop_model::examination::{Examination, ExaminedAnswer, LoadShape};
 use lastdrop_model::units::show_us;
 
 use super::Rule;
@@ -57,6 +57,12 @@ fn why_not(answer: &ExaminedAnswer) -> Option<String> {
         () if is_by_cookie => Some("differs: cookies".into()),
         () => None,
     }
+}
+
+/// Returns the pages of an examination that a cache may share among users.
+#[must_use]
+pub fn cacheable_pages(examination: &Examination) -> Vec<&ExaminedAnswer> {
+    examination.answers.iter().filter(|answer| answer.sharing.is_some() && why_not(answer).is_none()).collect()
 }
 
 /// Returns the share of the requests for an answer that say who sends them.
@@ -206,8 +212,17 @@ fn cacheable(case: &LoadEvidence<'_>) -> Option<Finding> {
         .ruled_out("Set-Cookie, private, no-store, no-cache, Vary: * or Cookie; an answer that came from a cache or is a file")
         .expected(Some(expected))
         .fix(Vec::new(), proposal(case, v, &names))
-        .verify("lastdrop replay LOG --analyse says how often visitors ask for a page again; compare answers with and without a cookie before it is turned on"),
+        .verify(check(v)),
     )
+}
+
+/// Returns how to find out what a cache would bring.
+fn check(v: &ServerEvidence<'_>) -> String {
+    let compare = match v.kind() {
+        "nginx" => "lastdrop doctor --confirm tries one that no visitor meets, and compares the answers",
+        _ => "compare answers with and without a cookie before it is turned on",
+    };
+    format!("lastdrop replay LOG --analyse says how often visitors ask for a page again; {compare}")
 }
 
 /// Returns the lines that turn a cache on, and what it would share.

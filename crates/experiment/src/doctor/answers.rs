@@ -52,7 +52,7 @@ pub fn look_again(plan: &Plan, answers: &mut [ExaminedAnswer]) {
 }
 
 /// Returns true if an address is enough to connect to. A log's requests are not in the plan.
-fn can_ask(plan: &Plan) -> bool {
+pub fn can_ask(plan: &Plan) -> bool {
     let network = &plan.network;
     network.unix_socket.is_none() && network.proxy.is_none() && plan.replay.is_none()
 }
@@ -113,7 +113,8 @@ pub struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    fn within(plan: &Plan, time: Duration) -> Asker<'_> {
+    /// An asker for this plan, with an end.
+    pub fn within(plan: &Plan, time: Duration) -> Asker<'_> {
         Asker { plan, until: Instant::now() + time }
     }
 

@@ -10,15 +10,17 @@ use lastdrop_analyze::ratio;
 use lastdrop_diagnose::findings::{diagnose, diagnose_without};
 use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
 use lastdrop_model::examination::Examination;
+use lastdrop_model::plan::Plan;
 use lastdrop_model::{Event, Setting, Settings};
-use lastdrop_server::{OtherTrafficPolicy, RestoreReport, ServerRef, Stack};
+use lastdrop_server::{Change, OtherTrafficPolicy, RestoreReport, ServerRef, Stack};
 use serde_json::Value;
 
 use crate::doctor::examine::{DoctorOptions, examine_again};
+use crate::doctor::page_cache;
 use crate::doctor::site::Site;
 
 /// Number of pairs of blocks, and length of a block; it is shorter if the load that the user asks about is.
-const PAIRS: usize = 4;
+pub(super) const PAIRS: usize = 4;
 const BLOCK: Duration = Duration::from_secs(4);
 const SHORTEST_BLOCK: Duration = Duration::from_secs(1);
 const SETTLING: Duration = Duration::from_secs(1);
@@ -40,7 +42,7 @@ impl std::fmt::Debug for ConfirmOptions<'_> {
 }
 
 /// Tries the change of the limit, and then restores the server, or keeps the change. The document gets the result: a
-/// finding that the change refutes is withdrawn.
+/// finding that the change refutes is withdrawn. Then tries a cache for pages that all users share, and restores that.
 ///
 /// # Errors
 /// When the servers cannot be changed or do not come back.
@@ -51,8 +53,21 @@ pub fn confirm(
     trying: &ConfirmOptions<'_>,
     document: &mut DoctorDocument,
 ) -> Result<(), LabError> {
+    confirm_limit(lab, options, site, trying, document)?;
+    page_cache::confirm(lab, options, trying, document)
+}
+
+fn confirm_limit(
+    lab: &mut Lab<'_>,
+    options: &DoctorOptions<'_>,
+    site: &mut dyn Site,
+    trying: &ConfirmOptions<'_>,
+    document: &mut DoctorDocument,
+) -> Result<(), LabError> {
     let Some(limit) = document.findings.iter().find(|f| f.severity == Severity::Limit).cloned() else {
-        document.notes.push("nothing to confirm: there is no limit".into());
+        if !document.findings.iter().any(|f| f.id == page_cache::FINDING) {
+            document.notes.push("nothing to confirm: there is no limit".into());
+        }
         return Ok(());
     };
     let servers = servers_of(&limit, &document.examination, options.servers);
@@ -71,7 +86,7 @@ pub fn confirm(
     let settings = stack.complete(&settings)?;
     let said = lastdrop_model::settings::describe(&settings);
     lab.tell(&Event::Experiment { what: format!("does it help? {said}, in {PAIRS} pairs of blocks").into() });
-    let outcome = measure(lab, options, &mut stack, &settings);
+    let outcome = measure(lab, &options.plan, options.time, &mut stack, &Change::from(&settings));
     let after = match &outcome {
         Ok(_) => {
             examine_again(lab, options, site, &document.examination).map(|examination| diagnose(&examination).limit)
@@ -113,14 +128,15 @@ pub fn confirm(
 
 /// Measures throughput as it is and with the change, pair by pair, each on a fresh start. At the end the change is in
 /// force.
-fn measure(
+pub(super) fn measure(
     lab: &mut Lab<'_>,
-    options: &DoctorOptions<'_>,
+    plan: &Plan,
+    time: Duration,
     stack: &mut Stack,
-    settings: &Settings,
+    change: &Change,
 ) -> Result<Vec<(f64, f64)>, LabError> {
-    let block = BLOCK.min(options.time).max(SHORTEST_BLOCK);
-    let mut plan = options.plan.clone();
+    let block = BLOCK.min(time).max(SHORTEST_BLOCK);
+    let mut plan = plan.clone();
     plan.phases.retain(|p| p.measured);
     for phase in &mut plan.phases {
         (phase.requests, phase.duration) = (None, Some(block));
@@ -131,10 +147,10 @@ fn measure(
         // The last block has the change, so that it is in force at the end.
         let change_first = pair % 2 == 1 && pair + 1 < PAIRS;
         for changed in [change_first, !change_first] {
-            let with = if changed { settings.clone() } else { Settings::new() };
+            let change = if changed { change.clone() } else { Change::default() };
             let trial_order = TrialSpec {
                 plan: &plan,
-                change: with.into(),
+                change,
                 label: format!("doctor confirm: {}", if changed { "changed" } else { "as it is" }),
                 role: "confirm",
                 recycling_warm_up: RECYCLING_WARM_UP.min(block),

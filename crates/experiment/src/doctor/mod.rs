@@ -13,6 +13,7 @@ mod load_time;
 mod local;
 mod members;
 mod nodes;
+mod page_cache;
 mod propose;
 mod samplers;
 mod settings;

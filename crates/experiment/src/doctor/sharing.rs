@@ -20,7 +20,7 @@ const MOST_VALUES: usize = 4;
 /// Time between the first answer and the same question again: pages that show the time differ then.
 const LATER: Duration = Duration::from_millis(1100);
 /// Names under which applications know a user, or what the user has chosen.
-const COOKIES: [&str; 18] = [
+pub(super) const COOKIES: [&str; 18] = [
     "session",
     "sessionid",
     "sid",
@@ -41,9 +41,9 @@ const COOKIES: [&str; 18] = [
     "cart",
 ];
 /// A browser on a telephone, and the address of somebody else, as a proxy tells it.
-const MOBILE: &str =
+pub(super) const MOBILE: &str =
     "Mozilla/5.0 (Linux; Android 13; Pixel 7) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0 Mobile Safari/537.36";
-const ADDRESS: &str = "192.0.2.77";
+pub(super) const ADDRESS: &str = "192.0.2.77";
 /// Fields of a plan that say nothing about a user, or that are varied by themselves.
 const USUAL: [&str; 11] = [
     "accept",
@@ -144,7 +144,7 @@ fn has_hidden_user(request: &RequestSpec) -> bool {
 }
 
 /// Returns the fields of a request without those that name its user.
-fn anonymous(request: &RequestSpec) -> Vec<(String, String)> {
+pub(super) fn anonymous(request: &RequestSpec) -> Vec<(String, String)> {
     let is_left_out =
         |name: &str| ["cookie", "authorization", "accept-encoding"].iter().any(|n| name.eq_ignore_ascii_case(n));
     request.headers.iter().filter(|(name, _)| !is_left_out(name)).cloned().collect()

@@ -230,7 +230,7 @@ impl SweepPlan {
     pub fn settle_names(&mut self, stack: &Stack) -> Result<(), ServerError> {
         for cell in &mut self.cells {
             cell.settings = stack.settings(&cell.settings)?;
-            let Change { settings, directives, scope } = stack.change(&cell.lines.join("\n"), cell.at.as_ref())?;
+            let Change { settings, directives, scope, .. } = stack.change(&cell.lines.join("\n"), cell.at.as_ref())?;
             cell.settings.extend(settings);
             cell.change = Change { directives, scope, ..Change::default() };
             stack.check_names(&cell.settings)?;

@@ -28,6 +28,9 @@ pub struct DoctorDocument {
     pub cannot_tell: Vec<[String; 2]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<Confirmation>,
+    /// A cache that was tried for the pages of `cacheable-responses`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheTrial>,
     /// Information that is not a fault: rejections by a rate limit, deviations from what was asked for.
     pub notes: Vec<String>,
     /// What could not be measured, and why.
@@ -166,6 +169,27 @@ pub struct Confirmation {
     pub interval: [f64; 2],
     pub limit_after: Option<String>,
     pub kept: bool,
+}
+
+/// A trial of a cache that only requests of lastdrop's knew. It is never kept.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheTrial {
+    /// Name of the server in the chain.
+    pub server: String,
+    /// Paths of the pages that the cache could answer, each with any query.
+    pub pages: Vec<String>,
+    pub lifetime_s: u64,
+    /// Expected times of the throughput, and the measured ones. Not measured: 0.
+    pub promised: f64,
+    pub ratio: f64,
+    pub interval: [f64; 2],
+    /// Number of requests that were asked with and without the cache.
+    pub compared: u64,
+    /// The difference that ended the trial, with the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference: Option<String>,
+    /// Lines for the http block that make it a cache for all visitors.
+    pub lines: Vec<String>,
 }
 
 /// A change whose gain is below this with 95 % confidence has not moved the limit.

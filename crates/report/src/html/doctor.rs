@@ -67,6 +67,19 @@ pub(super) fn verdict(d: &DoctorDocument) -> Headline {
             if c.kept { "It is kept." } else { "It was put back." }
         ));
     }
+    if let Some(c) = &d.cache {
+        told.say(match &c.difference {
+            Some(difference) => format!("A cache was tried and put back, for an answer would be another one: {difference}."),
+            None => format!(
+                "A cache for {} was tried: {:.2} times the throughput (between {:.2} and {:.2}), promised {:.2}. It was put back.",
+                c.pages.join(", "),
+                c.ratio,
+                c.interval[0],
+                c.interval[1],
+                c.promised
+            ),
+        });
+    }
     if d.interrupted {
         told.say("It was stopped before all experiments were made.");
     }

@@ -159,7 +159,7 @@ fn everywhere(config: &Config, edits: &mut Edits, group: &[GivenDirective]) -> R
 }
 
 /// Adds directives to a block: behind its last one, since some must follow others.
-fn insert(config: &Config, edits: &mut Edits, block: Option<usize>, texts: &[String]) -> Result<(), String> {
+pub(super) fn insert(config: &Config, edits: &mut Edits, block: Option<usize>, texts: &[String]) -> Result<(), String> {
     if texts.is_empty() {
         return Ok(());
     }

@@ -5,6 +5,7 @@ mod config;
 mod directives;
 pub mod knobs;
 mod listen;
+mod page_cache;
 mod places;
 mod title;
 mod words;
@@ -28,6 +29,8 @@ use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
 use crate::health::ASK_TIMEOUT;
+use crate::journal::state_folder;
+use crate::page_cache::PageCache;
 use crate::private::{FileAttributes, prepare};
 use crate::resolve::{Candidate, choose, masters, why_not_asked};
 use crate::status_page::status_of;
@@ -53,6 +56,8 @@ struct BuildInfo {
     prefix: PathBuf,
     config: PathBuf,
     error_log: PathBuf,
+    /// A folder of temporary files.
+    temporary: Option<PathBuf>,
 }
 
 impl BuildInfo {
@@ -67,6 +72,7 @@ impl BuildInfo {
             version: version.trim().into(),
             config: prefix.join(option("--conf-path").unwrap_or_else(|| "conf/nginx.conf".into())),
             error_log: option("--error-log-path").unwrap_or_else(|| "logs/error.log".into()),
+            temporary: option("--http-proxy-temp-path").map(|path| prefix.join(path)),
             prefix,
         }
     }
@@ -218,6 +224,9 @@ impl Nginx {
     fn edits_of(&self, config: &Config, change: &Change) -> Result<Edits, ServerError> {
         let mut edits = places::edits(config, &change.settings, self.port).map_err(ServerError::Setting)?;
         edits.extend(directives::edits(config, change).map_err(ServerError::Setting)?);
+        if let Some(cache) = &change.cache {
+            edits.extend(page_cache::edits(config, cache).map_err(ServerError::Setting)?);
+        }
         Ok(edits)
     }
 
@@ -416,6 +425,25 @@ impl Adapter for Nginx {
 
     fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
         Ok(self.edits(change)?.iter().flat_map(EditedFile::changed_lines).collect())
+    }
+
+    /// Folders beside those of its temporary files, which its workers reach; otherwise the system's.
+    fn cache_homes(&self) -> Vec<PathBuf> {
+        let prefix = self.built.prefix_of(&self.facts.birth);
+        let config = self.config().unwrap_or_default();
+        let is_of_temporary = |d: &&Directive| d.name().ends_with("_temp_path");
+        let configured = config.directives.iter().filter(is_of_temporary).filter_map(|d| d.arguments().first());
+        let temporary = configured.map(|word| prefix.join(&word.text)).chain(self.built.temporary.clone());
+        let mut homes: Vec<PathBuf> = temporary.filter_map(|path| path.parent().map(Path::to_path_buf)).collect();
+        homes.push("/var/cache".into());
+        homes.extend(state_folder());
+        homes.dedup();
+        homes
+    }
+
+    fn cache_lines(&self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        let home = self.cache_homes().into_iter().find(|home| home.is_dir()).unwrap_or_else(|| "/var/cache".into());
+        page_cache::kept_lines(&self.config()?, cache, &home).map_err(ServerError::Setting)
     }
 
     fn needs(&self, name: &str) -> Option<ReloadClass> {

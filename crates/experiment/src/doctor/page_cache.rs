@@ -1,0 +1,325 @@
+//! Tries a cache on the nginx before pages that are computed again and again, and restores it.
+//!
+//! Only lastdrop's own requests know the cache. First it compares answers with and without the cache, as different
+//! users would get them; one difference ends the trial. Then it measures in interleaved blocks, as for each other change.
+
+use std::time::{Duration, Instant};
+
+use lastdrop_diagnose::findings::cacheable_pages;
+use lastdrop_model::Event;
+use lastdrop_model::documents::{CacheTrial, DoctorDocument, Finding};
+use lastdrop_model::plan::Plan;
+use lastdrop_model::request::RequestSpec;
+use lastdrop_probe::status::Answer;
+use lastdrop_server::{Change, PageCache, RestoreReport, ServerRef, Stack};
+
+use crate::doctor::answers::{Asker, can_ask, is_plain};
+use crate::doctor::confirm::{ConfirmOptions, PAIRS, measure, named_server};
+use crate::doctor::examine::DoctorOptions;
+use crate::doctor::sharing::{ADDRESS, COOKIES, MOBILE, anonymous};
+use crate::lab::runs::random_u32;
+use crate::lab::{Lab, LabError};
+use lastdrop_analyze::ratio;
+
+/// The finding whose cure is tried.
+pub(super) const FINDING: &str = "cacheable-responses";
+/// How long a page stays in the cache.
+const LIFETIME: Duration = Duration::from_secs(10);
+/// Time for all comparisons. Without all of them nothing is measured.
+const COMPARING: Duration = Duration::from_secs(60);
+/// Name of a site that does not exist (RFC 2606).
+const OTHER_SITE: &str = "lastdrop.invalid";
+/// Fields of an answer that are compared as well as its body.
+const COMPARED: [&str; 7] = [
+    "content-type",
+    "content-encoding",
+    "content-language",
+    "content-range",
+    "location",
+    "access-control-allow-origin",
+    "link",
+];
+
+/// Tries a cache for the pages that a finding calls cacheable, if the server before them is an nginx of this machine.
+///
+/// # Errors
+/// When the server cannot be changed or does not come back.
+pub(super) fn confirm(
+    lab: &mut Lab<'_>,
+    options: &DoctorOptions<'_>,
+    trying: &ConfirmOptions<'_>,
+    document: &mut DoctorDocument,
+) -> Result<(), LabError> {
+    let Some(finding) = document.findings.iter().find(|f| f.id == FINDING).cloned() else { return Ok(()) };
+    let (reference, cache) = match prepare(options, document, &finding) {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            document.notes.push(format!("{FINDING}: a cache is not tried: {why}"));
+            return Ok(());
+        }
+    };
+    let mut tried = CacheTrial {
+        server: finding.server.clone(),
+        pages: cache.paths.clone(),
+        lifetime_s: cache.lifetime_s,
+        promised: finding.expect.as_ref().map_or(1.0, |e| e.ratio),
+        ..CacheTrial::default()
+    };
+    let what =
+        format!("does a cache help? {} for {} s, for requests of ours alone", cache.paths.join(", "), cache.lifetime_s);
+    lab.tell(&Event::Experiment { what: what.into() });
+    let mut stack = trying.machine.open(&[reference], Some(&options.plan.url), trying.others)?;
+    let outcome = try_it(lab, options, &mut stack, &cache, &mut tried);
+    lab.tell(&Event::Restoring);
+    let restored = stack.restore()?;
+    document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
+    outcome?;
+    document.cache = Some(tried);
+    Ok(())
+}
+
+/// Returns the server that gets the cache, and the cache.
+fn prepare(
+    options: &DoctorOptions<'_>,
+    document: &DoctorDocument,
+    finding: &Finding,
+) -> Result<(ServerRef, PageCache), String> {
+    let about = document.examination.servers.iter().find(|s| s.server == finding.server);
+    let about =
+        about.filter(|s| s.kind == "nginx").ok_or("there is no nginx before the pages, and others are not tried")?;
+    let reference = named_server(options.servers, &finding.server).cloned().or_else(|| about.named.parse().ok());
+    let reference = reference.ok_or_else(|| format!("{} has no name that finds it", finding.server))?;
+    if reference.is_elsewhere() {
+        return Err(format!("{} is on another machine", finding.server));
+    }
+    if !can_ask(&options.plan) {
+        return Err("single answers cannot be asked for with this plan".into());
+    }
+    let mut paths: Vec<String> = Vec::new();
+    for page in cacheable_pages(&document.examination) {
+        let request = options.plan.requests.iter().find(|r| is_plain(r) && r.url.to_string() == page.url);
+        let path = request.map(|r| r.url.path.split(['?', '#']).next().unwrap_or_default().to_string());
+        paths.extend(path.filter(|path| !path.is_empty()));
+    }
+    paths.sort();
+    paths.dedup();
+    if paths.is_empty() {
+        return Err("no page of the plan is named".into());
+    }
+    let token = format!("{:08x}{:08x}", random_u32(), random_u32());
+    Ok((reference, PageCache { token, paths, lifetime_s: LIFETIME.as_secs(), folder: None }))
+}
+
+/// Compares answers, and measures if all are the same.
+fn try_it(
+    lab: &mut Lab<'_>,
+    options: &DoctorOptions<'_>,
+    stack: &mut Stack,
+    cache: &PageCache,
+    tried: &mut CacheTrial,
+) -> Result<(), LabError> {
+    tried.lines = stack.cache_lines(cache)?;
+    let change = Change { cache: Some(cache.clone()), ..Change::default() };
+    stack.apply(&change)?;
+    let asker = Asker::within(&options.plan, COMPARING);
+    let mut comparison = Comparison { plan: &options.plan, asker, cache, compared: 0 };
+    tried.difference = comparison.find_difference();
+    tried.compared = comparison.compared;
+    lab.check_stop()?;
+    if tried.difference.is_some() {
+        return Ok(());
+    }
+    let mut plan = options.plan.clone();
+    for request in &mut plan.requests {
+        request.headers.push((PageCache::HEADER.into(), cache.token.clone()));
+    }
+    let pairs = measure(lab, &plan, options.time, stack, &change)?;
+    if let Some(measured) = ratio::paired(&pairs, 0.95) {
+        (tried.ratio, tried.interval) = (measured.ratio, [measured.low, measured.high]);
+    }
+    debug_assert_eq!(pairs.len(), PAIRS);
+    Ok(())
+}
+
+/// Compares answers with the cache to those without it.
+struct Comparison<'a> {
+    plan: &'a Plan,
+    asker: Asker<'a>,
+    cache: &'a PageCache,
+    compared: u64,
+}
+
+type Fields = Vec<(String, String)>;
+
+/// A way to ask for a page.
+struct Variation {
+    /// Added to the URL as a query.
+    query: Option<String>,
+    fields: Fields,
+}
+
+impl Comparison<'_> {
+    /// Returns the first difference, or what could not be compared.
+    fn find_difference(&mut self) -> Option<String> {
+        // Each page, and each query of it that the plan has.
+        let mut asked: Vec<&RequestSpec> = Vec::new();
+        for request in self.plan.requests.iter().filter(|r| is_plain(r)) {
+            let path = request.url.path.split('?').next().unwrap_or_default();
+            let is_known = asked.iter().any(|known| known.url == request.url);
+            if self.cache.paths.iter().any(|p| p == path) && !is_known {
+                asked.push(request);
+            }
+        }
+        asked.iter().find_map(|request| self.compare_page(request))
+    }
+
+    fn compare_page(&mut self, request: &RequestSpec) -> Option<String> {
+        let own: Vec<&RequestSpec> = self.plan.requests.iter().filter(|r| r.url.path == request.url.path).collect();
+        self.variations(request, &own).iter().find_map(|variation| self.compare(request, variation))
+    }
+
+    /// The page as the plan asks for it, and then with one thing changed at a time.
+    fn variations(&self, request: &RequestSpec, own: &[&RequestSpec]) -> Vec<Variation> {
+        let base = anonymous(request);
+        let with = |more: &[(&str, &str)]| -> Fields {
+            let is_replaced = |name: &str| more.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+            let kept = base.iter().filter(|(name, _)| !is_replaced(name)).cloned();
+            kept.chain(more.iter().map(|(n, v)| ((*n).to_string(), (*v).to_string()))).collect()
+        };
+        let plain = |more: &[(&str, &str)]| Variation { query: None, fields: with(more) };
+        let mut all = vec![plain(&[])];
+        let is_secret_safe = !(request.url.tls && self.plan.tls.insecure);
+        for (name, value) in own.iter().flat_map(|r| &r.headers).filter(|(_, value)| !value.contains("{{")) {
+            let is_secret = ["cookie", "authorization"].iter().any(|n| name.eq_ignore_ascii_case(n));
+            if !is_secret || is_secret_safe {
+                all.push(plain(&[(name, value)]));
+            }
+            if !is_secret {
+                all.push(plain(&[(name, "lastdrop")]));
+            }
+        }
+        let jar: Vec<String> = COOKIES.iter().enumerate().map(|(n, name)| format!("{name}=lastdrop{n}")).collect();
+        let jar = jar.join("; ");
+        for more in [
+            &[("Cookie", jar.as_str())][..],
+            &[("Accept-Language", "de-DE,de;q=0.9")],
+            &[("Accept-Language", "fr")],
+            &[("Accept", "application/json"), ("X-Requested-With", "XMLHttpRequest")],
+            &[("User-Agent", MOBILE)],
+            &[("Accept-Encoding", "gzip")],
+            &[("Accept-Encoding", "br")],
+            &[("Range", "bytes=0-9")],
+            &[("Cache-Control", "no-cache")],
+            &[("X-Forwarded-For", ADDRESS)],
+        ] {
+            all.push(plain(more));
+        }
+        // What could spoil another cache on the way goes to an address that no visitor asks for.
+        let unasked = Some(format!("lastdrop={}", self.cache.token));
+        for more in [
+            &[][..],
+            &[("X-Forwarded-Host", OTHER_SITE)],
+            &[("X-Forwarded-Proto", if request.url.tls { "http" } else { "https" })],
+            &[("X-Forwarded-Port", "8443")],
+            &[("X-Forwarded-Prefix", "/lastdrop")],
+            &[("X-Original-URL", "/lastdrop")],
+            &[("X-Rewrite-URL", "/lastdrop")],
+            &[("Forwarded", "for=192.0.2.77;host=lastdrop.invalid;proto=https")],
+            &[("Origin", "https://lastdrop.invalid")],
+        ] {
+            all.push(Variation { query: unasked.clone(), fields: with(more) });
+        }
+        all
+    }
+
+    /// Asks with and without the cache. Returns what differs.
+    fn compare(&mut self, request: &RequestSpec, variation: &Variation) -> Option<String> {
+        let mut url = request.url.clone();
+        if let Some(query) = &variation.query {
+            let joint = if url.path.contains('?') { '&' } else { '?' };
+            url = url.with_path(&format!("{}{joint}{query}", request.url.path));
+        }
+        let named = name_of(&variation.fields, &anonymous(request));
+        let page = format!("GET {}{named}", request.url.path);
+        let mut by_cache = variation.fields.clone();
+        by_cache.push((PageCache::HEADER.into(), self.cache.token.clone()));
+        let (began, none) = (Instant::now(), || format!("{page}: no answer to compare"));
+        let Some(cached) = self.asker.ask(&url, &by_cache) else { return Some(none()) };
+        let Some(own) = self.asker.ask(&url, &variation.fields) else { return Some(none()) };
+        self.compared += 1;
+        let difference = difference(&cached, &own)?;
+        // An answer that differs from time to time by itself is compared with nothing; from a cache it would not.
+        let is_of_user = variation.fields.iter().any(|(name, _)| is_user(name));
+        if is_of_user {
+            let again = self.asker.ask(&url, &variation.fields);
+            let base = self.asker.ask(&url, &[(PageCache::HEADER.to_string(), self.cache.token.clone())]);
+            let changes = again.is_some_and(|again| again.body != own.body);
+            if changes && base.is_some_and(|base| base.body != cached.body) {
+                return None;
+            }
+        }
+        let _ = began;
+        Some(format!("{page}: {difference}"))
+    }
+}
+
+fn is_user(name: &str) -> bool {
+    ["cookie", "authorization"].iter().any(|n| name.eq_ignore_ascii_case(n))
+}
+
+/// Names the fields in which a variation differs from the plan's request.
+fn name_of(fields: &[(String, String)], base: &[(String, String)]) -> String {
+    let own: Vec<String> = fields
+        .iter()
+        .filter(|field| !base.contains(field))
+        .map(|(name, value)| if is_user(name) { name.clone() } else { format!("{name}: {value}") })
+        .collect();
+    if own.is_empty() { String::new() } else { format!(" with {}", own.join(", ")) }
+}
+
+/// Returns what differs in two answers; none if a visitor cannot tell them apart.
+fn difference(cached: &Answer, own: &Answer) -> Option<String> {
+    if cached.status != own.status {
+        return Some(format!("status {} with the cache, {} without", cached.status, own.status));
+    }
+    if cached.body != own.body {
+        let at = cached.body.iter().zip(&own.body).take_while(|(a, b)| a == b).count();
+        return Some(format!(
+            "{} bytes with the cache, {} without; they differ from byte {at} on",
+            cached.body.len(),
+            own.body.len()
+        ));
+    }
+    COMPARED.into_iter().find_map(|name| {
+        let (with, without) = (cached.field_values(name), own.field_values(name));
+        (with != without).then(|| format!("{name} '{with}' with the cache, '{without}' without"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, field: (&str, &str), body: &str) -> Answer {
+        let fields = vec![(field.0.to_string(), field.1.as_bytes().to_vec())];
+        Answer { status, fields, body: body.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn what_a_visitor_could_tell_apart_is_a_difference_and_a_date_is_none() {
+        let one = answer(200, ("Date", "a"), "page");
+        assert_eq!(difference(&one, &answer(200, ("Date", "b"), "page")), None);
+        assert!(difference(&one, &answer(404, ("Date", "a"), "page")).is_some_and(|d| d.contains("404")));
+        assert!(difference(&one, &answer(200, ("Date", "a"), "pane")).is_some_and(|d| d.contains("byte 2")));
+        assert!(difference(&one, &answer(200, ("Location", "/x"), "page")).is_some_and(|d| d.contains("location")));
+    }
+
+    #[test]
+    fn a_difference_names_the_field_but_no_secret() {
+        let base = vec![("Accept".to_string(), "*/*".to_string())];
+        let with = |name: &str, value: &str| [base.clone(), vec![(name.to_string(), value.to_string())]].concat();
+        assert_eq!(name_of(&with("X-Forwarded-Host", "a"), &base), " with X-Forwarded-Host: a");
+        assert_eq!(name_of(&with("Cookie", "secret"), &base), " with Cookie");
+        assert_eq!(name_of(&base, &base), "");
+    }
+}

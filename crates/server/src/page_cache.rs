@@ -1,0 +1,142 @@
+//! A cache of pages on trial, and its folder.
+//!
+//! It answers and stores only GET and HEAD requests that carry a header of lastdrop's with a random value, and neither
+//! Cookie nor Authorization. No visitor is answered from it, and nothing that a visitor gets is stored in it. The folder
+//! is in the journal before it exists, and a restore removes it after the server has forgotten it.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use lastdrop_files::{check_folder, step};
+use lastdrop_probe::process::Birth;
+use serde::{Deserialize, Serialize};
+
+use crate::{ServerError, execution};
+
+/// A cache on trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageCache {
+    /// Value of [`PageCache::HEADER`] in the requests that may be answered from it: hexadecimal digits.
+    pub token: String,
+    /// Paths of the pages that may be in it, each with any query.
+    pub paths: Vec<String>,
+    pub lifetime_s: u64,
+    /// Where it stores pages; the session chooses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+}
+
+impl PageCache {
+    /// The header that requests of a trial carry.
+    pub const HEADER: &str = "X-Lastdrop-Trial";
+
+    /// Describes it as a line of a change.
+    pub(crate) fn line(&self) -> String {
+        format!("a cache of {} for requests with {}", self.paths.join(", "), PageCache::HEADER)
+    }
+}
+
+/// Beginning of the name of each folder of a cache. Nothing with another name is removed.
+const NAME: &str = "lastdrop-cache-";
+/// The server's workers pass through it to the folder of their own in it; nobody else lists it.
+const PASSABLE: u32 = 0o711;
+const OTHERS_PASS: u32 = 0o001;
+
+/// Chooses a folder that does not exist yet, in the first of these that the server's workers can reach.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn choose(homes: &[PathBuf], birth: &Birth) -> Result<PathBuf, ServerError> {
+    let home = homes.iter().find(|home| is_fit(home, birth)).ok_or_else(|| {
+        let known: Vec<String> = homes.iter().map(|home| home.display().to_string()).collect();
+        ServerError::Setting(format!(
+            "no folder for a cache that the server's workers can reach and only its user can change: looked at {}",
+            if known.is_empty() { "none".into() } else { known.join(", ") }
+        ))
+    })?;
+    Ok(home.join(format!("{NAME}{:016x}", random())))
+}
+
+/// True if nobody but root, the user who runs lastdrop and the server's user can change the folder, and all pass.
+fn is_fit(home: &Path, birth: &Birth) -> bool {
+    let is_of_server = || fs::symlink_metadata(home).is_ok_and(|about| about.is_dir() && about.uid() == birth.uid);
+    let passes = |folder: &Path| fs::metadata(folder).is_ok_and(|about| about.mode() & OTHERS_PASS != 0);
+    let is_own = !nix::unistd::geteuid().is_root();
+    home.is_absolute()
+        && (check_folder(home).is_ok() || is_of_server())
+        && (is_own || home.ancestors().all(passes))
+        && execution::write_for(birth, || {
+            nix::unistd::eaccess(home, nix::unistd::AccessFlags::W_OK)
+                .map_err(|e| ServerError::io(format!("cannot write to {}", home.display()))(e.into()))
+        })
+        .is_ok()
+}
+
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// Makes the folder, with the rights of the server's user. The server makes the folders in it.
+pub(crate) fn make(folder: &Path, birth: &Birth) -> Result<(), ServerError> {
+    execution::write_for(birth, || {
+        step();
+        DirBuilder::new()
+            .mode(PASSABLE)
+            .create(folder)
+            .map_err(ServerError::io(format!("cannot make {} for a cache", folder.display())))
+    })
+}
+
+/// Removes the folder with all that is in it. No link in it is followed. Doing it twice does no harm.
+pub(crate) fn remove(folder: &Path, birth: &Birth) -> Result<(), ServerError> {
+    if !is_ours(folder) {
+        return Err(ServerError::Setting(format!("{} is no folder of a cache on trial", folder.display())));
+    }
+    execution::write_for(birth, || {
+        step();
+        match fs::remove_dir_all(folder) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(ServerError::io(format!("cannot remove {}, the folder of a cache on trial", folder.display()))(e))
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+fn is_ours(folder: &Path) -> bool {
+    let name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let number = name.strip_prefix(NAME).unwrap_or_default();
+    folder.is_absolute() && number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_a_folder_of_a_cache_is_removed_and_no_link_in_it_is_followed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
+        let birth = Birth::of(std::process::id() as i32).expect("this process");
+        let folder = choose(&["/no/such".into(), dir.path().into()], &birth).expect("a place");
+        make(&folder, &birth).expect("made");
+        assert!(make(&folder, &birth).is_err(), "what is there is not taken");
+        let other = dir.path().join("other");
+        fs::create_dir(&other).expect("made");
+        fs::write(other.join("file"), "theirs").expect("written");
+        fs::create_dir(folder.join("pages")).expect("made");
+        std::os::unix::fs::symlink(&other, folder.join("pages/link")).expect("linked");
+        remove(&folder, &birth).expect("removed");
+        remove(&folder, &birth).expect("again");
+        assert!(!folder.exists() && other.join("file").exists());
+        for wrong in [other, "/".into(), "lastdrop-cache-0123456789abcdef".into(), folder.join("..")] {
+            assert!(remove(&wrong, &birth).is_err(), "{}", wrong.display());
+        }
+        assert!(choose(&["/no/such".into()], &birth).is_err_and(|e| e.to_string().contains("/no/such")));
+    }
+}
