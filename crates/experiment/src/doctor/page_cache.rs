@@ -3,7 +3,7 @@
 //! Only lastdrop's own requests know the cache. First it compares answers with and without the cache, as different
 //! users would get them; one difference ends the trial. Then it measures in interleaved blocks, as for each other change.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lastdrop_diagnose::findings::cacheable_pages;
 use lastdrop_model::Event;
@@ -54,7 +54,7 @@ pub(super) fn confirm(
     let (reference, cache) = match prepare(options, document, &finding) {
         Ok(prepared) => prepared,
         Err(why) => {
-            document.notes.push(format!("{FINDING}: a cache is not tried: {why}"));
+            document.notes.push(not_tried(why));
             return Ok(());
         }
     };
@@ -68,14 +68,34 @@ pub(super) fn confirm(
     let what =
         format!("does a cache help? {} for {} s, for requests of ours alone", cache.paths.join(", "), cache.lifetime_s);
     lab.tell(&Event::Experiment { what: what.into() });
-    let mut stack = trying.machine.open(&[reference], Some(&options.plan.url), trying.others)?;
+    // Nothing is changed yet: what hinders the trial is no fault of the examination.
+    let opened = trying.machine.open(&[reference], Some(&options.plan.url), trying.others);
+    let opened = opened.and_then(|stack| stack.cache_lines(&cache).map(|lines| (stack, lines)));
+    let (mut stack, lines) = match opened {
+        Ok(opened) => opened,
+        Err(e) => {
+            document.notes.push(not_tried(e));
+            return Ok(());
+        }
+    };
+    tried.lines = lines;
     let outcome = try_it(lab, options, &mut stack, &cache, &mut tried);
     lab.tell(&Event::Restoring);
     let restored = stack.restore()?;
     document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
-    outcome?;
+    match outcome {
+        Err(LabError::Server(e)) if e.is_refusal() => {
+            document.notes.push(not_tried(e));
+            return Ok(());
+        }
+        outcome => outcome?,
+    }
     document.cache = Some(tried);
     Ok(())
+}
+
+fn not_tried(why: impl std::fmt::Display) -> String {
+    format!("{FINDING}: a cache is not tried: {why}")
 }
 
 /// Returns the server that gets the cache, and the cache.
@@ -118,7 +138,6 @@ fn try_it(
     cache: &PageCache,
     tried: &mut CacheTrial,
 ) -> Result<(), LabError> {
-    tried.lines = stack.cache_lines(cache)?;
     let change = Change { cache: Some(cache.clone()), ..Change::default() };
     stack.apply(&change)?;
     let asker = Asker::within(&options.plan, COMPARING);
@@ -243,12 +262,12 @@ impl Comparison<'_> {
         let page = format!("GET {}{named}", request.url.path);
         let mut by_cache = variation.fields.clone();
         by_cache.push((PageCache::HEADER.into(), self.cache.token.clone()));
-        let (began, none) = (Instant::now(), || format!("{page}: no answer to compare"));
+        let none = || format!("{page}: no answer to compare");
         let Some(cached) = self.asker.ask(&url, &by_cache) else { return Some(none()) };
         let Some(own) = self.asker.ask(&url, &variation.fields) else { return Some(none()) };
         self.compared += 1;
         let difference = difference(&cached, &own)?;
-        // An answer that differs from time to time by itself is compared with nothing; from a cache it would not.
+        // The answer to a user may differ each time by itself. Then it must not be the page that all share.
         let is_of_user = variation.fields.iter().any(|(name, _)| is_user(name));
         if is_of_user {
             let again = self.asker.ask(&url, &variation.fields);
@@ -258,7 +277,6 @@ impl Comparison<'_> {
                 return None;
             }
         }
-        let _ = began;
         Some(format!("{page}: {difference}"))
     }
 }
