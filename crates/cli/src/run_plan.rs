@@ -147,12 +147,13 @@ pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(LoadedPlan, O
 }
 
 /// The plan of a command whose options decide on the amount of load: `--url URL`, or `--url PLAN.toml` with its requests,
-/// sessions and logins.
+/// sessions and logins. Without `keepalive` connections are kept as the plan says, by default to the end.
 ///
 /// # Errors
 /// [`UsageError`] for a plan or a URL that cannot be used.
-pub fn with_load(target: &str, load: &LoadArgs, duration: Duration, keepalive: KeepAlive) -> Result<Plan> {
+pub fn with_load(target: &str, load: &LoadArgs, duration: Duration, keepalive: Option<KeepAlive>) -> Result<Plan> {
     let (read, origin) = requests_of(target, &NetworkArgs::default())?;
+    let keepalive = keepalive.unwrap_or(read.plan.keepalive);
     let mut plan = Plan { phases: load.phases(duration)?, keepalive, ..read.plan };
     if !read.has_seed {
         plan.seed = load.seed();

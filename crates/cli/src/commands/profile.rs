@@ -81,7 +81,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
             ..LoadArgs::default()
         };
         let most = Duration::from_secs_f64(DURATION.most);
-        run_plan::with_load(target, &load, (args.duration + BEYOND).min(most), KeepAlive::On)
+        run_plan::with_load(target, &load, (args.duration + BEYOND).min(most), Some(KeepAlive::On))
     };
     let plan = args.url.as_ref().map(plan_for).transpose()?;
     check_called_apart(&args.servers).map_err(UsageError)?;

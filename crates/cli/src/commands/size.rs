@@ -10,7 +10,7 @@ use lastdrop_experiment::trials::size::size_under_load;
 use lastdrop_model::bounds::{MEMORY, PER_WORKER, POOL};
 use lastdrop_model::documents::{SIZE_SCHEMA, SizeDocument};
 use lastdrop_model::request::header_line;
-use lastdrop_model::{KeepAlive, Knob, Role};
+use lastdrop_model::{Knob, Role};
 use lastdrop_report::export::Runs;
 use lastdrop_report::size_text;
 use lastdrop_server::{Change, Directives, ServerRef, Session, check_called_apart, discover, kinds};
@@ -153,7 +153,7 @@ fn measure(
     for (_, text) in &variants {
         Change::read(text, server.kind.directives, &knobs).map_err(UsageError)?;
     }
-    let plan = run_plan::with_load(target, &load, TIMEOUT, KeepAlive::Off)?;
+    let plan = run_plan::with_load(target, &load, TIMEOUT, None)?;
     let url = plan.url.clone();
     let order = FitOptions {
         plan,

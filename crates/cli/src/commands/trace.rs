@@ -83,7 +83,7 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
         headers: args.headers.clone(),
         ..LoadArgs::default()
     };
-    let plan = run_plan::with_load(&args.url, &load, LIMIT, KeepAlive::Off)?;
+    let plan = run_plan::with_load(&args.url, &load, LIMIT, Some(KeepAlive::Off))?;
     let [server] = args.servers.as_slice() else {
         if args.with.is_some() || before.is_some() {
             return Err(UsageError("--with and --against are about one server: name that alone".into()).into());

@@ -10,7 +10,7 @@ use lastdrop_analyze::pool;
 use lastdrop_model::documents::{FitPoint, SharingPoint, SizeDocument, SizeFit, SizeFits, SizeVariant};
 use lastdrop_model::event::{Document, Outcome, TrialBegan};
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Knob, Load, Plan, Role, Sample, Setting, Settings, WorkerSample};
+use lastdrop_model::{Event, KeepAlive, Knob, Load, Plan, Role, Sample, Setting, Settings, WorkerSample};
 use lastdrop_probe::group::ProcessGroup;
 use lastdrop_probe::status::StatusSource;
 use lastdrop_probe::{cgroup, memory};
@@ -285,6 +285,8 @@ impl FitRunner<'_, '_> {
     fn grow(&mut self, workers: u64, requests: u64) -> Result<u64, LabError> {
         let mut plan = self.order.plan.clone();
         plan.phases.retain(|p| p.measured);
+        // So that each worker gets its share.
+        plan.keepalive = KeepAlive::Off;
         for phase in &mut plan.phases {
             phase.load = Load::closed(workers.clamp(1, 1000) as u32);
             (phase.requests, phase.duration) = (Some(requests), None);
