@@ -76,13 +76,16 @@ pub fn settled(intervals: &[LoadInterval]) -> Option<SettledCost> {
         return Some(SettledCost { cpu_s: whole, settled: false });
     }
     let least = costs.iter().map(|(_, cost)| *cost).fold(whole, f64::min);
+    // Where workers start throughout the load, nothing shows what a request costs after that.
+    let is_shown = |start_s: f64, cost_s: f64| {
+        let surely_s = start_s.max(SURELY_STARTED * cost_s);
+        !starts_any || started_after(surely_s).map(|i| i.answered).sum::<f64>() >= least_left
+    };
     if whole <= SAME * least {
-        // Where workers start throughout the load, nothing shows what a request costs after that.
-        let later: f64 = started_after(SURELY_STARTED * whole).map(|i| i.answered).sum();
-        return Some(SettledCost { cpu_s: whole, settled: !starts_any || later >= least_left });
+        return Some(SettledCost { cpu_s: whole, settled: is_shown(0.0, whole) });
     }
     let (start_s, cost) = *costs.iter().find(|(_, cost)| *cost <= SAME * least)?;
-    let settled = is_steady(&started_after(start_s).collect::<Vec<_>>());
+    let settled = is_shown(start_s, cost) && is_steady(&started_after(start_s).collect::<Vec<_>>());
     Some(SettledCost { cpu_s: if settled { cost } else { whole }, settled })
 }
 

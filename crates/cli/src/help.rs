@@ -25,7 +25,7 @@ const SHORT: &[(&str, &[&str])] = &[
             "json",
         ],
     ),
-    ("compare", &["live", "aa", "blocks", "fail_on_worse", "users", "rate", "duration", "json", "format"]),
+    ("compare", &["live", "aa", "blocks", "fail_on_worse", "users", "rate", "duration", "json"]),
     (
         "doctor",
         &["url", "users", "rate", "duration", "gentle", "observe", "confirm", "keep", "explain", "from", "json"],
