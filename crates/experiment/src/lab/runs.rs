@@ -78,6 +78,8 @@ pub struct Lab<'a> {
 const MOST_REPEATS: u32 = 6;
 /// Most repetitions of one run.
 const MOST_REPEATS_OF_ONE: u32 = 2;
+/// Most repetitions of one run because workers were at their first requests: each may meet others that have served nothing.
+const MOST_REPEATS_OF_STARTS: u32 = 4;
 /// If a repetition finds at least this share of the earlier use by other programs, the machine stays busy: one more try
 /// is enough.
 const STAYS_BUSY: f64 = 0.7;
@@ -207,16 +209,15 @@ impl Lab<'_> {
         Ok((best, repeated))
     }
 
-    /// Like `run`, but repeated as long as workers load the application on their first requests for most of it, three runs at
+    /// Like `run`, but repeated as long as workers load the application on their first requests for most of it, some times at
     /// most: what a request costs shows after that.
     ///
     /// # Errors
     /// As [`Lab::run`].
     pub fn run_started(&mut self, plan: &Plan, label: &str) -> Result<Run, LabError> {
         let mut run = self.run(plan, label)?;
-        let is_starting = |run: &Run| run.measured().and_then(|p| p.server_cpu?.starting).is_some_and(|s| !s.settled);
-        for _ in 0..MOST_REPEATS_OF_ONE {
-            if self.stopped() || !is_starting(&run) {
+        for _ in 0..MOST_REPEATS_OF_STARTS {
+            if self.stopped() || !starts_workers(&run) {
                 break;
             }
             let why = "workers that had served nothing before were at their first requests".into();
@@ -520,6 +521,11 @@ impl Lab<'_> {
         self.tell(&Event::Ended { run: Cow::Borrowed(&run) });
         Ok(run)
     }
+}
+
+/// Returns true if what a request cost in this run has the first requests of workers in it.
+pub(crate) fn starts_workers(run: &Run) -> bool {
+    run.measured().and_then(|phase| phase.server_cpu?.starting).is_some_and(|starting| !starting.settled)
 }
 
 fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::lab::runs::starts_workers;
 use crate::lab::{Lab, LabError};
 use lastdrop_analyze::services::service_at;
 use lastdrop_analyze::workers::{KeepAliveHold, RequestCost, WorkersEvidence};
@@ -118,7 +119,10 @@ pub fn request_cost(lab: &mut Lab<'_>, plan: &Plan, cores: f64) -> Result<Option
     let busy = lab.run_started(&load(users, None, LOAD_TIME), "size load")?;
     lab.check_stop()?;
     let cpu = |run: &Run| run.measured().and_then(|p| p.server_cpu).map(|cpu| cpu.us_per_request / 1e6);
-    let cpu_s = cpu(&busy).filter(|s| *s > 0.0).or_else(|| cpu(&alone)).filter(|s| *s > 0.0);
+    // If workers start in every run, one user alone met fewer of them.
+    let tells_more = starts_workers(&busy) && !starts_workers(&alone);
+    let [first, second] = if tells_more { [&alone, &busy] } else { [&busy, &alone] };
+    let cpu_s = cpu(first).filter(|s| *s > 0.0).or_else(|| cpu(second)).filter(|s| *s > 0.0);
     Ok(cpu_s.filter(|_| held_s > 0.0).map(|cpu_s| RequestCost { cpu_s, held_s }))
 }
 
