@@ -660,6 +660,23 @@ fn what_a_request_costs_is_the_servers_processor_time_alone() {
     }
 }
 
+/// Where workers were at their first requests throughout the load, what those cost is no cost of a request.
+#[test]
+fn what_workers_load_first_is_no_cost_of_a_request() {
+    let mut all = case("cpu-saturated.modphp").examination;
+    let alone = all.steps.iter_mut().find(|s| s.kind == StepKind::Alone).expect("one user");
+    alone.server_cpu_s = Some(0.0106 * alone.answered as f64);
+    let main = main_of(&mut all);
+    (main.server_cpu_s, main.starting) = (Some(0.0273 * main.answered as f64), true);
+    let costs = |all: &Examination| {
+        let limit = diagnose(all).findings.into_iter().find(|f| f.id == "cpu-saturated").expect("its limit");
+        limit.evidence.iter().find(|e| e.name.contains("servers per answer")).and_then(|e| e.value.as_f64())
+    };
+    assert_eq!(costs(&all), Some(10.6));
+    main_of(&mut all).starting = false;
+    assert_eq!(costs(&all), Some(27.3), "without starts the load itself tells");
+}
+
 /// Growth that slows down from step to step is unsharing or a cache, and ends by itself.
 #[test]
 fn growth_whose_increments_fall_is_no_leak() {
