@@ -202,7 +202,7 @@ pub fn phase(phase: &PhaseReport, step: &mut ExaminationStep) {
     step.status = phase.status.clone().into_iter().collect();
     step.connections = phase.connections.opened;
     step.server_cpu_s = phase.server_cpu.map(|cpu| cpu.settled_s(r.answered));
-    step.starting = phase.server_cpu.and_then(|cpu| cpu.starting).is_some_and(|starting| !starting.settled);
+    step.starting = phase.server_cpu.is_some_and(|cpu| cpu.has_starts());
     step.handshakes_full = phase.connections.handshakes_full;
     step.handshakes_resumed = phase.connections.handshakes_resumed;
     step.bytes_received = phase.bytes.received;

@@ -525,7 +525,7 @@ impl Lab<'_> {
 
 /// Returns true if what a request cost in this run has the first requests of workers in it.
 pub(crate) fn starts_workers(run: &Run) -> bool {
-    run.measured().and_then(|phase| phase.server_cpu?.starting).is_some_and(|starting| !starting.settled)
+    run.measured().and_then(|phase| phase.server_cpu).is_some_and(|cpu| cpu.has_starts())
 }
 
 fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {

@@ -195,6 +195,12 @@ impl ServerCpu {
         ServerCpu { us_per_request: each_s * 1e6, starting: Some(StartingWorkers { workers, cpu_s, settled }), ..self }
     }
 
+    /// Returns true if `us_per_request` has the first requests of starting workers in it.
+    #[must_use]
+    pub fn has_starts(&self) -> bool {
+        self.starting.is_some_and(|starting| !starting.settled)
+    }
+
     /// The CPU seconds of so many answers, without those of starting workers.
     #[must_use]
     pub fn settled_s(&self, answered: u64) -> f64 {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use lastdrop_experiment::lab::{Clock, LabError};
 use lastdrop_experiment::trials::tune::{SearchConstraints, TuneOptions, tune};
+use lastdrop_model::Experience;
 use lastdrop_model::documents::{TuneDocument, TuneVerdict};
-use lastdrop_model::{Experience, Setting, Settings};
 
-use super::machine::{Costs, SimulatedMachine, requests};
+use super::machine::{Costs, SimulatedMachine, count_of, requests};
 use super::shares::{Claim, ExperimentResult};
 use super::stacks::{noise_level, stack};
 use super::tune::{is_restored, order};
@@ -121,8 +121,9 @@ impl LiveScenario {
     }
 
     /// Returns in how many seconds as many visits come as a tune harmed, beyond those that would have taken as long without it.
-    fn harm(&self, visited: &Experience, seconds: f64) -> f64 {
-        let long_us = (LONG * self.truth(self.world.pool.workers, 1.0).latency.quantile(0.99) as f64) as u64;
+    /// `before`: the true times with the original settings.
+    fn harm(&self, before: &Experience, visited: &Experience, seconds: f64) -> f64 {
+        let long_us = (LONG * before.latency.quantile(0.99) as f64) as u64;
         let share =
             |seen: &Experience| (seen.errors + seen.latency.count_above(long_us)) as f64 / seen.requests.max(1) as f64;
         let time = Duration::from_secs_f64(seconds.max(1.0));
@@ -130,10 +131,6 @@ impl LiveScenario {
         let harm = share(visited) - share(&visits(World::new(&self.world, self.seed), pool, self.rate, 1.0, time));
         harm * seconds
     }
-}
-
-fn workers_in(settings: &Settings) -> Option<u32> {
-    settings.get("workers").and_then(Setting::count).and_then(|n| u32::try_from(n).ok())
 }
 
 /// Carries out one tune and checks what it says.
@@ -152,7 +149,7 @@ pub fn check(scenario: &LiveScenario) -> Result<ExperimentResult, String> {
             _ => 0.5,
         };
         let at = |seen: &Experience| seen.latency.quantile(quantile) as f64;
-        let winner = document.winner.as_ref().and_then(|winner| workers_in(&winner.settings));
+        let winner = document.winner.as_ref().and_then(|winner| count_of(&winner.settings, "workers"));
         let right = match (document.verdict, winner) {
             (TuneVerdict::Improved, Some(workers)) => at(&scenario.truth(workers, 1.0)) < at(&before),
             (TuneVerdict::Improved, None) => false,
@@ -169,7 +166,7 @@ pub fn check(scenario: &LiveScenario) -> Result<ExperimentResult, String> {
         let times = |factor| (median(&before), winner.map_or(0, |workers| median(&scenario.truth(workers, factor))));
         held.extend(watch::held(scenario.watch, document.watch.as_ref(), times));
     }
-    let harm = scenario.harm(&visited, seconds);
+    let harm = scenario.harm(&before, &visited, seconds);
     held.push((HARM, harm <= MOST_HARMED_S));
     Ok(ExperimentResult { held, sizes: vec![(SECONDS, seconds), (HARMED, 10.0 * harm)] })
 }
@@ -178,7 +175,8 @@ pub fn check(scenario: &LiveScenario) -> Result<ExperimentResult, String> {
 #[must_use]
 pub fn show(scenario: &LiveScenario) -> String {
     let result = scenario.tune();
-    let winner = result.as_ref().ok().and_then(|r| workers_in(&r.document.as_ref()?.winner.as_ref()?.settings));
+    let winner =
+        result.as_ref().ok().and_then(|r| count_of(&r.document.as_ref()?.winner.as_ref()?.settings, "workers"));
     let truth = |workers: u32| (workers, scenario.truth(workers, 1.0).metrics());
     let now = scenario.world.pool.workers;
     format!("{scenario:#?}\ntruth: {:#?}\n{result:#?}", (truth(now), truth(now + now.div_ceil(2)), winner.map(truth)))

@@ -95,8 +95,6 @@ struct MachineState {
     loads_left: Option<u64>,
     /// What becomes of settings that are kept.
     worsens: Option<Worsening>,
-    /// When settings were kept.
-    kept_at: Option<Duration>,
 }
 
 /// Settings that prove bad only later: the time after which they do, and the factor of a request's processor time from then on.
@@ -118,8 +116,7 @@ impl SimulatedMachine {
         let factor = costs.factor(&defaults(plan));
         let mut world = World::new(plan, seed);
         world.set_cpu_factor(factor);
-        let state =
-            MachineState { world, factor, last_load: Usage::default(), loads_left: None, worsens: None, kept_at: None };
+        let state = MachineState { world, factor, last_load: Usage::default(), loads_left: None, worsens: None };
         SimulatedMachine { state: Arc::new(Mutex::new(state)), plan: Arc::new(plan.clone()), costs: Arc::new(costs) }
     }
 
@@ -141,12 +138,6 @@ impl SimulatedMachine {
     /// Settings that are kept will prove bad.
     pub fn worsen_kept(&self, worsening: Option<Worsening>) {
         self.state().worsens = worsening;
-    }
-
-    /// Returns when settings were kept.
-    #[must_use]
-    pub fn kept_at(&self) -> Option<Duration> {
-        self.state().kept_at
     }
 
     /// From now on its server has visitors, so many a second. Returns them as a tune sees them.
@@ -215,8 +206,7 @@ impl SimulatedMachine {
     fn apply(&self, settings: &Settings) {
         let mut now = defaults(&self.plan);
         now.extend(settings.clone());
-        let count =
-            |name: &str| now.get(name).and_then(Setting::count).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
+        let count = |name| count_of(&now, name).unwrap_or(1);
         let mut state = self.state();
         let factor = self.costs.factor(&now);
         state.factor = factor;
@@ -232,6 +222,12 @@ pub fn defaults(plan: &WorldPlan) -> Settings {
     all.insert("workers".into(), Setting::Count(i64::from(plan.pool.workers)));
     all.insert("backlog".into(), Setting::Count(i64::from(plan.pool.backlog)));
     all
+}
+
+/// Returns a setting that is a number.
+#[must_use]
+pub fn count_of(settings: &Settings, name: &str) -> Option<u32> {
+    settings.get(name).and_then(Setting::count).and_then(|n| u32::try_from(n).ok())
 }
 
 /// The time of a simulated machine, and when the user asks to stop.
@@ -358,7 +354,6 @@ impl Member for SimulatedServer {
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         self.machine.apply(settings);
         let mut state = self.machine.state();
-        state.kept_at = Some(state.world.now());
         if let Some(Worsening { after, factor }) = state.worsens {
             state.world.worsen(after, factor);
         }

@@ -2,8 +2,7 @@
 //!
 //! `machine` is what an experiment is given of a simulated machine. `stacks` draws servers and noise by seed. `site` is what the
 //! doctor sees of it. `compare`, `capacity`, `tune`, `live` and `doctor` carry out one experiment and check what it says; `watch` is
-//! the end of a tune; `shares` counts how often
-//! each claim held. `plan` has experiments of a file.
+//! the end of a tune. `shares` counts how often each claim held. `plan` has experiments of a file.
 
 pub mod capacity;
 pub mod compare;

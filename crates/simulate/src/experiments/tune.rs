@@ -10,7 +10,7 @@ use lastdrop_model::documents::{Clue, Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Event, Setting, Settings};
 
-use super::machine::{Costs, SimulatedMachine, defaults, requests};
+use super::machine::{Costs, SimulatedMachine, count_of, defaults, requests};
 use super::shares::{Claim, ExperimentResult};
 use super::stacks::{noise_level, stack};
 use super::watch::{self, TRUTH, Watch, visits};
@@ -158,8 +158,7 @@ impl TuneScenario {
     fn in_force(&self, settings: &Settings) -> (u32, u32, f64) {
         let mut all = defaults(&self.world);
         all.extend(settings.clone());
-        let count =
-            |name: &str| all.get(name).and_then(Setting::count).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
+        let count = |name| count_of(&all, name).unwrap_or(1);
         (count("workers"), count("backlog"), self.costs.factor(&all))
     }
 
