@@ -59,6 +59,16 @@ impl Scene {
         lines().lines().skip(after).map(line).collect()
     }
 
+    /// Waits until each of these numbers is in the server's log; returns the count of each.
+    fn saw_each(&self, numbers: std::ops::Range<u64>) -> BTreeMap<u64, u64> {
+        let mut seen = BTreeMap::new();
+        wait_until("the server's log", || {
+            seen = counted(&self.saw(0, 0));
+            numbers.clone().all(|i| seen.contains_key(&i))
+        });
+        seen
+    }
+
     fn replay(&self, log: &str, more: &[&str]) -> Value {
         self.folder.json(&[&["replay", log, "--to", &self.url], more].concat(), 0)
     }
@@ -157,10 +167,12 @@ fn a_replay_that_was_stopped_goes_on_where_the_first_agent_ended() {
     let first: Value = serde_json::from_str(&fs::read_to_string(out).expect("written")).expect("JSON");
     assert_sums(&first);
     let (next, sent) = (n(&first["replay"]["next"]), n(&phase(&first)["requests"]["sent"]));
-    let seen = counted(&scene.saw(0, sent as usize));
-    assert!((0..next).all(|i| seen.get(&i) == Some(&1)), "{next}: {seen:?}");
     assert!((50..600).contains(&next) && sent >= next, "{next} of {sent}");
     let second = scene.replay(&log, &["-r", "400", "--from", &next.to_string(), "--fleet", "all"]);
     assert_eq!(n(&second["replay"]["next"]), 600);
-    assert_eq!(counted(&scene.saw(sent as usize, 600 - next as usize)), each_once(next..600));
+    // A request that is cut off by the stop may have been read by the server, or not.
+    let seen = scene.saw_each(0..600);
+    assert!((0..next).all(|i| seen[&i] == 1), "{next}: {seen:?}");
+    assert!((next..600).all(|i| seen[&i] <= 2), "{next}: {seen:?}");
+    assert!(seen.values().sum::<u64>() <= sent + 600 - next, "{next} of {sent}: {seen:?}");
 }
