@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 
 use lastdrop_http::Sink;
-use lastdrop_model::{CaptureLevel, ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Url};
+use lastdrop_model::{CaptureLevel, ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, TracedRequest, Url};
 
 use crate::answer_check::{CheckSchedule, CheckedAnswer};
 use crate::request_ids::RequestIds;
@@ -99,6 +99,7 @@ impl Record {
     /// Records an answer.
     #[inline]
     pub fn answered(&mut self, s: &Stream, status: u16, now: Micros) {
+        let trace = self.ids.as_ref().and_then(|ids| ids.trace(s.id));
         let live = self.live(s.phase);
         live.in_flight -= 1;
         let slice = &mut live.slice;
@@ -111,6 +112,15 @@ impl Record {
         slice.record(Kind::Service, service);
         slice.record(Kind::FirstByte, first);
         slice.record_class(ClassAnswer::new(s.class, status, response, service, first));
+        if let Some(trace) = trace {
+            slice.note_traced(TracedRequest {
+                trace,
+                class: s.class,
+                status,
+                second: slice.second,
+                response_us: response,
+            });
+        }
     }
 
     /// Records a failure.
@@ -120,13 +130,18 @@ impl Record {
         live.slice.count(class, |c| c.failed.count(failure));
     }
 
-    /// Records a timeout, `waited` after the request was due.
-    pub fn timed_out(&mut self, phase: u16, class: u16, waited: Micros) {
+    /// Records a timeout of the request with this number in its ids, `waited` after it was due.
+    pub fn timed_out(&mut self, phase: u16, class: u16, number: u64, waited: Micros) {
+        let trace = self.ids.as_ref().and_then(|ids| ids.trace(number));
         let live = self.live(phase);
         live.in_flight -= 1;
-        live.slice.record(Kind::Response, waited);
-        live.slice.count(class, |c| c.timed_out += 1);
-        live.slice.record_class(ClassAnswer::new(class, 0, waited, 0, 0));
+        let slice = &mut live.slice;
+        slice.record(Kind::Response, waited);
+        slice.count(class, |c| c.timed_out += 1);
+        slice.record_class(ClassAnswer::new(class, 0, waited, 0, 0));
+        if let Some(trace) = trace {
+            slice.note_traced(TracedRequest { trace, class, status: 0, second: slice.second, response_us: waited });
+        }
     }
 
     pub fn note_connect_error(&mut self, what: &str) {
@@ -224,7 +239,7 @@ mod tests {
         let times = RequestTimes { due: 100, sent: 140, first_byte: 200, ..RequestTimes::default() };
         record.answered(&Stream { phase: 1, times, ..Stream::default() }, 404, 250);
         record.failed(1, 0, Failure::Reset);
-        record.timed_out(1, 0, 5_000);
+        record.timed_out(1, 0, 0, 5_000);
         let live = record.live(1);
         let c = live.slice.counts;
         assert_eq!((c.sent, c.answered, c.failed.reset, c.timed_out, live.in_flight), (3, 1, 1, 1, 0));

@@ -198,6 +198,11 @@ options! {
     pipeline: u32 = 1, OptionKind::Number(PIPELINE), flag "pipeline" "N", key "pipeline", beside_a_file false,
         help "Requests in flight on one connection", description "Requests in flight on one connection [1].",
         set |o, given| o.pipeline = given.number().unwrap_or(1), number |o| Some(o.pipeline);
+    /// Each request begins a trace of its own, by the field `traceparent` of W3C Trace Context.
+    traceparent: bool = false, OptionKind::Switch, flag "traceparent" "", key "traceparent", beside_a_file true,
+        help "Each request begins a trace (W3C traceparent); the report lists the traces of the slowest",
+        description "Each request begins a trace of its own (W3C traceparent).",
+        set |o, given| o.traceparent = given.on(), number |_| None;
     /// Send bodies in chunks of this many bytes.
     chunked: Option<u32> = None, OptionKind::Number(CHUNK), flag "chunked" "SIZE", key "chunked", beside_a_file true,
         help "Send bodies in chunks of this size", description "Send bodies in chunks of this size.",

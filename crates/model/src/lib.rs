@@ -57,7 +57,7 @@ pub use request::RequestSpec;
 pub use run::{Generator, PhaseReport, Run};
 pub use sample::{CgroupSample, HostSample, ListenQueue, PortsInUse, Sample, ServerTimeline, WorkerSample};
 pub use settings::{Knob, ReloadClass, Role, Setting, Settings};
-pub use slice::{ClassAnswer, IdentifiedAnswer, Slice};
+pub use slice::{ClassAnswer, IdentifiedAnswer, Slice, TraceId, TracedRequest};
 pub use timeline::Timeline;
 pub use url::Url;
 pub use validity::{Reason, Validity, Verdict};

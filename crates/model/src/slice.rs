@@ -1,6 +1,7 @@
 //! One second of one phase: the unit in which threads hand over results and the store writes them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -78,6 +79,46 @@ pub struct IdentifiedAnswer {
     pub class: u16,
 }
 
+/// Most slow requests that are kept of a phase.
+const MOST_TRACED: usize = 10;
+
+/// The id of a trace, as W3C Trace Context has it: 128 bits, written as 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TraceId(pub u128);
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl From<TraceId> for String {
+    fn from(id: TraceId) -> String {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for TraceId {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<TraceId, Self::Error> {
+        u128::from_str_radix(&text, 16).map(TraceId)
+    }
+}
+
+/// A request that began a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedRequest {
+    pub trace: TraceId,
+    pub class: u16,
+    /// 0 if it timed out.
+    pub status: u16,
+    /// Second of the phase in which it ended.
+    pub second: u32,
+    pub response_us: Micros,
+}
+
 /// A second by request class (see [`Classes`](crate::class::Classes)). Empty if there is only one class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -103,6 +144,8 @@ pub struct Slice {
     /// One histogram per [`Kind`], indexed by it.
     pub latencies: [Histogram; Kind::COUNT],
     pub by_class: ByClass,
+    /// The slowest requests that began a trace, slowest first.
+    pub slowest: Vec<TracedRequest>,
     /// Answers to requests that carry ids, for joining with a log; never serialised.
     pub identified: Vec<IdentifiedAnswer>,
 }
@@ -117,6 +160,7 @@ impl Slice {
             status: vec![0; 1000],
             latencies: std::array::from_fn(|_| Histogram::new()),
             by_class: ByClass::default(),
+            slowest: Vec::new(),
             identified: Vec::new(),
         }
     }
@@ -158,6 +202,16 @@ impl Slice {
         }
     }
 
+    /// Keeps a request that began a trace, if it is one of the slowest.
+    #[inline]
+    pub fn note_traced(&mut self, request: TracedRequest) {
+        let at = self.slowest.partition_point(|other| other.response_us >= request.response_us);
+        if at < MOST_TRACED {
+            self.slowest.truncate(MOST_TRACED - 1);
+            self.slowest.insert(at, request);
+        }
+    }
+
     #[inline]
     pub fn record(&mut self, kind: Kind, us: u64) {
         self.latencies[kind as usize].record(us);
@@ -188,6 +242,7 @@ impl Slice {
                 a.add(b);
             }
         }
+        other.slowest.iter().for_each(|request| self.note_traced(*request));
     }
 
     /// Empties the slice for another second and keeps its memory.
@@ -204,6 +259,7 @@ impl Slice {
         self.by_class.counts.fill(Counts::default());
         self.by_class.answers.clear();
         self.by_class.parts.clear();
+        self.slowest.clear();
         self.identified.clear();
     }
 }
@@ -218,6 +274,8 @@ struct SliceJson {
     latencies: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "is_empty")]
     by_class: ByClass,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    slowest: Vec<TracedRequest>,
 }
 
 fn is_empty(by_class: &ByClass) -> bool {
@@ -237,6 +295,7 @@ impl Serialize for Slice {
                 .filter_map(|kind| Some((kind.name().into(), of(kind)?.encode_base64())))
                 .collect(),
             by_class: self.by_class.clone(),
+            slowest: self.slowest.clone(),
         };
         written.serialize(serializer)
     }
@@ -249,6 +308,7 @@ impl TryFrom<SliceJson> for Slice {
         let mut slice = Slice::new(written.phase, written.second);
         slice.counts = written.counts;
         slice.by_class = written.by_class;
+        written.slowest.into_iter().for_each(|request| slice.note_traced(request));
         for (code, n) in written.status {
             if let Some(count) = slice.status.get_mut(code) {
                 *count = n;

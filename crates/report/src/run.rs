@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Pace, Phase, ReplaySummary};
 use lastdrop_model::printable::line;
 use lastdrop_model::request::Pick;
-use lastdrop_model::run::{AgentReport, End, PhaseReport, StartingWorkers};
+use lastdrop_model::run::{AgentReport, End, PhaseReport, SlowRequest, StartingWorkers};
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
@@ -40,6 +40,7 @@ pub fn run_text(run: &Run) -> String {
         if phase.measured || run.phases.len() == 1 {
             phase_text(&mut out, phase);
             out.push_str(&parts_text(phase, run.plan.server_time.as_ref()));
+            out.push_str(&slowest_text(phase));
         } else {
             let _ = writeln!(out, "  answered {} ({:.1}/s)", phase.requests.answered, phase.rate.answered_rps);
         }
@@ -247,6 +248,18 @@ pub(crate) fn describe_load(phase: &Phase) -> String {
 pub fn unverified_text(weak: &[String]) -> String {
     let but = if weak.is_empty() { String::new() } else { format!("; it {}", weak.join(", ")) };
     format!("the server's certificate was not verified (--insecure){but}")
+}
+
+/// The slowest requests with the traces that they began, to be looked up where the server's spans are kept.
+fn slowest_text(phase: &PhaseReport) -> String {
+    let row = |slow: &SlowRequest| {
+        let end = slow.status.map_or_else(|| "timed out".into(), |status| status.to_string());
+        let class = slow.class.as_deref().map_or_else(String::new, |class| format!("  {}", line(class)));
+        let SlowRequest { trace, response_us, second, .. } = slow;
+        format!("  trace {trace}  {:>9}  {end}  in second {second}{class}\n", show_us(*response_us as f64))
+    };
+    let rows: String = phase.slowest.iter().map(row).collect();
+    if rows.is_empty() { rows } else { format!("  slowest:\n{rows}") }
 }
 
 fn phase_text(out: &mut String, p: &PhaseReport) {

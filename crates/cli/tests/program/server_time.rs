@@ -1,6 +1,6 @@
 //! Server time and client time: planted times in front of a server, in it, behind it and on the link are found.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -16,6 +16,7 @@ use crate::common::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use regex::Regex;
 use serde_json::Value;
 
 fn main_phase(run: &Value) -> &Value {
@@ -386,6 +387,56 @@ fn every_request_has_an_id_of_its_own_however_it_is_sent() {
     let text = fs::read_to_string(&log).expect("a log");
     let ids: HashSet<&str> = text.split('"').filter(|word| word.starts_with("lastdrop-")).collect();
     assert_eq!(ids.len(), answers);
+}
+
+#[test]
+fn every_request_begins_a_trace_and_those_of_the_slowest_are_told() {
+    let (folder, port, port2) = (Folder::new(), free_port(), free_port());
+    let log = folder.join("access.log");
+    let http = format!(
+        "log_format traced '$http_traceparent $request_uri';
+         server {{ listen 127.0.0.1:{port}; listen 127.0.0.1:{port2} http2; access_log {} traced; location / {{ return 200 ok; }}
+           location /slow {{ limit_rate 300; return 200 '{}'; }} }}",
+        log.display(),
+        "slow".repeat(100)
+    );
+    let _nginx = nginx(&folder, &http, port);
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "users = 2\nrequests = 60\n[http]\ntraceparent = true\n[[request]]\nurl = 'http://127.0.0.1:{port}/'\nweight = 8\n\
+         [[request]]\nurl = 'http://127.0.0.1:{port}/slow'\n"
+    );
+    fs::write(&plan, text).expect("written");
+    let plan = plan.display().to_string();
+    let run = folder.json(&["run", &plan], 0);
+    let slowest = main_phase(&run)["slowest"].as_array().expect("the slowest");
+    let times: Vec<u64> = slowest.iter().map(|slow| n(&slow["response_us"])).collect();
+    assert!(times.len() == 10 && times.is_sorted_by(|a, b| a >= b), "{slowest:#?}");
+    assert!(slowest[0]["class"] == "GET /slow" && slowest[0]["status"] == 200, "{slowest:#?}");
+    let mut of = BTreeMap::new();
+    wait_until("sixty lines", || {
+        let text = fs::read_to_string(&log).expect("a log");
+        of = text.lines().filter_map(|l| l.split_once(' ')).map(|(t, url)| (t.to_string(), url.to_string())).collect();
+        of.len() >= 61
+    });
+    let parent = Regex::new("^00-[0-9a-f]{32}-[0-9a-f]{16}-01$").expect("valid");
+    let traced: Vec<&str> = of.keys().map(String::as_str).filter(|t| parent.is_match(t)).collect();
+    assert_eq!(traced.len(), 60, "{of:#?}");
+    let trace = slowest[0]["trace"].as_str().expect("an id");
+    let found = of.iter().find(|(t, _)| t.split('-').nth(1) == Some(trace));
+    assert_eq!(found.map(|(_, url)| url.as_str()), Some("/slow"), "{trace} in {of:#?}");
+    let shown = folder.run(&["show", "last"]);
+    assert!(shown.stdout.contains("slowest:\n") && shown.stdout.contains(trace), "{shown:?}");
+
+    // A request that timed out is the slowest of all; over HTTP/2 it is as over HTTP/1.1.
+    let url = format!("http://127.0.0.1:{port2}/slow");
+    let args = ["run", &url, "--http", "2", "--traceparent", "--timeout", "200ms", "-n", "4", "-c", "2"];
+    let run = folder.json(&args, 1);
+    let slowest = main_phase(&run)["slowest"].as_array().expect("the slowest");
+    assert!(slowest.len() == 4 && slowest.iter().all(|slow| slow["status"].is_null()), "{slowest:#?}");
+    let twice = folder.run(&["run", &url, "--traceparent", "-H", "Traceparent: 00-1", "-n", "1"]);
+    assert!(twice.code == 2 && twice.stderr.contains("traceparent of its own"), "{twice:?}");
+    assert!(twice.stderr.contains("--traceparent"), "{twice:?}");
 }
 
 #[test]

@@ -219,8 +219,8 @@ impl<W: World> EventLoop<'_, W> {
             _ => String::new(),
         };
         let target = follow_up.target.clone();
-        let id = ids.as_mut().map(|ids| ids.text(s.id));
-        let mut filling = RenderContext { values, id, cookie, authorization: None };
+        let ids = ids.as_mut().map_or(&[][..], |ids| ids.fields(s.id));
+        let mut filling = RenderContext { values, ids, cookie, authorization: None };
         if challenged {
             filling.authorization = Some(&mut respond);
         }

@@ -168,8 +168,9 @@ impl<W: World> EventLoop<'_, W> {
             let (phase, class) = (s.phase, s.class);
             let not_connected = c.state == State::Connecting;
             let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.behind().iter().copied()).collect();
-            for due in &dues {
-                self.record.timed_out(phase, class, now.saturating_sub(*due));
+            let first = s.id;
+            for (number, due) in (first..).zip(&dues) {
+                self.record.timed_out(phase, class, number, now.saturating_sub(*due));
                 self.note_end(place, *due, now, RequestOutcome::TimedOut, false);
             }
             self.record.refused += u64::from(not_connected);
@@ -215,9 +216,9 @@ impl<W: World> EventLoop<'_, W> {
             queue = Some((began - self.record.clock_offset.ahead() - arrived).max(0) as u64);
         }
         let transfer = Some(now.saturating_sub(first_byte));
-        let carries_id = self.record.ids.is_some();
+        let joins_log = self.record.ids.as_ref().is_some_and(|ids| ids.joins_log);
         let slice = self.record.slice(phase);
-        if carries_id {
+        if joins_log {
             slice.identified.push(IdentifiedAnswer { id, class });
         }
         for (kind, us) in [

@@ -125,7 +125,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             last_head: HeadMemory::default(),
             phases: Phases::new(),
             record: Record {
-                ids: job.prepared.id_prefix.as_ref().map(|prefix| RequestIds::new(prefix, job.thread)),
+                ids: RequestIds::new(&job.prepared.ids, job.thread),
                 looks: CheckSchedule::new(job.prepared.classes),
                 ..Record::new(job.wish, job.plan.phases.len())
             },

@@ -6,12 +6,14 @@ mod choice;
 mod framing;
 mod request;
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use lastdrop_model::Classes;
-use lastdrop_model::plan::{Load, Plan, ServerTimeFrom};
+use lastdrop_model::plan::{Load, Plan, REQUEST_ID, ServerTimeFrom, TRACEPARENT};
 use lastdrop_model::request::{Pick, RequestSpec};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
@@ -19,6 +21,7 @@ use rustls::ClientConfig;
 use crate::endpoint::Endpoint;
 use crate::error::LoadError;
 use crate::part::RunPart;
+use crate::request_ids::IdFields;
 use crate::tape::Tape;
 use crate::tape_file::TapeProgress;
 use crate::template::{Names, Values};
@@ -30,6 +33,11 @@ use request::prepare;
 
 pub use choice::{Choice, Rows, draw};
 pub use request::{Detour, RenderContext, Request};
+
+/// Returns the first half of a run's trace ids: random, so that no two runs share a trace, and never 0.
+fn random_half() -> u64 {
+    RandomState::new().hash_one(SystemTime::now()) | 1
+}
 
 /// A plan, ready to run.
 #[derive(Debug)]
@@ -53,8 +61,8 @@ pub struct PreparedPlan {
     pub(crate) part: RunPart,
     /// Receives the moment at which the first phase begins, as soon as it is known.
     pub(crate) begins: Option<Sender<Instant>>,
-    /// Prefix of the request ids, if requests carry them.
-    pub(crate) id_prefix: Option<String>,
+    /// Ids that the requests carry.
+    pub(crate) ids: IdFields,
     names: Names,
     tls: TlsNeed,
 }
@@ -178,7 +186,7 @@ impl PreparedPlan {
             tape: None,
             part,
             begins: None,
-            id_prefix: None,
+            ids: IdFields { log_prefix: None, trace_prefix: plan.http.traceparent.then(random_half) },
             names,
             tls,
         })
@@ -217,8 +225,9 @@ impl PreparedPlan {
 
     /// Gives each request an id in a separate field: this prefix and a number.
     #[must_use]
-    pub fn identified(self, prefix: String) -> PreparedPlan {
-        PreparedPlan { id_prefix: Some(prefix), ..self }
+    pub fn identified(mut self, prefix: String) -> PreparedPlan {
+        self.ids.log_prefix = Some(prefix);
+        self
     }
 
     /// Returns what a plan would send.
@@ -238,7 +247,10 @@ impl PreparedPlan {
             values[..row.len()].clone_from_slice(row);
         }
         let mut rng = <Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(plan.seed);
-        let id = plan.server_time.as_ref().is_some_and(ServerTimeFrom::is_log);
+        let is_logged = plan.server_time.as_ref().is_some_and(ServerTimeFrom::is_log);
+        let ids = [(is_logged, REQUEST_ID), (plan.http.traceparent, TRACEPARENT)];
+        let ids: String =
+            ids.iter().filter(|(is_sent, _)| *is_sent).map(|(_, name)| format!("{name}: (id)\r\n")).collect();
         let requests = self
             .requests
             .iter()
@@ -246,7 +258,7 @@ impl PreparedPlan {
                 let mut out = Vec::new();
                 let mut filling = RenderContext {
                     values: Values { user: 1, iteration: 1, values: &values, rng: &mut rng },
-                    id: id.then_some(&b"(id)"[..]),
+                    ids: ids.as_bytes(),
                     cookie: None,
                     authorization: None,
                 };
@@ -308,7 +320,7 @@ mod tests {
             let prepared = PreparedPlan::new(plan).expect("valid");
             let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
             let values = Values { user: 1, iteration: 1, values: &[], rng: &mut rng };
-            let mut filling = RenderContext { values, id: None, cookie: None, authorization: None };
+            let mut filling = RenderContext { values, ids: &[], cookie: None, authorization: None };
             let detour = Detour { endpoint, method: "GET".into(), path: "/".into(), body: false, host: None };
             let detour = (endpoint != prepared.requests[request].endpoint).then_some(&detour);
             let mut out = Vec::new();

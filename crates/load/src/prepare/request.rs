@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use lastdrop_http::request::{RequestBuilder, write_chunked, write_field, write_line};
-use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan, REQUEST_ID};
+use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan};
 use lastdrop_model::request::{Auth, Expectation, RequestSpec, ThinkTime};
 use lastdrop_model::{raw, secrets};
 
@@ -120,7 +120,7 @@ pub struct Detour {
 pub struct RenderContext<'a> {
     pub values: Values<'a>,
     /// The request's own id, if it carries one.
-    pub id: Option<&'a [u8]>,
+    pub ids: &'a [u8],
     /// The value of the Cookie header, if there is one.
     pub cookie: Option<Vec<u8>>,
     /// Computes the value of the Authorization header for a target.
@@ -165,9 +165,7 @@ impl Request {
             let host = detour.and_then(|d| d.host.as_ref()).unwrap_or(&endpoint.authority);
             write_field(out, "Host", host.as_bytes());
         }
-        if let Some(id) = filling.id {
-            write_field(out, REQUEST_ID, id);
-        }
+        out.extend_from_slice(filling.ids);
         self.text.fields.at(detour, self.endpoint).render(&mut filling.values, out);
         if endpoint.absolute {
             match (&self.text.for_proxy, &endpoint.proxy_authorization) {
@@ -357,7 +355,7 @@ pub(super) fn prepare(
         let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };
         let target = request.target(&mut values);
         let mut wire = Vec::new();
-        let mut filling = RenderContext { values, id: None, cookie: None, authorization: None };
+        let mut filling = RenderContext { values, ids: &[], cookie: None, authorization: None };
         request.render(endpoint, http, None, &target, &mut filling, &mut wire);
         if http.is_http2() {
             request.encoded = Some(EncodedRequest::new(&wire, endpoint.tls)?);

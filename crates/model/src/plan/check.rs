@@ -9,7 +9,7 @@ use crate::http_options::{HTTP_OPTIONS, OptionKind};
 use crate::objective::{Metric, Objective};
 use crate::request::{Auth, Pick, RequestSpec, ThinkTime};
 
-use super::{KeepAlive, Load, Plan, REQUEST_ID, ServerTimeFrom};
+use super::{KeepAlive, Load, Plan, REQUEST_ID, ServerTimeFrom, TRACEPARENT};
 
 /// Most request classes that an error lists.
 const NAMES_SHOWN: usize = 20;
@@ -171,27 +171,29 @@ impl Plan {
         }
     }
 
-    /// Refuses a request with its own id if lastdrop adds one: with two ids its log line cannot be found.
+    /// Refuses a request with an id of its own where lastdrop adds one: with two ids it is not found by either.
     fn check_request_ids(&self) -> Result<(), PlanError> {
-        if !self.server_time.as_ref().is_some_and(ServerTimeFrom::is_log) {
-            return Ok(());
+        let is_logged = self.server_time.as_ref().is_some_and(ServerTimeFrom::is_log);
+        let ids = [
+            (is_logged, REQUEST_ID, "by which its line in the server's log is to be found", "server_time = \"log:…\""),
+            (self.http.traceparent, TRACEPARENT, "and is to begin a trace of its own", "--traceparent"),
+        ];
+        for (_, field, why, option) in ids.into_iter().filter(|(is_sent, ..)| *is_sent) {
+            let is_id = |name: &str| name.trim().eq_ignore_ascii_case(field);
+            let own = |r: &RequestSpec| {
+                let mut lines = r.lines.as_deref().unwrap_or_default().lines();
+                r.headers.iter().any(|(name, _)| is_id(name))
+                    || lines.any(|line| line.split_once(':').is_some_and(|(name, _)| is_id(name)))
+            };
+            if let Some(i) = self.requests.iter().position(own) {
+                return Err(PlanError {
+                    part: PlanPart::Request(i),
+                    what: format!("it has a field {field} of its own, {why}"),
+                    advice: format!("leave that field away, or {option}"),
+                });
+            }
         }
-        let is_id = |name: &str| name.trim().eq_ignore_ascii_case(REQUEST_ID);
-        let own = |r: &RequestSpec| {
-            let mut lines = r.lines.as_deref().unwrap_or_default().lines();
-            r.headers.iter().any(|(name, _)| is_id(name))
-                || lines.any(|line| line.split_once(':').is_some_and(|(name, _)| is_id(name)))
-        };
-        match self.requests.iter().position(own) {
-            None => Ok(()),
-            Some(i) => Err(PlanError {
-                part: PlanPart::Request(i),
-                what: format!(
-                    "it has an {REQUEST_ID} of its own, by which its line in the server's log is to be found"
-                ),
-                advice: "leave that field away, or server_time = \"log:…\"".into(),
-            }),
-        }
+        Ok(())
     }
 
     /// Checks every number against its bounds, whichever way the plan was made.

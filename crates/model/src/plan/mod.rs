@@ -20,7 +20,7 @@ pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
 pub use network::{ConnectTo, Network, Proxy};
 pub use replay::{Pace, Replay, ReplaySummary, UsualAnswer};
-pub use server_time::{REQUEST_ID, ServerTimeFrom, TimeUnit};
+pub use server_time::{REQUEST_ID, ServerTimeFrom, TRACEPARENT, TimeUnit};
 pub use tls::TlsOptions;
 
 pub use crate::http_options::HttpOptions;

@@ -22,6 +22,8 @@ pub enum ServerTimeFrom {
 
 /// The request header that carries the id.
 pub const REQUEST_ID: &str = "X-Request-Id";
+/// The request header that names a trace, see <https://www.w3.org/TR/trace-context/>.
+pub const TRACEPARENT: &str = "traceparent";
 
 impl ServerTimeFrom {
     /// Returns the same source with the log's path relative to a folder.

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use super::by_class::ClassTotals;
-use super::phase::{ClassReport, Connections, FollowUpCounts, PageCounts, PhaseReport, Second};
+use super::phase::{ClassReport, Connections, FollowUpCounts, PageCounts, PhaseReport, Second, SlowRequest};
 use super::summary::results;
 use crate::class::Classes;
 use crate::counts::Counts;
 use crate::histogram::Kind;
 use crate::http_options::Version;
 use crate::plan::{Phase, Plan};
-use crate::slice::Slice;
+use crate::slice::{Slice, TracedRequest};
 use crate::timeline::{Archive, Timeline};
 
 /// Sums of one phase.
@@ -181,6 +181,17 @@ impl RunBuilder {
     }
 }
 
+fn slow_request(request: &TracedRequest, classes: &Classes) -> SlowRequest {
+    let class = classes.names.get(usize::from(request.class)).filter(|_| classes.names.len() > 1);
+    SlowRequest {
+        trace: request.trace,
+        response_us: request.response_us,
+        status: (request.status > 0).then_some(request.status),
+        second: request.second,
+        class: class.cloned(),
+    }
+}
+
 fn report_phase(
     name: &str,
     measured: bool,
@@ -217,6 +228,7 @@ fn report_phase(
         },
         pages: PageCounts { loaded: c.pages, failed: c.pages_failed },
         server_cpu: None,
+        slowest: phase.total.slowest.iter().map(|request| slow_request(request, classes)).collect(),
         classes: phase.classes.report(classes, &results, duration_s, replay),
         results,
         seconds: phase.seconds,

@@ -22,7 +22,7 @@ pub use joined_log::JoinedLog;
 pub use mark::Mark;
 pub use phase::{
     Bytes, ClassReport, Connections, Expectations, FollowUpCounts, Mismatch, PageCounts, PhaseReport, Rate, Requests,
-    Results, Second, ServerCpu, StartingWorkers,
+    Results, Second, ServerCpu, SlowRequest, StartingWorkers,
 };
 
 use crate::kept_plan::KeptPlan;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::summary::summarise;
 use crate::counts::FailureCounts;
 use crate::histogram::Kind;
-use crate::slice::Slice;
+use crate::slice::{Slice, TraceId};
 use crate::timeline::{Timeline, TimelineEntry};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -208,6 +208,20 @@ impl ServerCpu {
     }
 }
 
+/// One of the slowest requests of a phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowRequest {
+    pub trace: TraceId,
+    pub response_us: u64,
+    /// None if it timed out.
+    pub status: Option<u16>,
+    /// Second of the phase in which it ended.
+    pub second: u32,
+    /// Only where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+}
+
 /// One phase of a finished run; it dereferences to its [`Results`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReport {
@@ -224,6 +238,10 @@ pub struct PhaseReport {
     /// Only for the measured phase, if the server is on this machine and its processes are visible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu: Option<ServerCpu>,
+    /// The slowest requests with the traces that they began, if the plan asks for traces; slowest first. A killed run has
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slowest: Vec<SlowRequest>,
     /// Classes in the order of the plan. In a killed run they are some seconds old.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassReport>,
