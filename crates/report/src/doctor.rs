@@ -118,13 +118,14 @@ fn cache_text(c: &CacheTrial) -> String {
     }
     let _ = writeln!(
         out,
-        "\n{}  a cache on {} for {pages} gives {:.2} times the throughput (between {:.2} and {:.2}), promised {:.2}; it was put back",
+        "\n{}  a cache on {} for {pages} gives {:.2} times the throughput (between {:.2} and {:.2}), promised {:.2}; it {}",
         if c.interval[0] > 1.0 { "CONFIRMED" } else { "TRIED" },
         c.server,
         c.ratio,
         c.interval[0],
         c.interval[1],
-        c.promised
+        c.promised,
+        if c.kept { "is kept" } else { "was put back" }
     );
     let _ = writeln!(out, "  safe       {same}, all the same");
     let _ = writeln!(
@@ -132,7 +133,7 @@ fn cache_text(c: &CacheTrial) -> String {
         "  shared     GET and HEAD of {pages} with any query, for {} s, among all who send neither Cookie nor Authorization; not what sets a cookie, or is private or no-store",
         c.lifetime_s
     );
-    let _ = writeln!(out, "  to keep it in http of {}:", c.server);
+    let _ = writeln!(out, "  {} in http of {}:", if c.kept { "kept      " } else { "to keep it" }, c.server);
     for line in &c.lines {
         let _ = writeln!(out, "    {line}");
     }

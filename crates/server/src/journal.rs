@@ -88,9 +88,9 @@ pub struct Journal {
     /// A temporary configuration next to the server's own.
     #[serde(default)]
     pub test_file: Option<PathBuf>,
-    /// The folder of a cache on trial, which goes with all that is in it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cache_folder: Option<PathBuf>,
+    /// Folders of a cache on trial and of one to be kept, which go with all that is in them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache_folders: Vec<PathBuf>,
     /// A reload replaces every serving process.
     #[serde(default)]
     pub reloads: bool,

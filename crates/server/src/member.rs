@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::adapter::{Adapter, EffectiveSettings};
 use crate::host::HostSession;
 use crate::operations::OperationCall;
+use crate::page_cache::PageCache;
 use crate::persisted_in::PersistedIn;
 use crate::restore::{RestoreReport, RestoredServer};
 use crate::session::{Session, check_names};
@@ -128,6 +129,14 @@ pub trait Member {
     /// If they cannot be brought into force.
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError>;
 
+    /// Leaves the server running with a cache for all visitors. Returns the lines of its configuration.
+    ///
+    /// # Errors
+    /// If it has no such cache, or it cannot be brought into force.
+    fn keep_cache(&mut self, _cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        Err(ServerError::Setting(format!("{} keeps no cache", self.name())))
+    }
+
     /// Removes the journal, so that the persisted settings stay.
     ///
     /// # Errors
@@ -211,6 +220,10 @@ impl Member for Session {
 
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError> {
         self.persist(settings)
+    }
+
+    fn keep_cache(&mut self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        Session::keep_cache(self, cache)
     }
 
     fn commit(&mut self, kept: &PersistedIn) -> Result<(), ServerError> {

@@ -1,6 +1,6 @@
-//! A cache of pages on trial, and its folder.
+//! A cache of pages, on trial or kept, and its folder.
 //!
-//! It answers and stores only GET and HEAD requests that carry a header of lastdrop's with a random value, and neither
+//! On trial it answers and stores only GET and HEAD requests that carry a header of lastdrop's with a random value, and neither
 //! Cookie nor Authorization. No visitor is answered from it, and nothing that a visitor gets is stored in it. The folder
 //! is in the journal before it exists, and a restore removes it after the server has forgotten it.
 
@@ -15,11 +15,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ServerError, execution};
 
-/// A cache on trial.
+/// A cache of pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageCache {
-    /// Value of [`PageCache::HEADER`] in the requests that may be answered from it: hexadecimal digits.
-    pub token: String,
+    /// Value of [`PageCache::HEADER`] in the requests that may be answered from it: hexadecimal digits. `None`: it is for
+    /// all visitors.
+    pub token: Option<String>,
     /// Paths of the pages that may be in it, each with any query.
     pub paths: Vec<String>,
     pub lifetime_s: u64,
@@ -34,7 +35,9 @@ impl PageCache {
 
     /// Describes it as a line of a change.
     pub(crate) fn line(&self) -> String {
-        format!("a cache of {} for requests with {}", self.paths.join(", "), PageCache::HEADER)
+        let whom =
+            self.token.as_ref().map_or("all visitors".into(), |_| format!("requests with {}", PageCache::HEADER));
+        format!("a cache of {} for {whom}", self.paths.join(", "))
     }
 }
 

@@ -310,7 +310,7 @@ impl RestoredServer {
 pub fn restore_files(journal: &Journal) -> Result<RestoredServer, ServerError> {
     let half = restore_processes(journal)?;
     // Only now does no process of the server know the cache.
-    if let Some(folder) = &journal.cache_folder {
+    for folder in &journal.cache_folders {
         page_cache::remove(folder, &journal.birth)?;
     }
     Ok(half)

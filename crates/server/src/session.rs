@@ -11,7 +11,7 @@
 //! more.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_files::input;
@@ -25,6 +25,7 @@ use crate::change::Change;
 use crate::health::{Health, look_at_health, wait_healthy};
 use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, StackPlace, Stage, StateFiles};
 use crate::other_traffic::{OtherTrafficPolicy, TrafficDetector};
+use crate::page_cache::PageCache;
 use crate::persisted_in::PersistedIn;
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
@@ -164,7 +165,7 @@ impl Session {
             edited: Vec::new(),
             drop_ins,
             test_file: adapter.test_file(),
-            cache_folder: None,
+            cache_folders: Vec::new(),
             reloads: adapter.is_fresh_after_reload(),
             executes_itself: adapter.executes_itself(),
             launch_is_known: false,
@@ -308,15 +309,51 @@ impl Session {
     /// Makes the folder of a change's cache, if it has none yet. The server's test of the change writes to it, too.
     fn make_cache_folder(&mut self, change: &mut Change) -> Result<(), ServerError> {
         let Some(cache) = &mut change.cache else { return Ok(()) };
-        if self.journal.cache_folder.is_none() {
-            let folder = page_cache::choose(&self.adapter.cache_homes(), &self.journal.birth)?;
-            self.journal.cache_folder = Some(folder.clone());
-            self.journal.stage = Stage::Changed;
-            self.journal.write()?;
-            page_cache::make(&folder, &self.journal.birth)?;
+        if self.journal.cache_folders.is_empty() {
+            self.add_cache_folder()?;
         }
-        cache.folder.clone_from(&self.journal.cache_folder);
+        cache.folder = self.journal.cache_folders.first().cloned();
         Ok(())
+    }
+
+    /// Makes a folder for a cache, which a restore removes.
+    fn add_cache_folder(&mut self) -> Result<PathBuf, ServerError> {
+        let folder = page_cache::choose(&self.adapter.cache_homes(), &self.journal.birth)?;
+        self.journal.cache_folders.push(folder.clone());
+        self.journal.stage = Stage::Changed;
+        self.journal.write()?;
+        page_cache::make(&folder, &self.journal.birth)?;
+        Ok(folder)
+    }
+
+    /// Removes the folders of caches that no process knows any more.
+    fn remove_cache_folders(&self, except: Option<&Path>) -> Result<(), ServerError> {
+        let mut gone = self.journal.cache_folders.iter().filter(|folder| Some(folder.as_path()) != except);
+        gone.try_for_each(|folder| page_cache::remove(folder, &self.journal.birth))
+    }
+
+    /// Leaves the server running with a cache for all visitors. Returns the lines of its configuration.
+    ///
+    /// # Errors
+    /// If it cannot be brought into force; the session can still be restored.
+    pub(crate) fn keep_cache(&mut self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        if self.placement() != Placement::Edited {
+            return Err(ServerError::Setting("a cache is kept only in a server's own files".into()));
+        }
+        self.put_back_files()?;
+        // The pages of the trial are not those of visitors.
+        let folder = self.add_cache_folder()?;
+        let cache = PageCache { token: None, folder: Some(folder.clone()), ..cache.clone() };
+        let lines = self.adapter.cache_lines(&cache)?;
+        let change = Change { cache: Some(cache), ..Change::default() };
+        self.refuse_what_is_not_ours(&change)?;
+        self.check(&change)?;
+        self.edit(&change)?;
+        self.bring_into_force(change, Launch::as_found(&self.journal.birth))?;
+        self.remove_cache_folders(Some(&folder))?;
+        self.journal.remove()?;
+        self.closed = true;
+        Ok(lines)
     }
 
     /// For a server that shows only a title, finds out how it was started, if a change needs a restart.
@@ -552,9 +589,7 @@ impl Session {
     /// Second half of `keep`: from now on the settings are not undone.
     pub(crate) fn commit(&mut self, kept: &PersistedIn) -> Result<(), ServerError> {
         // What is kept has no cache.
-        if let Some(folder) = &self.journal.cache_folder {
-            page_cache::remove(folder, &self.journal.birth)?;
-        }
+        self.remove_cache_folders(None)?;
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);

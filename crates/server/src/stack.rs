@@ -414,6 +414,17 @@ impl Stack {
         session.adapter().cache_lines(cache)
     }
 
+    /// Leaves the server running with a cache for all visitors. Returns the lines of its configuration.
+    ///
+    /// # Errors
+    /// If it cannot be brought into force, or there are several servers.
+    pub fn keep_cache(&mut self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        let [only] = self.members.as_mut_slice() else {
+            return Err(ServerError::Setting("a cache is kept on one server alone".into()));
+        };
+        only.part.keep_cache(cache)
+    }
+
     /// The directives that name code which a server would run, or files that it would write.
     ///
     /// # Errors

@@ -93,7 +93,7 @@ pub fn steps_of(journal: &Journal) -> Vec<UndoStep> {
         }
     }
     steps.extend(process_steps(journal));
-    if let Some(folder) = journal.cache_folder.as_ref().filter(|folder| folder.symlink_metadata().is_ok()) {
+    for folder in journal.cache_folders.iter().filter(|folder| folder.symlink_metadata().is_ok()) {
         steps.push(UndoStep::new(StepKind::File, folder.display(), "remove with all that is in it: a cache on trial"));
     }
     steps

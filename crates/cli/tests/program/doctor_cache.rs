@@ -108,10 +108,10 @@ impl Site {
 /// Requests that a cache must not answer.
 const OTHERS: &str = "cookie headers = { Cookie = 'id=1' }\ncookie headers = { Cookie = 'id=2' }\nsets\nprivate\nlanguage\nsame method = 'POST'";
 
-/// The body of the page for all, as a visitor of ours gets it.
-fn visit(port: &str) -> Option<String> {
+/// The body of the page for all, as a visitor with these further fields gets it.
+fn visit(port: &str, more: &str) -> Option<String> {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).ok()?;
-    let head = "GET /same.php HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Visitor: 1\r\nConnection: close\r\n\r\n";
+    let head = format!("GET /same.php HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Visitor: 1\r\n{more}Connection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
@@ -127,7 +127,7 @@ fn a_cache_answers_only_the_requests_of_its_trial_and_its_gain_is_told_beside_th
         let visitor = scope.spawn(|| {
             let mut visits = Vec::new();
             while !over.load(Ordering::SeqCst) {
-                visits.extend(visit(port));
+                visits.extend(visit(port, ""));
                 thread::sleep(Duration::from_millis(40));
             }
             visits
@@ -149,6 +149,28 @@ fn a_cache_answers_only_the_requests_of_its_trial_and_its_gain_is_told_beside_th
     assert!(visits.len() > 50 && unique.len() == visits.len(), "{} of {}", unique.len(), visits.len());
     assert!(visits.iter().all(|page| page != "same"), "{visits:?}");
     site.assert_as_found("after the trial");
+}
+
+#[test]
+fn a_cache_that_is_kept_answers_all_visitors_without_a_cookie() {
+    let site = Site::start("");
+    let args = site.args("");
+    let said = site.folder.json(&args.iter().map(String::as_str).chain(["--keep"]).collect::<Vec<_>>(), 0);
+    let cache = &said["cache"];
+    assert_eq!(cache["kept"], true, "{said:#}");
+    let config = fs::read_to_string(&site.config).expect("readable");
+    let lines = cache["lines"].as_array().expect("lines");
+    assert!(lines.iter().all(|line| config.contains(line.as_str().expect("a line"))), "{config}");
+    assert!(!config.contains("trial") && site.folder.journal().is_none(), "{config}");
+    assert_eq!(fs::read_dir(&site.homes).expect("readable").count(), 2, "the folder of the trial is gone");
+    let port = site.url.rsplit(':').next().expect("a port");
+    let ask = |more: &str| visit(port, more).expect("an answer");
+    let first = ask("");
+    assert_eq!(ask("Accept-Language: de\r\n"), first);
+    for named in ["Cookie: a=b\r\n", "Authorization: Basic YTpi\r\n"] {
+        assert!(ask(named) != ask(named) && ask(named) != first, "{named}");
+    }
+    assert_eq!(ask(""), first, "what a visitor with a cookie got was not stored");
 }
 
 #[test]

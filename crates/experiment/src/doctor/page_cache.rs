@@ -1,4 +1,4 @@
-//! Tries a cache on the nginx before pages that are computed again and again, and restores it.
+//! Tries a cache on the nginx before pages that are computed again and again, and restores or keeps it.
 //!
 //! Only lastdrop's own requests know the cache. First it compares answers with and without the cache, as different
 //! users would get them; one difference ends the trial. Then it measures in interleaved blocks, as for each other change.
@@ -80,15 +80,26 @@ pub(super) fn confirm(
     };
     tried.lines = lines;
     let outcome = try_it(lab, options, &mut stack, &cache, &mut tried);
-    lab.tell(&Event::Restoring);
-    let restored = stack.restore()?;
-    document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
-    match outcome {
-        Err(LabError::Server(e)) if e.is_refusal() => {
-            document.notes.push(not_tried(e));
-            return Ok(());
+    if trying.keep && outcome.is_ok() && tried.difference.is_none() && tried.interval[0] > 1.0 {
+        let what = format!(
+            "the cache is kept: GET and HEAD of {} are shared for {} s among all who send neither Cookie nor Authorization",
+            cache.paths.join(", "),
+            cache.lifetime_s
+        );
+        lab.tell(&Event::Experiment { what: what.into() });
+        tried.lines = stack.keep_cache(&cache)?;
+        tried.kept = true;
+    } else {
+        lab.tell(&Event::Restoring);
+        let restored = stack.restore()?;
+        document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
+        match outcome {
+            Err(LabError::Server(e)) if e.is_refusal() => {
+                document.notes.push(not_tried(e));
+                return Ok(());
+            }
+            outcome => outcome?,
         }
-        outcome => outcome?,
     }
     document.cache = Some(tried);
     Ok(())
@@ -127,7 +138,7 @@ fn prepare(
         return Err("no page of the plan is named".into());
     }
     let token = format!("{:08x}{:08x}", random_u32(), random_u32());
-    Ok((reference, PageCache { token, paths, lifetime_s: LIFETIME.as_secs(), folder: None }))
+    Ok((reference, PageCache { token: Some(token), paths, lifetime_s: LIFETIME.as_secs(), folder: None }))
 }
 
 /// Compares answers, and measures if all are the same.
@@ -150,7 +161,7 @@ fn try_it(
     }
     let mut plan = options.plan.clone();
     for request in &mut plan.requests {
-        request.headers.push((PageCache::HEADER.into(), cache.token.clone()));
+        request.headers.push(mark(cache));
     }
     let pairs = measure(lab, &plan, options.time, stack, &change)?;
     if let Some(measured) = ratio::paired(&pairs, 0.95) {
@@ -158,6 +169,11 @@ fn try_it(
     }
     debug_assert_eq!(pairs.len(), PAIRS);
     Ok(())
+}
+
+/// The header that a cache on trial asks for.
+fn mark(cache: &PageCache) -> (String, String) {
+    (PageCache::HEADER.into(), cache.token.clone().unwrap_or_default())
 }
 
 /// Compares answers with the cache to those without it.
@@ -234,7 +250,7 @@ impl Comparison<'_> {
             all.push(plain(more));
         }
         // What could spoil another cache on the way goes to an address that no visitor asks for.
-        let unasked = Some(format!("lastdrop={}", self.cache.token));
+        let unasked = Some(format!("lastdrop={}", mark(self.cache).1));
         for more in [
             &[][..],
             &[("X-Forwarded-Host", OTHER_SITE)],
@@ -261,7 +277,7 @@ impl Comparison<'_> {
         let named = name_of(&variation.fields, &anonymous(request));
         let page = format!("GET {}{named}", request.url.path);
         let mut by_cache = variation.fields.clone();
-        by_cache.push((PageCache::HEADER.into(), self.cache.token.clone()));
+        by_cache.push(mark(self.cache));
         let none = || format!("{page}: no answer to compare");
         let Some(cached) = self.asker.ask(&url, &by_cache) else { return Some(none()) };
         let Some(own) = self.asker.ask(&url, &variation.fields) else { return Some(none()) };
@@ -271,7 +287,7 @@ impl Comparison<'_> {
         let is_of_user = variation.fields.iter().any(|(name, _)| is_user(name));
         if is_of_user {
             let again = self.asker.ask(&url, &variation.fields);
-            let base = self.asker.ask(&url, &[(PageCache::HEADER.to_string(), self.cache.token.clone())]);
+            let base = self.asker.ask(&url, &[mark(self.cache)]);
             let changes = again.is_some_and(|again| again.body != own.body);
             if changes && base.is_some_and(|base| base.body != cached.body) {
                 return None;

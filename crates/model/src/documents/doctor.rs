@@ -171,7 +171,7 @@ pub struct Confirmation {
     pub kept: bool,
 }
 
-/// A trial of a cache that only requests of lastdrop's knew. It is never kept.
+/// A trial of a cache that only requests of lastdrop's knew.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheTrial {
     /// Name of the server in the chain.
@@ -190,6 +190,9 @@ pub struct CacheTrial {
     pub difference: Option<String>,
     /// Lines for the http block that make it a cache for all visitors.
     pub lines: Vec<String>,
+    /// True if it is one now.
+    #[serde(default)]
+    pub kept: bool,
 }
 
 /// A change whose gain is below this with 95 % confidence has not moved the limit.

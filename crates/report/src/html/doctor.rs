@@ -71,12 +71,13 @@ pub(super) fn verdict(d: &DoctorDocument) -> Headline {
         told.say(match &c.difference {
             Some(difference) => format!("A cache was tried and put back, for an answer would be another one: {difference}."),
             None => format!(
-                "A cache for {} was tried: {:.2} times the throughput (between {:.2} and {:.2}), promised {:.2}. It was put back.",
+                "A cache for {} was tried: {:.2} times the throughput (between {:.2} and {:.2}), promised {:.2}. It {}.",
                 c.pages.join(", "),
                 c.ratio,
                 c.interval[0],
                 c.interval[1],
-                c.promised
+                c.promised,
+                if c.kept { "is kept" } else { "was put back" }
             ),
         });
     }

@@ -4,7 +4,7 @@
 //! no cache: nginx passes such a request on with all its fields, whereas `proxy_cache_bypass` would drop conditions and
 //! ranges, and turn HEAD into GET (ngx_http_upstream_cache).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::config::{Config, Directive};
 use super::directives::insert;
@@ -29,15 +29,20 @@ pub fn edits(config: &Config, cache: &PageCache) -> Result<Edits, String> {
     let modules = modules(config)?;
     let http = config.directives.iter().position(|d| d.is_block && d.parent.is_none() && d.name() == "http");
     let http = http.ok_or("the configuration has no http block for a cache")?;
-    let lines = lines(&modules, cache, folder, true)?;
+    let lines = lines(&modules, cache, &|module| folder.join(module))?;
     let mut edits = Edits::default();
     insert(config, &mut edits, Some(http), &lines)?;
     Ok(edits)
 }
 
-/// Returns the lines for the http block that make the cache one for all visitors. It stores pages in a folder in `home`.
+/// Returns the lines for the http block that make the cache one for all visitors. Without a folder of its own it stores
+/// pages in one in `home`.
 pub fn kept_lines(config: &Config, cache: &PageCache, home: &Path) -> Result<Vec<String>, String> {
-    lines(&modules(config)?, cache, home, false)
+    let cache = PageCache { token: None, ..cache.clone() };
+    lines(&modules(config)?, &cache, &|module| match &cache.folder {
+        Some(folder) => folder.join(module),
+        None => home.join(format!("pages_{module}")),
+    })
 }
 
 /// Directives that pass requests on.
@@ -66,26 +71,26 @@ fn modules(config: &Config) -> Result<Vec<&'static str>, String> {
 }
 
 /// Returns the lines of a cache: for requests of ours, or for those of all visitors.
-fn lines(modules: &[&str], cache: &PageCache, folder: &Path, on_trial: bool) -> Result<Vec<String>, String> {
-    let folder =
-        folder.to_str().filter(|text| is_plain(text)).ok_or("the cache's folder has a name that cannot be quoted")?;
-    if !cache.token.bytes().all(|b| b.is_ascii_hexdigit()) || cache.token.is_empty() {
+fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) -> Result<Vec<String>, String> {
+    if cache.token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|b| b.is_ascii_hexdigit())) {
         return Err("the cache's token is no number".into());
     }
     let paths = cache.paths.iter().map(|path| pattern(path)).collect::<Result<Vec<_>, _>>()?.join("|");
     let mut lines = vec!["map $http_cookie$http_authorization $lastdrop_known { '' ''; default known; }".to_string()];
-    if on_trial {
+    if let Some(token) = &cache.token {
         let field = PageCache::HEADER.to_ascii_lowercase().replace('-', "_");
-        lines.push(format!("map $http_{field} $lastdrop_ours {{ default ''; {} ours; }}", cache.token));
+        lines.push(format!("map $http_{field} $lastdrop_ours {{ default ''; {token} ours; }}"));
     }
-    let (of_whom, ours, name) = if on_trial { ("$lastdrop_ours:", "ours:", "") } else { ("", "", "pages_") };
+    let (of_whom, ours) = if cache.token.is_some() { ("$lastdrop_ours:", "ours:") } else { ("", "") };
     for module in modules {
         let zone = format!("pages_{module}");
+        let folder = folder(module);
+        let folder = folder.to_str().filter(|text| is_plain(text)).ok_or("the cache's folder cannot be quoted")?;
         lines.push(format!(
             "map $lastdrop_known$request_method:{of_whom}$request_uri $lastdrop_{zone} {{ default ''; \"~^(GET|HEAD):{ours}({paths})([?]|$)\" lastdrop_{zone}; }}"
         ));
         lines.push(format!(
-            "{module}_cache_path {folder}/{name}{module} levels=1:2 keys_zone=lastdrop_{zone}:{NAMES} max_size={PAGES} inactive=10m use_temp_path=off;"
+            "{module}_cache_path {folder} levels=1:2 keys_zone=lastdrop_{zone}:{NAMES} max_size={PAGES} inactive=10m use_temp_path=off;"
         ));
         for line in [
             format!("cache $lastdrop_{zone};"),
@@ -127,7 +132,7 @@ mod tests {
 
     fn cache() -> PageCache {
         PageCache {
-            token: "0123456789abcdef".into(),
+            token: Some("0123456789abcdef".into()),
             paths: vec!["/a.php".into(), "/b+c/".into()],
             lifetime_s: 10,
             folder: Some("/var/lib/nginx/lastdrop-cache-0".into()),
@@ -191,7 +196,7 @@ mod tests {
             assert!(changed(SITE, &PageCache { paths: vec![path.into()], ..cache() }).is_err(), "{path}");
         }
         for token in ["", "a b", "a;"] {
-            assert!(changed(SITE, &PageCache { token: token.into(), ..cache() }).is_err(), "{token}");
+            assert!(changed(SITE, &PageCache { token: Some(token.into()), ..cache() }).is_err(), "{token}");
         }
         assert!(changed(SITE, &PageCache { folder: Some("/a b".into()), ..cache() }).is_err());
         assert!(changed(SITE, &PageCache { folder: None, ..cache() }).is_err());
@@ -200,7 +205,9 @@ mod tests {
     #[test]
     fn the_lines_that_stay_are_for_all_who_name_no_user() {
         let (_dir, config) = read(SITE);
-        let text = kept_lines(&config, &cache(), Path::new("/var/lib/nginx")).expect("lines").join("\n");
+        let text = kept_lines(&config, &PageCache { folder: None, ..cache() }, Path::new("/var/lib/nginx"))
+            .expect("lines")
+            .join("\n");
         assert!(text.contains("\"~^(GET|HEAD):(/a[.]php|/b[+]c/)([?]|$)\"") && !text.contains("ours"), "{text}");
         assert!(text.contains("fastcgi_cache_path /var/lib/nginx/pages_fastcgi "), "{text}");
     }
