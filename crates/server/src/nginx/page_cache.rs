@@ -83,7 +83,8 @@ fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) 
     }
     let (of_whom, ours) = if cache.token.is_some() { ("$lastdrop_ours:", "ours:") } else { ("", "") };
     for module in modules {
-        let zone = format!("pages_{module}");
+        // nginx takes no other folder for a zone whose name stays.
+        let zone = format!("{}_{module}", if cache.token.is_some() { "trial" } else { "pages" });
         let folder = folder(module);
         let folder = folder.to_str().filter(|text| is_plain(text)).ok_or("the cache's folder cannot be quoted")?;
         lines.push(format!(
@@ -160,8 +161,8 @@ mod tests {
         for part in [
             "map $http_cookie$http_authorization $lastdrop_known { '' ''; default known; }",
             "map $http_x_lastdrop_trial $lastdrop_ours { default ''; 0123456789abcdef ours; }",
-            "\"~^(GET|HEAD):ours:(/a[.]php|/b[+]c/)([?]|$)\" lastdrop_pages_fastcgi;",
-            "fastcgi_cache $lastdrop_pages_fastcgi;",
+            "\"~^(GET|HEAD):ours:(/a[.]php|/b[+]c/)([?]|$)\" lastdrop_trial_fastcgi;",
+            "fastcgi_cache $lastdrop_trial_fastcgi;",
             "fastcgi_cache_path /var/lib/nginx/lastdrop-cache-0/fastcgi ",
             "$scheme|$request_method|$host|",
         ] {
