@@ -128,11 +128,15 @@ fn cache_text(c: &CacheTrial) -> String {
         if c.kept { "is kept" } else { "was put back" }
     );
     let _ = writeln!(out, "  safe       {same}, all the same");
+    let shared = if c.kept { c.shared.join(", ") } else { pages };
     let _ = writeln!(
         out,
-        "  shared     GET and HEAD of {pages} with any query, for {} s, among all who send neither Cookie nor Authorization; not what sets a cookie, or is private or no-store",
+        "  shared     GET and HEAD of {shared} with any query, for {} s, among all who send neither Cookie nor Authorization; not what sets a cookie, or is private or no-store",
         c.lifetime_s
     );
+    if c.kept {
+        out.push_str("  undo       lastdrop restore takes it away and empties its folder\n");
+    }
     let _ = writeln!(out, "  {} in http of {}:", if c.kept { "kept      " } else { "to keep it" }, c.server);
     for line in &c.lines {
         let _ = writeln!(out, "    {line}");

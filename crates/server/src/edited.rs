@@ -53,11 +53,16 @@ impl Content {
         }
     }
 
-    /// A few of the lines that are not in the other content.
-    fn beyond(&self, other: &Content) -> Vec<String> {
+    /// The lines that are not in the other content.
+    fn lines_beyond(&self, other: &Content) -> Vec<String> {
         let (own, others) = (String::from_utf8_lossy(self.bytes()), String::from_utf8_lossy(other.bytes()));
         let others: std::collections::HashSet<&str> = others.lines().collect();
-        own.lines().filter(|line| !others.contains(line)).take(SHOWN).map(|line| line.trim().to_string()).collect()
+        own.lines().filter(|line| !others.contains(line)).map(|line| line.trim().to_string()).collect()
+    }
+
+    /// A few of them.
+    fn beyond(&self, other: &Content) -> Vec<String> {
+        self.lines_beyond(other).into_iter().take(SHOWN).collect()
     }
 }
 
@@ -90,6 +95,43 @@ impl EditedFile {
         let held = HeldFile::open(&self.path).ok()?;
         let is_the_same = self.identity.is_none_or(|known| known == held.identity());
         (is_the_same && held.bytes == content.bytes()).then_some(held)
+    }
+
+    /// Returns the same change of the file as it is now, which others may have changed since; `None` if nothing of it is
+    /// there any more. It must have added something and removed nothing.
+    ///
+    /// # Errors
+    /// If only some of its lines are there, or the file cannot be read.
+    pub fn of_now(&self) -> Result<Option<EditedFile>, ServerError> {
+        let held = match HeldFile::open(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            held => held.map_err(self.cannot("read"))?,
+        };
+        let now = held.bytes;
+        if now == self.after.bytes() {
+            return Ok(Some(self.clone()));
+        }
+        let added = self.added().ok_or_else(|| changed_by_others(&[self]))?;
+        // Others may have indented the lines around it anew.
+        for text in [added, added.trim_ascii()] {
+            let mut found = (0..(now.len() + 1).saturating_sub(text.len())).filter(|at| now[*at..].starts_with(text));
+            if let (Some(at), None) = (found.next(), found.next()) {
+                let before = Content::of([&now[..at], &now[at + text.len()..]].concat());
+                return Ok(Some(EditedFile { before, after: Content::of(now), identity: None, ..self.clone() }));
+            }
+        }
+        let ours = self.after.lines_beyond(&self.before);
+        let is_left = Content::of(now).lines_beyond(&self.before).iter().any(|line| ours.contains(line));
+        if is_left { Err(changed_by_others(&[self])) } else { Ok(None) }
+    }
+
+    /// The text that the change added in one place; `None` if it removed something.
+    fn added(&self) -> Option<&[u8]> {
+        let (before, after) = (self.before.bytes(), self.after.bytes());
+        let begins = before.iter().zip(after).take_while(|(a, b)| a == b).count();
+        let rest = &before[begins..];
+        let end = after.len().checked_sub(rest.len()).filter(|end| begins < *end)?;
+        (after[end..] == *rest).then(|| &after[begins..end])
     }
 
     /// What a restore would do with the file.
@@ -255,6 +297,33 @@ mod tests {
         assert_eq!(read(), [befores[0].clone(), b"theirs".to_vec()]);
         assert!(change(&files).is_err());
         assert_eq!((read()[0].clone(), fs::read_dir(dir.path()).expect("readable").count()), (befores[0].clone(), 2));
+    }
+
+    #[test]
+    fn what_was_added_is_found_in_a_file_that_others_have_changed_since() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a.conf");
+        let (before, after) = ("http {\n  a;\n}\n", "http {\n  a;\n  # ours\n  b;\n}\n");
+        fs::write(&path, before).expect("written");
+        let file = EditedFile::new(path.clone(), before.into(), after.into()).expect("read");
+        let now = |text: &str| {
+            fs::write(&path, text).expect("written");
+            file.of_now()
+        };
+        let put_back_to = |text: &str| {
+            let found = now(text).expect("readable")?;
+            assert!(put_back(&[found]).expect("put back"));
+            fs::read_to_string(&path).ok()
+        };
+        assert_eq!(put_back_to(after).as_deref(), Some(before));
+        let changed = after.replace("  a;", "  a2;\n  c;").replace("}", "} # end");
+        let wanted = before.replace("  a;", "  a2;\n  c;").replace("}", "} # end");
+        assert_eq!(put_back_to(&changed), Some(wanted));
+        assert_eq!(put_back_to(before), None);
+        assert_eq!(put_back_to(""), None);
+        assert!(now("http {\n  b;\n}\n").is_err_and(|e| e.to_string().contains("# ours")));
+        fs::remove_file(&path).expect("removed");
+        assert_eq!(file.of_now().expect("not there"), None);
     }
 
     #[test]

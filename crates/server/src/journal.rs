@@ -191,6 +191,18 @@ impl Journal {
     /// # Errors
     /// If the folder cannot be read.
     pub fn all() -> Result<Vec<PathBuf>, ServerError> {
+        Journal::all_named("journal")
+    }
+
+    /// All journals of caches that were kept.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn all_of_caches() -> Result<Vec<PathBuf>, ServerError> {
+        Journal::all_named("cache")
+    }
+
+    fn all_named(extension: &str) -> Result<Vec<PathBuf>, ServerError> {
         let folder = state_folder()?;
         match check_folder(&folder) {
             Err(e) if e.is_not_found() => return Ok(Vec::new()),
@@ -203,7 +215,7 @@ impl Journal {
                 let mut paths: Vec<PathBuf> = entries
                     .filter_map(Result::ok)
                     .map(|e| e.path())
-                    .filter(|p| p.extension().is_some_and(|e| e == "journal"))
+                    .filter(|p| p.extension().is_some_and(|e| e == extension))
                     .collect();
                 paths.sort();
                 Ok(paths)
@@ -268,6 +280,8 @@ pub fn parse_as<T: DeserializeOwned>(bytes: &[u8], known: &str) -> Result<T, Jou
 #[derive(Debug, Clone)]
 pub struct StateFiles {
     pub journal: PathBuf,
+    /// The journal of a cache that was kept.
+    pub cache: PathBuf,
     pub lock: PathBuf,
     pub trial: PathBuf,
     pub kept: PathBuf,
@@ -293,6 +307,7 @@ impl StateFiles {
         let file = |suffix: &str| folder.join(format!("{name}{suffix}"));
         StateFiles {
             journal: file(".journal"),
+            cache: file(".cache"),
             lock: file(".lock"),
             trial: file(".trial.conf"),
             kept: file(".kept.conf"),
@@ -308,7 +323,8 @@ impl StateFiles {
 
     /// Removes partial files of a killed process. Needs the lock.
     pub fn tidy(&self) {
-        let half_written = [&self.journal, &self.trial, &self.kept, &self.test].map(|file| unfinished(file));
+        let half_written =
+            [&self.journal, &self.cache, &self.trial, &self.kept, &self.test].map(|file| unfinished(file));
         for file in half_written.iter().chain([&self.test]) {
             let _ = remove_if_there(file);
         }
@@ -332,8 +348,16 @@ pub fn tidy_all() -> Result<(), ServerError> {
         return Ok(());
     }
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
-    let suffixes =
-        [".lock", ".journal.new", ".trial.conf", ".trial.conf.new", ".kept.conf.new", ".test.conf", ".test.conf.new"];
+    let suffixes = [
+        ".lock",
+        ".journal.new",
+        ".cache.new",
+        ".trial.conf",
+        ".trial.conf.new",
+        ".kept.conf.new",
+        ".test.conf",
+        ".test.conf.new",
+    ];
     let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
     let names: BTreeSet<String> =
         names.filter_map(|name| suffixes.iter().find_map(|s| name.strip_suffix(s)).map(str::to_string)).collect();

@@ -16,6 +16,7 @@ use crate::{ServerError, ServerRef};
 /// If there is no such journal, or another process is at work on its server.
 pub fn forget(named: Option<&str>) -> Result<Vec<PathBuf>, ServerError> {
     let mut all = Journal::all()?;
+    all.extend(Journal::all_of_caches()?);
     match named {
         Some(name) => all.retain(|path| {
             path == Path::new(name)

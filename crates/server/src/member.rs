@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::adapter::{Adapter, EffectiveSettings};
 use crate::host::HostSession;
 use crate::operations::OperationCall;
-use crate::page_cache::PageCache;
+use crate::page_cache::{CacheOffer, PageCache};
 use crate::persisted_in::PersistedIn;
 use crate::restore::{RestoreReport, RestoredServer};
 use crate::session::{Session, check_names};
@@ -129,11 +129,19 @@ pub trait Member {
     /// If they cannot be brought into force.
     fn persist(&mut self, settings: &Settings) -> Result<PersistedIn, ServerError>;
 
-    /// Leaves the server running with a cache for all visitors. Returns the lines of its configuration.
+    /// Makes all ready for a cache for all visitors, whom it does not answer yet.
     ///
     /// # Errors
-    /// If it has no such cache, or it cannot be brought into force.
-    fn keep_cache(&mut self, _cache: &PageCache) -> Result<Vec<String>, ServerError> {
+    /// If it has no such cache, or cannot be changed.
+    fn offer_cache(&mut self, _cache: &PageCache) -> Result<CacheOffer, ServerError> {
+        Err(ServerError::Setting(format!("{} keeps no cache", self.name())))
+    }
+
+    /// Leaves the server running with a cache for all visitors that was offered.
+    ///
+    /// # Errors
+    /// If it cannot be brought into force.
+    fn keep_cache(&mut self, _cache: &PageCache) -> Result<(), ServerError> {
         Err(ServerError::Setting(format!("{} keeps no cache", self.name())))
     }
 
@@ -222,7 +230,11 @@ impl Member for Session {
         self.persist(settings)
     }
 
-    fn keep_cache(&mut self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+    fn offer_cache(&mut self, cache: &PageCache) -> Result<CacheOffer, ServerError> {
+        Session::offer_cache(self, cache)
+    }
+
+    fn keep_cache(&mut self, cache: &PageCache) -> Result<(), ServerError> {
         Session::keep_cache(self, cache)
     }
 

@@ -1,8 +1,9 @@
 //! A cache of pages, on trial or kept, and its folder.
 //!
 //! On trial it answers and stores only GET and HEAD requests that carry a header of lastdrop's with a random value, and neither
-//! Cookie nor Authorization. No visitor is answered from it, and nothing that a visitor gets is stored in it. The folder
-//! is in the journal before it exists, and a restore removes it after the server has forgotten it.
+//! Cookie nor Authorization. No visitor is answered from it, and nothing that a visitor gets is stored in it. A cache that is
+//! kept is for all visitors without Cookie and Authorization, and has another folder. Each folder is in the journal before it
+//! exists, and a restore removes it after the server has forgotten it.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -23,6 +24,10 @@ pub struct PageCache {
     pub token: Option<String>,
     /// Paths of the pages that may be in it, each with any query.
     pub paths: Vec<String>,
+    /// The pages as visitors ask for them: `www.example.com:80/index.php`. A cache for all visitors has no page of another
+    /// site at the same path.
+    #[serde(default)]
+    pub pages: Vec<String>,
     pub lifetime_s: u64,
     /// Where it stores pages; the session chooses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,6 +44,14 @@ impl PageCache {
             self.token.as_ref().map_or("all visitors".into(), |_| format!("requests with {}", PageCache::HEADER));
         format!("a cache of {} for {whom}", self.paths.join(", "))
     }
+}
+
+/// A cache that could be left to all visitors, before they meet it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheOffer {
+    pub cache: PageCache,
+    /// The lines of the server's configuration.
+    pub lines: Vec<String>,
 }
 
 /// Beginning of the name of each folder of a cache. Nothing with another name is removed.
@@ -96,13 +109,13 @@ pub(crate) fn make(folder: &Path, birth: &Birth) -> Result<(), ServerError> {
 /// Removes the folder with all that is in it. No link in it is followed. Doing it twice does no harm.
 pub(crate) fn remove(folder: &Path, birth: &Birth) -> Result<(), ServerError> {
     if !is_ours(folder) {
-        return Err(ServerError::Setting(format!("{} is no folder of a cache on trial", folder.display())));
+        return Err(ServerError::Setting(format!("{} is no folder of a cache of lastdrop's", folder.display())));
     }
     execution::write_for(birth, || {
         step();
         match fs::remove_dir_all(folder) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                Err(ServerError::io(format!("cannot remove {}, the folder of a cache on trial", folder.display()))(e))
+                Err(ServerError::io(format!("cannot remove {}, the folder of a cache", folder.display()))(e))
             }
             _ => Ok(()),
         }

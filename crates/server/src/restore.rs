@@ -24,7 +24,8 @@ use crate::restart::Launch;
 use crate::streams::Streams;
 use crate::undo_step::{UndoStep, steps_of};
 use crate::{
-    ServerError, ServerRef, edited, execution, haproxy, host, leftover_folders, nginx, page_cache, restart, systemd,
+    ServerError, ServerRef, edited, execution, haproxy, host, kept_cache, leftover_folders, nginx, page_cache, restart,
+    systemd,
 };
 
 /// How long workers of an old generation may take to finish their work.
@@ -49,6 +50,9 @@ pub struct RestoreReport {
     /// The steps that a dry run would take.
     #[serde(default)]
     pub steps: Vec<UndoStep>,
+    /// A cache that was kept for all visitors was taken away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub had_cache: bool,
 }
 
 impl RestoreReport {
@@ -61,6 +65,7 @@ impl RestoreReport {
             started_by_others: None,
             differences: Vec::new(),
             steps: Vec::new(),
+            had_cache: false,
         }
     }
 
@@ -227,7 +232,7 @@ fn late(deadline: Instant) -> Result<(), ServerError> {
 }
 
 /// What runs in the place of a journal's server.
-enum ServerPresence {
+pub enum ServerPresence {
     /// The server, with its own command line or with lastdrop's: its master.
     Known(i32),
     /// No process.
@@ -236,7 +241,7 @@ enum ServerPresence {
     Otherwise(Box<dyn Adapter>),
 }
 
-fn present(journal: &Journal) -> Result<ServerPresence, ServerError> {
+pub fn present(journal: &Journal) -> Result<ServerPresence, ServerError> {
     // A master that executes itself has no title for a moment.
     if journal.executes_itself && process::is_alive(journal.birth.pid, journal.birth.start_ticks) {
         return Ok(ServerPresence::Known(journal.birth.pid));
@@ -407,7 +412,7 @@ fn differences_from(journal: &Journal) -> Vec<String> {
     }
 }
 
-/// Restores everything that killed runs left changed. Servers that were changed together are restored in reverse order,
+/// Restores everything that killed runs left changed, and takes caches away that were kept for all visitors. Servers that were changed together are restored in reverse order,
 /// and each one even if others fail.
 ///
 /// # Errors
@@ -416,7 +421,10 @@ pub fn restore_all(dry_run: bool) -> Result<Vec<Result<RestoreReport, ServerErro
     if !dry_run {
         leftover_folders::remove();
     }
-    restore_journals(dry_run, true, |_| true)
+    let mut results = restore_journals(dry_run, true, |_| true)?;
+    // A killed run began on files that had the lines of a kept cache.
+    results.extend(kept_cache::restore_all(dry_run)?);
+    Ok(results)
 }
 
 /// The same for some servers, by their names in [`crate::Stack::members`].

@@ -25,14 +25,14 @@ use crate::change::Change;
 use crate::health::{Health, look_at_health, wait_healthy};
 use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, StackPlace, Stage, StateFiles};
 use crate::other_traffic::{OtherTrafficPolicy, TrafficDetector};
-use crate::page_cache::PageCache;
+use crate::page_cache::{CacheOffer, PageCache};
 use crate::persisted_in::PersistedIn;
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
 use crate::restore::{RestoreReport, RestoredServer, put_back_files, reload, restore_files, switch, verify_health};
 use crate::streams::Streams;
 use crate::systemd::DropIn;
-use crate::{ServerError, edited, execution, launch, page_cache, restart, systemd};
+use crate::{ServerError, edited, execution, kept_cache, launch, page_cache, restart, systemd};
 
 mod ours;
 
@@ -332,28 +332,41 @@ impl Session {
         gone.try_for_each(|folder| page_cache::remove(folder, &self.journal.birth))
     }
 
-    /// Leaves the server running with a cache for all visitors. Returns the lines of its configuration.
+    /// Makes all ready for a cache for all visitors, whom it does not answer yet. The cache of the trial goes.
     ///
     /// # Errors
-    /// If it cannot be brought into force; the session can still be restored.
-    pub(crate) fn keep_cache(&mut self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
-        if self.placement() != Placement::Edited {
-            return Err(ServerError::Setting("a cache is kept only in a server's own files".into()));
+    /// If the server has no such cache or cannot be changed; the session can still be restored.
+    pub(crate) fn offer_cache(&mut self, cache: &PageCache) -> Result<CacheOffer, ServerError> {
+        if self.placement() != Placement::Edited || !self.journal.reloads {
+            return Err(ServerError::Setting("a cache is kept only in files of a server that is reloaded".into()));
         }
         self.put_back_files()?;
         // The pages of the trial are not those of visitors.
         let folder = self.add_cache_folder()?;
-        let cache = PageCache { token: None, folder: Some(folder.clone()), ..cache.clone() };
+        let cache = PageCache { token: None, folder: Some(folder), ..cache.clone() };
         let lines = self.adapter.cache_lines(&cache)?;
-        let change = Change { cache: Some(cache), ..Change::default() };
+        Ok(CacheOffer { cache, lines })
+    }
+
+    /// Leaves the server running with a cache for all visitors that was offered. `lastdrop restore` takes it away.
+    ///
+    /// # Errors
+    /// If it cannot be brought into force; the session can still be restored.
+    pub(crate) fn keep_cache(&mut self, cache: &PageCache) -> Result<(), ServerError> {
+        let folder = cache.folder.clone().filter(|folder| self.journal.cache_folders.contains(folder));
+        let folder = folder.ok_or_else(|| ServerError::Setting("a cache is kept only if it was offered".into()))?;
+        let change = Change { cache: Some(cache.clone()), ..Change::default() };
         self.refuse_what_is_not_ours(&change)?;
         self.check(&change)?;
         self.edit(&change)?;
         self.bring_into_force(change, Launch::as_found(&self.journal.birth))?;
+        // Somebody has taken the lines of an earlier one out of the configuration.
+        self.journal.cache_folders.extend(kept_cache::folders(&self.files.cache));
         self.remove_cache_folders(Some(&folder))?;
+        kept_cache::remember(&self.journal, &self.files.cache, &folder)?;
         self.journal.remove()?;
         self.closed = true;
-        Ok(lines)
+        Ok(())
     }
 
     /// For a server that shows only a title, finds out how it was started, if a change needs a restart.

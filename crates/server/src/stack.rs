@@ -27,7 +27,7 @@ use crate::journal::{StackPlace, lock_all};
 use crate::kinds;
 use crate::member::{ContainedMember, Member};
 use crate::other_traffic::OtherTrafficPolicy;
-use crate::page_cache::PageCache;
+use crate::page_cache::{CacheOffer, PageCache};
 use crate::persisted_in::PersistedIn;
 use crate::restore::{RestoreReport, RestoredServer};
 use crate::server_ref::{ServerRef, check_called_apart};
@@ -414,15 +414,27 @@ impl Stack {
         session.adapter().cache_lines(cache)
     }
 
-    /// Leaves the server running with a cache for all visitors. Returns the lines of its configuration.
+    /// Makes all ready for a cache for all visitors, whom it does not answer yet.
+    ///
+    /// # Errors
+    /// If the server has no such cache or cannot be changed, or there are several servers.
+    pub fn offer_cache(&mut self, cache: &PageCache) -> Result<CacheOffer, ServerError> {
+        self.only_member()?.offer_cache(cache)
+    }
+
+    /// Leaves the server running with a cache for all visitors that was offered. `lastdrop restore` takes it away.
     ///
     /// # Errors
     /// If it cannot be brought into force, or there are several servers.
-    pub fn keep_cache(&mut self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
-        let [only] = self.members.as_mut_slice() else {
-            return Err(ServerError::Setting("a cache is kept on one server alone".into()));
-        };
-        only.part.keep_cache(cache)
+    pub fn keep_cache(&mut self, cache: &PageCache) -> Result<(), ServerError> {
+        self.only_member()?.keep_cache(cache)
+    }
+
+    fn only_member(&mut self) -> Result<&mut dyn Member, ServerError> {
+        match self.members.as_mut_slice() {
+            [only] => Ok(only.part.as_mut()),
+            _ => Err(ServerError::Setting("a cache is kept on one server alone".into())),
+        }
     }
 
     /// The directives that name code which a server would run, or files that it would write.

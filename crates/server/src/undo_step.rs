@@ -93,10 +93,27 @@ pub fn steps_of(journal: &Journal) -> Vec<UndoStep> {
         }
     }
     steps.extend(process_steps(journal));
-    for folder in journal.cache_folders.iter().filter(|folder| folder.symlink_metadata().is_ok()) {
-        steps.push(UndoStep::new(StepKind::File, folder.display(), "remove with all that is in it: a cache on trial"));
-    }
+    steps.extend(folder_steps(journal));
     steps
+}
+
+/// The steps that take away a cache which was kept for all visitors. A server that does not run is not started.
+pub fn steps_of_cache(journal: &Journal) -> Vec<UndoStep> {
+    let edited = journal.edited.iter();
+    let mut steps: Vec<UndoStep> =
+        edited.map(|file| UndoStep::new(StepKind::File, file.path.display(), file.undo_action())).collect();
+    if !restart::family(&journal.birth, &journal.argvs()).is_empty() {
+        steps.extend(process_steps(journal));
+    }
+    steps.extend(folder_steps(journal));
+    steps
+}
+
+fn folder_steps(journal: &Journal) -> impl Iterator<Item = UndoStep> {
+    let there = journal.cache_folders.iter().filter(|folder| folder.symlink_metadata().is_ok());
+    there.map(|folder| {
+        UndoStep::new(StepKind::File, folder.display(), "remove with all that is in it: a cache of pages")
+    })
 }
 
 fn process_steps(journal: &Journal) -> Vec<UndoStep> {

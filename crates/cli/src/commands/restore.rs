@@ -92,9 +92,11 @@ pub fn restore(args: RestoreArgs) -> Result<Exit> {
 
 /// Says what was done, or would be done, with one server.
 fn in_words(restored: &RestoreReport, dry_run: bool) -> String {
-    let RestoreReport { server, was_changed, started_by_others, differences, steps } = restored;
+    let RestoreReport { server, was_changed, started_by_others, differences, steps, had_cache } = restored;
     let what = match started_by_others {
         _ if !was_changed => "was not changed".into(),
+        _ if *had_cache && dry_run => "the cache that was kept would be taken away".into(),
+        _ if *had_cache => "the cache that was kept is taken away with its pages".into(),
         _ if dry_run => "would be put back".into(),
         None => "put back as it was found".into(),
         Some(argv) => {

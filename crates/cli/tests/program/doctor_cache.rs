@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +12,14 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::servers::{Daemon, Fpm, nginx, open_folder, php, php_site};
-use crate::common::{Folder, KILLED, end_at, free_port, number};
+use crate::common::{Folder, KILLED, end_at, free_port, number, wait_until};
 use serde_json::Value;
 
 /// An nginx before PHP-FPM, with a page that is the same for all and others that are not.
 struct Site {
     folder: Folder,
     _fpm: Fpm,
-    _nginx: Daemon,
+    nginx: Daemon,
     url: String,
     /// The configuration of nginx, and what stood in it.
     config: PathBuf,
@@ -50,7 +51,7 @@ impl Site {
         let config = folder.join("nginx.conf");
         let before = fs::read_to_string(&config).expect("readable");
         let url = format!("http://127.0.0.1:{port}");
-        Site { folder, _fpm: fpm, _nginx: nginx, url, config, before, homes }
+        Site { folder, _fpm: fpm, nginx, url, config, before, homes }
     }
 
     /// Arguments that try a cache for a plan with these requests, beside the page that is the same for all.
@@ -101,8 +102,39 @@ impl Site {
         assert_eq!(fs::read_to_string(&self.config).expect("readable"), self.before, "{moment}");
         let left: Vec<_> = fs::read_dir(&self.homes).expect("readable").flatten().map(|e| e.file_name()).collect();
         assert_eq!(left, ["fastcgi"], "{moment}");
-        assert_eq!(self.folder.journal(), None, "{moment}");
+        assert_eq!((self.folder.journal(), self.journal_of_cache()), (None, None), "{moment}");
     }
+
+    /// The journal of a cache that was kept.
+    fn journal_of_cache(&self) -> Option<PathBuf> {
+        let entries = fs::read_dir(self.folder.join("state")).ok()?;
+        entries.filter_map(|e| Some(e.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "cache"))
+    }
+
+    fn port(&self) -> &str {
+        self.url.rsplit(':').next().expect("a port")
+    }
+
+    /// Makes nginx read its configuration again and waits until its workers are new ones.
+    fn reload(&self) {
+        let workers = || workers_of(self.nginx.pid());
+        let old = workers();
+        // SAFETY: a plain call on a server of ours.
+        unsafe { libc::kill(self.nginx.pid(), libc::SIGHUP) };
+        wait_until("new workers", || !workers().is_empty() && workers().iter().all(|pid| !old.contains(pid)));
+    }
+
+    /// True if two visitors get the same page.
+    fn answers_from_a_cache(&self) -> bool {
+        let page = visit(self.port(), "");
+        page.is_some() && page == visit(self.port(), "")
+    }
+}
+
+/// Worker processes of nginx, and those that look after a cache.
+fn workers_of(master: i32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Requests that a cache must not answer.
@@ -110,8 +142,13 @@ const OTHERS: &str = "cookie headers = { Cookie = 'id=1' }\ncookie headers = { C
 
 /// The body of the page for all, as a visitor with these further fields gets it.
 fn visit(port: &str, more: &str) -> Option<String> {
+    ask(port, "GET /same.php", "127.0.0.1", more)
+}
+
+/// The body of an answer to a visitor.
+fn ask(port: &str, what: &str, host: &str, more: &str) -> Option<String> {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).ok()?;
-    let head = format!("GET /same.php HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Visitor: 1\r\n{more}Connection: close\r\n\r\n");
+    let head = format!("{what} HTTP/1.1\r\nHost: {host}\r\nX-Visitor: 1\r\n{more}Connection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
@@ -122,7 +159,7 @@ fn visit(port: &str, more: &str) -> Option<String> {
 fn a_cache_answers_only_the_requests_of_its_trial_and_its_gain_is_told_beside_the_promise() {
     let site = Site::start("");
     let over = AtomicBool::new(false);
-    let port = site.url.rsplit(':').next().expect("a port");
+    let port = site.port();
     let (said, visits) = thread::scope(|scope| {
         let visitor = scope.spawn(|| {
             let mut visits = Vec::new();
@@ -152,25 +189,99 @@ fn a_cache_answers_only_the_requests_of_its_trial_and_its_gain_is_told_beside_th
 }
 
 #[test]
-fn a_cache_that_is_kept_answers_all_visitors_without_a_cookie() {
+fn a_cache_that_is_kept_is_for_visitors_without_a_cookie_until_restore_takes_it_away() {
     let site = Site::start("");
     let args = site.args("");
-    let said = site.folder.json(&args.iter().map(String::as_str).chain(["--keep"]).collect::<Vec<_>>(), 0);
-    let cache = &said["cache"];
-    assert_eq!(cache["kept"], true, "{said:#}");
-    let config = fs::read_to_string(&site.config).expect("readable");
+    let args: Vec<&str> = args.iter().map(String::as_str).chain(["--keep", "--json", "-"]).collect();
+    let done = site.folder.run(&args);
+    let said: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done:?}"));
+    let (cache, port) = (&said["cache"], site.port());
+    assert_eq!(
+        (&cache["kept"], &cache["shared"][0]),
+        (&true.into(), &format!("127.0.0.1:{port}/same.php").into()),
+        "{said:#}"
+    );
+    let kept = fs::read_to_string(&site.config).expect("readable");
     let lines = cache["lines"].as_array().expect("lines");
-    assert!(lines.iter().all(|line| config.contains(line.as_str().expect("a line"))), "{config}");
-    assert!(!config.contains("trial") && site.folder.journal().is_none(), "{config}");
+    assert!(lines.iter().all(|line| kept.contains(line.as_str().expect("a line"))), "{kept}");
+    assert!(!kept.contains("trial") && site.folder.journal().is_none(), "{kept}");
+    let journal = site.journal_of_cache().expect("a journal of the cache");
+    let journal_text = fs::read_to_string(&journal).expect("readable");
+    let written: Value = serde_json::from_str(&journal_text).expect("JSON");
+    assert_eq!(written["birth"]["environment"], Value::Array(Vec::new()), "it may have passwords");
+    let folder = PathBuf::from(written["cache_folders"][0].as_str().expect("a folder"));
     assert_eq!(fs::read_dir(&site.homes).expect("readable").count(), 2, "the folder of the trial is gone");
-    let port = site.url.rsplit(':').next().expect("a port");
-    let ask = |more: &str| visit(port, more).expect("an answer");
-    let first = ask("");
-    assert_eq!(ask("Accept-Language: de\r\n"), first);
-    for named in ["Cookie: a=b\r\n", "Authorization: Basic YTpi\r\n"] {
-        assert!(ask(named) != ask(named) && ask(named) != first, "{named}");
+    // Before visitors met it, it was said what they share.
+    for part in [
+        &*format!("shares GET and HEAD of 127.0.0.1:{port}/same.php with any query, 10 s long"),
+        "not shared: requests with Cookie or Authorization, other methods",
+        &*format!("pages are stored in {}; lastdrop restore", folder.display()),
+    ] {
+        assert!(done.stderr.contains(part), "{part}: {}", done.stderr);
     }
-    assert_eq!(ask(""), first, "what a visitor with a cookie got was not stored");
+
+    assert_visitors_share(&site);
+
+    let planned = site.folder.run(&["restore", "--dry-run"]);
+    assert_eq!(planned.code, 0, "{planned:?}");
+    for part in ["would be taken away", "nginx.conf: bring back what stood in it", "reload by", "remove with all"] {
+        assert!(planned.stdout.contains(part), "{part}: {}", planned.stdout);
+    }
+    assert!(site.answers_from_a_cache() && folder.join("fastcgi").is_dir(), "a dry run changes nothing");
+
+    // It does not matter how far a killed restore came.
+    let keep_again = |config: &str| {
+        fs::write(&site.config, config).expect("written");
+        fs::create_dir(&folder).expect("made");
+        fs::write(&journal, &journal_text).expect("written");
+        fs::set_permissions(&journal, fs::Permissions::from_mode(0o600)).expect("its mode");
+        site.reload();
+        assert!(site.answers_from_a_cache());
+    };
+    for step in 1.. {
+        let killed = end_at(&site.folder, &["restore"], step);
+        let restored = site.folder.run(&["restore"]);
+        assert!(restored.code == 0 && !restored.stdout.contains("but "), "{step}: {restored:?}");
+        site.assert_as_found(&format!("a restore that ended before step {step}"));
+        assert!(!site.answers_from_a_cache());
+        if killed.code != KILLED {
+            assert!(step > 3 && killed.stdout.contains("taken away with its pages"), "{step}: {killed:?}");
+            break;
+        }
+        keep_again(&kept);
+    }
+    // What others have changed since stays.
+    let theirs = |text: &str| text.replace("access_log off;", "access_log off; # theirs") + "# theirs\n";
+    keep_again(&theirs(&kept));
+    let restored = site.folder.run(&["restore"]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    assert_eq!(fs::read_to_string(&site.config).expect("readable"), theirs(&site.before));
+    assert!(!site.answers_from_a_cache() && !folder.exists() && site.journal_of_cache().is_none());
+}
+
+/// Asserts who gets the page that was stored for others, and who never does.
+fn assert_visitors_share(site: &Site) {
+    let port = site.port();
+    let get = |more: &str| visit(port, more).expect("an answer");
+    let first = get("");
+    assert_eq!(get("Accept-Language: de\r\n"), first);
+    let mut own = vec![get("")];
+    for (what, host, more) in [
+        ("GET /same.php", "127.0.0.1", "Cookie: a=b\r\n"),
+        ("GET /same.php", "127.0.0.1", "Authorization: Basic YTpi\r\n"),
+        ("POST /same.php", "127.0.0.1", "Content-Length: 0\r\n"),
+        ("DELETE /same.php", "127.0.0.1", ""),
+        ("GET /same.php", "other.example", ""),
+        ("GET /private.php", "127.0.0.1", ""),
+    ] {
+        own.extend((0..2).map(|_| ask(port, what, host, more).expect("an answer")));
+    }
+    let unique: BTreeSet<&String> = own.iter().collect();
+    assert_eq!(unique.len(), own.len(), "{own:#?}");
+    // Another query is another page, which visitors share as well.
+    let other = |query: &str| ask(port, &format!("GET /same.php?{query}"), "127.0.0.1", "").expect("an answer");
+    assert!(other("a=1") == other("a=1") && other("a=1") != other("a=2"));
+    wait_until("a fresh page", || get("") != first);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use lastdrop_model::documents::{CacheTrial, DoctorDocument, Finding};
 use lastdrop_model::plan::Plan;
 use lastdrop_model::request::RequestSpec;
 use lastdrop_probe::status::Answer;
-use lastdrop_server::{Change, PageCache, RestoreReport, ServerRef, Stack};
+use lastdrop_server::{Change, PageCache, RestoreReport, ServerError, ServerRef, Stack};
 
 use crate::doctor::answers::{Asker, can_ask, is_plain};
 use crate::doctor::confirm::{ConfirmOptions, PAIRS, measure, named_server};
@@ -58,6 +58,7 @@ pub(super) fn confirm(
             return Ok(());
         }
     };
+    let is_first = listens_to_visitors(document, &finding.server, &cache);
     let mut tried = CacheTrial {
         server: finding.server.clone(),
         pages: cache.paths.clone(),
@@ -80,29 +81,62 @@ pub(super) fn confirm(
     };
     tried.lines = lines;
     let outcome = try_it(lab, options, &mut stack, &cache, &mut tried);
-    if trying.keep && outcome.is_ok() && tried.difference.is_none() && tried.interval[0] > 1.0 {
-        let what = format!(
-            "the cache is kept: GET and HEAD of {} are shared for {} s among all who send neither Cookie nor Authorization",
-            cache.paths.join(", "),
-            cache.lifetime_s
-        );
-        lab.tell(&Event::Experiment { what: what.into() });
-        tried.lines = stack.keep_cache(&cache)?;
-        tried.kept = true;
-    } else {
+    let has_helped = outcome.is_ok() && tried.difference.is_none() && tried.interval[0] > 1.0;
+    let kept = match has_helped && trying.keep {
+        true if is_first => keep(lab, &mut stack, &cache, &mut tried),
+        true => Err(LabError::Server(ServerError::Setting(format!(
+            "visitors come to {} through another server, and by which names and ports is not known",
+            tried.server
+        )))),
+        false => Ok(()),
+    };
+    if !tried.kept {
         lab.tell(&Event::Restoring);
         let restored = stack.restore()?;
         document.notes.extend(restored.iter().flat_map(RestoreReport::notes));
-        match outcome {
-            Err(LabError::Server(e)) if e.is_refusal() => {
-                document.notes.push(not_tried(e));
-                return Ok(());
-            }
-            outcome => outcome?,
+    }
+    match outcome {
+        Err(LabError::Server(e)) if e.is_refusal() => {
+            document.notes.push(not_tried(e));
+            return Ok(());
         }
+        outcome => outcome?,
+    }
+    match kept {
+        Err(LabError::Server(e)) if e.is_refusal() => {
+            document.notes.push(format!("{FINDING}: the cache is not kept: {e}"));
+        }
+        kept => kept?,
     }
     document.cache = Some(tried);
     Ok(())
+}
+
+/// Says what visitors will share, and leaves the server running with the cache for them.
+fn keep(lab: &mut Lab<'_>, stack: &mut Stack, cache: &PageCache, tried: &mut CacheTrial) -> Result<(), LabError> {
+    let offer = stack.offer_cache(cache)?;
+    for what in shared(&offer.cache, &tried.server) {
+        lab.tell(&Event::Experiment { what: what.into() });
+    }
+    lab.check_stop()?;
+    stack.keep_cache(&offer.cache)?;
+    (tried.lines, tried.shared, tried.kept) = (offer.lines, offer.cache.pages, true);
+    Ok(())
+}
+
+/// What a cache for all visitors shares: which pages, for how long, with whom not, and where they are.
+fn shared(cache: &PageCache, server: &str) -> Vec<String> {
+    let folder = cache.folder.as_ref().map_or_else(String::new, |folder| format!(" in {}", folder.display()));
+    vec![
+        format!(
+            "the cache is kept: from now on {server} shares GET and HEAD of {} with any query, {} s long, among all visitors",
+            cache.pages.join(", "),
+            cache.lifetime_s
+        ),
+        "not shared: requests with Cookie or Authorization, other methods, names and ports; answers with Set-Cookie, private, no-store or Vary: *"
+            .into(),
+        format!("pages are stored{folder}; lastdrop restore takes the cache away with all that is in it"),
+    ]
 }
 
 fn not_tried(why: impl std::fmt::Display) -> String {
@@ -126,19 +160,52 @@ fn prepare(
     if !can_ask(&options.plan) {
         return Err("single answers cannot be asked for with this plan".into());
     }
-    let mut paths: Vec<String> = Vec::new();
+    let (mut paths, mut pages) = (Vec::new(), Vec::new());
     for page in cacheable_pages(&document.examination) {
         let request = options.plan.requests.iter().find(|r| is_plain(r) && r.url.to_string() == page.url);
-        let path = request.map(|r| r.url.path.split(['?', '#']).next().unwrap_or_default().to_string());
-        paths.extend(path.filter(|path| !path.is_empty()));
+        let Some(request) = request else { continue };
+        let path = request.url.path.split(['?', '#']).next().unwrap_or_default();
+        if !path.is_empty() {
+            paths.push(path.to_string());
+            pages.push(site_of(request) + path);
+        }
     }
-    paths.sort();
-    paths.dedup();
+    for all in [&mut paths, &mut pages] {
+        all.sort();
+        all.dedup();
+    }
     if paths.is_empty() {
         return Err("no page of the plan is named".into());
     }
     let token = format!("{:08x}{:08x}", random_u32(), random_u32());
-    Ok((reference, PageCache { token: Some(token), paths, lifetime_s: LIFETIME.as_secs(), folder: None }))
+    Ok((reference, PageCache { token: Some(token), paths, pages, lifetime_s: LIFETIME.as_secs(), folder: None }))
+}
+
+/// Returns true if the server itself listens at the ports where visitors ask for these pages.
+fn listens_to_visitors(document: &DoctorDocument, server: &str, cache: &PageCache) -> bool {
+    let about = document.examination.servers.iter().find(|s| s.server == server);
+    cache.pages.iter().all(|page| {
+        let port = page.split('/').next().and_then(|site| site.rsplit(':').next());
+        let listens = |address: &String| address.rsplit(':').next() == port;
+        about.is_some_and(|about| about.listens.iter().any(listens))
+    })
+}
+
+/// Returns the name and port under which a request asks for its site: `www.example.com:80`.
+fn site_of(request: &RequestSpec) -> String {
+    let given = request.headers.iter().rfind(|(name, _)| name.eq_ignore_ascii_case("host"));
+    let host = given.map(|(_, value)| value.trim()).filter(|value| !value.is_empty());
+    let name = match host {
+        Some(host) => {
+            host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name)
+        }
+        None => return format!("{}:{}", bracketed(&request.url.host), request.url.port),
+    };
+    format!("{}:{}", name.to_ascii_lowercase(), request.url.port)
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_ascii_lowercase() }
 }
 
 /// Compares answers, and measures if all are the same.
@@ -346,6 +413,20 @@ mod tests {
         assert!(difference(&one, &answer(404, ("Date", "a"), "page")).is_some_and(|d| d.contains("404")));
         assert!(difference(&one, &answer(200, ("Date", "a"), "pane")).is_some_and(|d| d.contains("byte 2")));
         assert!(difference(&one, &answer(200, ("Location", "/x"), "page")).is_some_and(|d| d.contains("location")));
+    }
+
+    #[test]
+    fn a_page_is_named_as_its_visitors_name_it() {
+        let of = |url: &str, host: Option<&str>| {
+            let url = url.parse().expect("a URL");
+            let mut plan = Plan::new(url, 1);
+            plan.requests[0].headers.extend(host.map(|host| ("host".to_string(), host.to_string())));
+            site_of(&plan.requests[0])
+        };
+        assert_eq!(of("https://Www.Example.com/a", None), "www.example.com:443");
+        assert_eq!(of("http://[::1]:8080/a", None), "[::1]:8080");
+        assert_eq!(of("http://127.0.0.1:8080/a", Some("Shop.example:81")), "shop.example:8080");
+        assert_eq!(of("http://127.0.0.1/a", Some("[::1]")), "[::1]:80");
     }
 
     #[test]

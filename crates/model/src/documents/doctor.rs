@@ -190,9 +190,12 @@ pub struct CacheTrial {
     pub difference: Option<String>,
     /// Lines for the http block that make it a cache for all visitors.
     pub lines: Vec<String>,
-    /// True if it is one now.
+    /// True if it is one now; `lastdrop restore` takes it away.
     #[serde(default)]
     pub kept: bool,
+    /// The pages of one that is kept, as visitors ask for them: `www.example.com:80/index.php`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<String>,
 }
 
 /// A change whose gain is below this with 95 % confidence has not moved the limit.

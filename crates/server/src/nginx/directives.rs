@@ -170,11 +170,17 @@ pub(super) fn insert(config: &Config, edits: &mut Edits, block: Option<usize>, t
         edits.replace(first.source, first.at.start..first.at.start, format!("{text} "));
         return Ok(());
     };
+    let (source, at) = end_of(config, block);
+    edits.replace(source, at..at, format!(" {text}"));
+    Ok(())
+}
+
+/// Returns the source and the byte after the last directive of a block that is none itself.
+pub(super) fn end_of(config: &Config, block: usize) -> (usize, usize) {
     let opens = &config.directives[block];
     let mut own = config.directives.iter().filter(|d| d.parent == Some(block));
     let last = own.rfind(|d| d.source == opens.source && !d.is_block).unwrap_or(opens);
-    edits.replace(last.source, last.at.end..last.at.end, format!(" {text}"));
-    Ok(())
+    (last.source, last.at.end)
 }
 
 /// The blocks of a scope.

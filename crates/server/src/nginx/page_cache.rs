@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::config::{Config, Directive};
-use super::directives::insert;
+use super::directives::{end_of, insert};
 use crate::edits::Edits;
 use crate::page_cache::PageCache;
 
@@ -19,6 +19,8 @@ const UNKNOWN_TO_KEY: [&str; 8] =
 /// Bytes of names and of pages that a cache on trial may have.
 const NAMES: &str = "2m";
 const PAGES: &str = "128m";
+/// Line above those of a cache that is kept.
+const KEPT: &str = "# A cache that lastdrop keeps; `lastdrop restore` takes it away.";
 
 /// Returns the edits that put a cache into the configuration.
 ///
@@ -31,7 +33,13 @@ pub fn edits(config: &Config, cache: &PageCache) -> Result<Edits, String> {
     let http = http.ok_or("the configuration has no http block for a cache")?;
     let lines = lines(&modules, cache, &|module| folder.join(module))?;
     let mut edits = Edits::default();
-    insert(config, &mut edits, Some(http), &lines)?;
+    if cache.token.is_some() {
+        insert(config, &mut edits, Some(http), &lines)?;
+    } else {
+        // People will read it.
+        let (source, at) = end_of(config, http);
+        edits.replace(source, at..at, format!("\n    {KEPT}\n    {}", lines.join("\n    ")));
+    }
     Ok(edits)
 }
 
@@ -75,20 +83,30 @@ fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) 
     if cache.token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|b| b.is_ascii_hexdigit())) {
         return Err("the cache's token is no number".into());
     }
-    let paths = cache.paths.iter().map(|path| pattern(path)).collect::<Result<Vec<_>, _>>()?.join("|");
     let mut lines = vec!["map $http_cookie$http_authorization $lastdrop_known { '' ''; default known; }".to_string()];
     if let Some(token) = &cache.token {
         let field = PageCache::HEADER.to_ascii_lowercase().replace('-', "_");
         lines.push(format!("map $http_{field} $lastdrop_ours {{ default ''; {token} ours; }}"));
     }
-    let (of_whom, ours) = if cache.token.is_some() { ("$lastdrop_ours:", "ours:") } else { ("", "") };
+    let (of_whom, ours, pages) = match cache.token {
+        Some(_) => {
+            ("$lastdrop_ours:", "ours:", cache.paths.iter().map(|path| pattern(path)).collect::<Result<Vec<_>, _>>()?)
+        }
+        None => {
+            ("$host:$server_port:", "", cache.pages.iter().map(|page| page_pattern(page)).collect::<Result<_, _>>()?)
+        }
+    };
+    if pages.is_empty() {
+        return Err("no page is named for the cache".into());
+    }
+    let pages = pages.join("|");
     for module in modules {
         // nginx takes no other folder for a zone whose name stays.
         let zone = format!("{}_{module}", if cache.token.is_some() { "trial" } else { "pages" });
         let folder = folder(module);
         let folder = folder.to_str().filter(|text| is_plain(text)).ok_or("the cache's folder cannot be quoted")?;
         lines.push(format!(
-            "map $lastdrop_known$request_method:{of_whom}$request_uri $lastdrop_{zone} {{ default ''; \"~^(GET|HEAD):{ours}({paths})([?]|$)\" lastdrop_{zone}; }}"
+            "map $lastdrop_known$request_method:{of_whom}$request_uri $lastdrop_{zone} {{ default ''; \"~^(GET|HEAD):{ours}({pages})([?]|$)\" lastdrop_{zone}; }}"
         ));
         lines.push(format!(
             "{module}_cache_path {folder} levels=1:2 keys_zone=lastdrop_{zone}:{NAMES} max_size={PAGES} inactive=10m use_temp_path=off;"
@@ -119,6 +137,19 @@ fn pattern(path: &str) -> Result<String, String> {
     Ok(path.chars().map(escaped).collect())
 }
 
+/// Returns a regular expression that matches this page of this site alone: the site's name and port, and the path.
+fn page_pattern(page: &str) -> Result<String, String> {
+    let (site, path) = page.find('/').map_or((page, ""), |at| page.split_at(at));
+    if site.is_empty() || !site.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b)) {
+        return Err(format!("the site's name {site} cannot be quoted"));
+    }
+    let escaped =
+        |c: char| if c.is_ascii_alphanumeric() || "-_:".contains(c) { c.to_string() } else { format!("[{c}]") };
+    // nginx has the name in small letters.
+    let name: String = site.to_ascii_lowercase().chars().map(escaped).collect();
+    Ok(format!("{name}:{}", pattern(path)?))
+}
+
 /// True if nginx reads the text as it is.
 fn is_plain(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_graphic() && !"\"'\\^$;{}[]#?|".contains(c))
@@ -135,6 +166,7 @@ mod tests {
         PageCache {
             token: Some("0123456789abcdef".into()),
             paths: vec!["/a.php".into(), "/b+c/".into()],
+            pages: vec!["www.Example.com:80/a.php".into(), "[::1]:8080/b+c/".into()],
             lifetime_s: 10,
             folder: Some("/var/lib/nginx/lastdrop-cache-0".into()),
         }
@@ -209,7 +241,16 @@ mod tests {
         let text = kept_lines(&config, &PageCache { folder: None, ..cache() }, Path::new("/var/lib/nginx"))
             .expect("lines")
             .join("\n");
-        assert!(text.contains("\"~^(GET|HEAD):(/a[.]php|/b[+]c/)([?]|$)\"") && !text.contains("ours"), "{text}");
+        let whole = "\"~^(GET|HEAD):(www[.]example[.]com:80:/a[.]php|[[]::1[]]:8080:/b[+]c/)([?]|$)\"";
+        assert!(text.contains(whole) && !text.contains("ours"), "{text}");
+        assert!(text.contains("map $lastdrop_known$request_method:$host:$server_port:$request_uri "), "{text}");
+        for wrong in ["", "/a", "a b:80/", "a\":80/", "(.*):80/", "a:80", "a:80/$"] {
+            let cache = PageCache { pages: vec![wrong.into()], ..cache() };
+            assert!(kept_lines(&config, &cache, Path::new("/var")).is_err(), "{wrong}");
+        }
+        let new = changed(SITE, &PageCache { token: None, ..cache() }).expect("placed");
+        assert!(new.contains(&format!("http {{\n    {KEPT}\n    map $http_cookie")), "{new}");
+        assert!(new.ends_with(SITE.split_once("http {").expect("a block").1), "nothing else is changed: {new}");
         assert!(text.contains("fastcgi_cache_path /var/lib/nginx/pages_fastcgi "), "{text}");
     }
 }
