@@ -137,7 +137,8 @@ fn cache_text(c: &CacheTrial) -> String {
     if c.kept {
         out.push_str("  undo       lastdrop restore takes it away and empties its folder\n");
     }
-    let _ = writeln!(out, "  {} in http of {}:", if c.kept { "kept      " } else { "to keep it" }, c.server);
+    let place = if c.kind == "nginx" { "http of " } else { "the configuration of " };
+    let _ = writeln!(out, "  {} in {place}{}:", if c.kept { "kept      " } else { "to keep it" }, c.server);
     for line in &c.lines {
         let _ = writeln!(out, "    {line}");
     }

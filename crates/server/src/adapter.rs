@@ -147,6 +147,11 @@ pub trait Adapter: Send {
         Vec::new()
     }
 
+    /// True if a cache of it has no folder and ends with its process.
+    fn caches_in_memory(&self) -> bool {
+        false
+    }
+
     /// The lines of its configuration that make a cache on trial one for all visitors.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_files::step;
 
+use crate::edited::EditedFile;
 use crate::journal::{Journal, Lock, Stage, StateFiles};
 use crate::restore::{RestoreReport, ServerPresence, present, put_back_files, reload};
 use crate::undo_step::steps_of_cache;
@@ -52,7 +53,7 @@ fn restore(path: &Path, dry_run: bool) -> Result<RestoreReport, ServerError> {
     let files = StateFiles::of(&journal.server)?;
     let _lock = Lock::take(&files.lock)?;
     let report = RestoreReport { was_changed: true, had_cache: true, ..RestoreReport::untouched(&journal.server) };
-    let edited = journal.edited.iter().map(|edited| edited.of_now()).collect::<Result<Vec<_>, _>>()?;
+    let edited = journal.edited.iter().map(EditedFile::of_now).collect::<Result<Vec<_>, _>>()?;
     journal.edited = edited.into_iter().flatten().collect();
     if dry_run {
         return Ok(RestoreReport { steps: steps_of_cache(&journal), ..report });

@@ -308,7 +308,7 @@ impl Session {
 
     /// Makes the folder of a change's cache, if it has none yet. The server's test of the change writes to it, too.
     fn make_cache_folder(&mut self, change: &mut Change) -> Result<(), ServerError> {
-        let Some(cache) = &mut change.cache else { return Ok(()) };
+        let Some(cache) = change.cache.as_mut().filter(|_| !self.adapter.caches_in_memory()) else { return Ok(()) };
         if self.journal.cache_folders.is_empty() {
             self.add_cache_folder()?;
         }
@@ -337,8 +337,8 @@ impl Session {
     /// # Errors
     /// If the server has no such cache or cannot be changed; the session can still be restored.
     pub(crate) fn offer_cache(&mut self, cache: &PageCache) -> Result<CacheOffer, ServerError> {
-        if self.placement() != Placement::Edited || !self.journal.reloads {
-            return Err(ServerError::Setting("a cache is kept only in files of a server that is reloaded".into()));
+        if self.placement() != Placement::Edited || !self.journal.reloads || self.adapter.caches_in_memory() {
+            return Err(ServerError::Setting(format!("lastdrop keeps none on {}", self.adapter.facts().kind.name)));
         }
         self.put_back_files()?;
         // The pages of the trial are not those of visitors.

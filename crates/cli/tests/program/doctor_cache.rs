@@ -1,4 +1,4 @@
-//! `doctor --confirm` tries a cache for pages that all users share, on a real nginx before PHP-FPM.
+//! `doctor --confirm` tries a cache for pages that all users share, on a real nginx before PHP-FPM and on a real HAProxy.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::haproxy::Haproxy;
 use crate::common::servers::{Daemon, Fpm, nginx, open_folder, php, php_site};
 use crate::common::{Folder, KILLED, end_at, free_port, number, wait_until};
 use serde_json::Value;
@@ -155,25 +156,30 @@ fn ask(port: &str, what: &str, host: &str, more: &str) -> Option<String> {
     Some(text.split_once("\r\n\r\n")?.1.to_string())
 }
 
-#[test]
-fn a_cache_answers_only_the_requests_of_its_trial_and_its_gain_is_told_beside_the_promise() {
-    let site = Site::start("");
+/// Does something while a visitor comes again and again. Returns the pages that the visitor gets, too.
+fn visit_meanwhile<T>(visit: impl Fn() -> Option<String> + Sync, what: impl FnOnce() -> T) -> (T, Vec<String>) {
     let over = AtomicBool::new(false);
-    let port = site.port();
-    let (said, visits) = thread::scope(|scope| {
+    let (done, visits) = thread::scope(|scope| {
         let visitor = scope.spawn(|| {
             let mut visits = Vec::new();
             while !over.load(Ordering::SeqCst) {
-                visits.extend(visit(port, ""));
+                visits.extend(visit());
                 thread::sleep(Duration::from_millis(40));
             }
             visits
         });
-        let said = catch_unwind(AssertUnwindSafe(|| site.confirm(OTHERS)));
+        let done = catch_unwind(AssertUnwindSafe(what));
         over.store(true, Ordering::SeqCst);
-        (said, visitor.join().expect("visits"))
+        (done, visitor.join().expect("visits"))
     });
-    let said = said.unwrap_or_else(|panic| resume_unwind(panic));
+    (done.unwrap_or_else(|panic| resume_unwind(panic)), visits)
+}
+
+#[test]
+fn a_cache_answers_only_the_requests_of_its_trial_and_its_gain_is_told_beside_the_promise() {
+    let site = Site::start("");
+    let port = site.port();
+    let (said, visits) = visit_meanwhile(|| visit(port, ""), || site.confirm(OTHERS));
     let cache = &said["cache"];
     assert_eq!((&cache["server"], &cache["pages"][0]), (&"nginx".into(), &"/same.php".into()), "{said:#}");
     assert_eq!((&cache["difference"], cache["pages"].as_array().map(Vec::len)), (&Value::Null, Some(1)), "{cache:#}");
@@ -259,6 +265,26 @@ fn a_cache_that_is_kept_is_for_visitors_without_a_cookie_until_restore_takes_it_
     assert!(!site.answers_from_a_cache() && !folder.exists() && site.journal_of_cache().is_none());
 }
 
+#[test]
+fn a_kill_while_a_cache_is_being_kept_leaves_no_file() {
+    let site = Site::start("");
+    let args = site.args("");
+    let args: Vec<&str> = args.iter().map(String::as_str).chain(["--keep"]).collect();
+    let (mut kept, mut remembered) = (0, 0);
+    for step in [116, 124, 131] {
+        let moment = format!("ended before step {step}");
+        let done = end_at(&site.folder, &args, step);
+        assert!(done.code == KILLED && done.stderr.contains("the cache is kept"), "{moment}: {done:?}");
+        kept += usize::from(fs::read_to_string(&site.config).expect("readable").contains("lastdrop keeps"));
+        remembered += usize::from(site.journal_of_cache().is_some());
+        let restored = site.folder.run(&["restore"]);
+        assert!(restored.code == 0 && !restored.stdout.contains("but "), "{moment}: {restored:?}");
+        site.assert_as_found(&moment);
+        assert!(!site.answers_from_a_cache(), "{moment}");
+    }
+    assert!(kept > 1 && remembered > 0, "no kill came while it was kept: {kept}, {remembered}");
+}
+
 /// Asserts who gets the page that was stored for others, and who never does.
 fn assert_visitors_share(site: &Site) {
     let port = site.port();
@@ -282,6 +308,46 @@ fn assert_visitors_share(site: &Site) {
     let other = |query: &str| ask(port, &format!("GET /same.php?{query}"), "127.0.0.1", "").expect("an answer");
     assert!(other("a=1") == other("a=1") && other("a=1") != other("a=2"));
     wait_until("a fresh page", || get("") != first);
+}
+
+#[test]
+fn a_cache_of_haproxy_answers_only_the_requests_of_its_trial_and_is_gone_afterwards() {
+    let folder = Folder::new();
+    let haproxy = Haproxy::start(&folder, &["-W"]);
+    let (before, port) = (haproxy.tree(), haproxy.port.to_string());
+    let (name, url) = (haproxy.name(), format!("http://127.0.0.1:{port}/"));
+    let args = ["doctor", &name, "--url", &url, "-c", "4", "-d", "1s", "--live", "--no-store", "--confirm"];
+    let page = |more: &str| ask(&port, "GET /", "127.0.0.1", more);
+    let (said, visits) = visit_meanwhile(|| page(""), || folder.json(&[&args[..], &["--keep"]].concat(), 0));
+    let cache = &said["cache"];
+    assert_eq!((&cache["server"], &cache["pages"][0]), (&"haproxy".into(), &"/".into()), "{said:#}");
+    assert_eq!((&cache["difference"], &cache["kept"]), (&Value::Null, &false.into()), "{cache:#}");
+    assert!(number(&cache["compared"]) >= 15.0 && number(&cache["interval"][0]) > 1.5, "{cache:#}");
+    assert!(said["notes"].to_string().contains("lastdrop keeps none on haproxy"), "{said:#}");
+    assert!(cache["lines"].to_string().contains("http-response cache-store lastdrop-http if"), "{cache:#}");
+    // A page from the cache would be that of others, and one of an earlier visit a second time.
+    let unique: BTreeSet<&String> = visits.iter().collect();
+    assert!(visits.len() > 50 && unique.len() == visits.len(), "{} of {}", unique.len(), visits.len());
+    assert!(visits.iter().all(|page| page != "ok"), "{visits:?}");
+    let is_as_found = |moment: &str| {
+        assert_eq!((haproxy.tree(), folder.journal()), (before.clone(), None), "{moment}");
+        assert_ne!(page(""), page(""), "{moment}");
+    };
+    is_as_found("after the trial");
+
+    // The cache is in its files for at least three steps.
+    let mut had_cache = false;
+    for step in (15..40).step_by(3) {
+        assert_eq!(end_at(&folder, &args, step).code, KILLED);
+        had_cache |= haproxy.tree() != before;
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0 && !restored.stdout.contains("but "), "{step}: {restored:?}");
+        is_as_found(&format!("ended before step {step}"));
+        if had_cache {
+            break;
+        }
+    }
+    assert!(had_cache, "no kill came while it had a cache");
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn cacheable(case: &LoadEvidence<'_>) -> Option<Finding> {
 /// Returns how to find out what a cache would bring.
 fn check(v: &ServerEvidence<'_>) -> String {
     let compare = match v.kind() {
-        "nginx" => "lastdrop doctor --confirm tries one that no visitor meets, and compares the answers",
+        "nginx" | "haproxy" => "lastdrop doctor --confirm tries one that no visitor meets, and compares the answers",
         _ => "compare answers with and without a cookie before it is turned on",
     };
     format!("lastdrop replay LOG --analyse says how often visitors ask for a page again; {compare}")

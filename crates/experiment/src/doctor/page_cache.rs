@@ -1,4 +1,4 @@
-//! Tries a cache on the nginx before pages that are computed again and again, and restores or keeps it.
+//! Tries a cache on the nginx or HAProxy before pages that are computed again and again, and restores or keeps it.
 //!
 //! Only lastdrop's own requests know the cache. First it compares answers with and without the cache, as different
 //! users would get them; one difference ends the trial. Then it measures in interleaved blocks, as for each other change.
@@ -23,6 +23,8 @@ use lastdrop_analyze::ratio;
 
 /// The finding whose cure is tried.
 pub(super) const FINDING: &str = "cacheable-responses";
+/// Kinds of servers that have such a cache.
+const TRIED: [&str; 2] = ["nginx", "haproxy"];
 /// How long a page stays in the cache.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// Time for all comparisons. Without all of them nothing is measured.
@@ -40,7 +42,7 @@ const COMPARED: [&str; 7] = [
     "link",
 ];
 
-/// Tries a cache for the pages that a finding calls cacheable, if the server before them is an nginx of this machine.
+/// Tries a cache for the pages that a finding calls cacheable, if the server before them is an nginx or a HAProxy of this machine.
 ///
 /// # Errors
 /// When the server cannot be changed or does not come back.
@@ -61,6 +63,7 @@ pub(super) fn confirm(
     let is_first = listens_to_visitors(document, &finding.server, &cache);
     let mut tried = CacheTrial {
         server: finding.server.clone(),
+        kind: reference.kind.name.into(),
         pages: cache.paths.clone(),
         lifetime_s: cache.lifetime_s,
         promised: finding.expect.as_ref().map_or(1.0, |e| e.ratio),
@@ -151,7 +154,7 @@ fn prepare(
 ) -> Result<(ServerRef, PageCache), String> {
     let about = document.examination.servers.iter().find(|s| s.server == finding.server);
     let about =
-        about.filter(|s| s.kind == "nginx").ok_or("there is no nginx before the pages, and others are not tried")?;
+        about.filter(|s| TRIED.contains(&s.kind.as_str())).ok_or("neither nginx nor HAProxy is before the pages")?;
     let reference = named_server(options.servers, &finding.server).cloned().or_else(|| about.named.parse().ok());
     let reference = reference.ok_or_else(|| format!("{} has no name that finds it", finding.server))?;
     if reference.is_elsewhere() {

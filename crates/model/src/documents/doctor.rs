@@ -176,6 +176,8 @@ pub struct Confirmation {
 pub struct CacheTrial {
     /// Name of the server in the chain.
     pub server: String,
+    #[serde(default)]
+    pub kind: String,
     /// Paths of the pages that the cache could answer, each with any query.
     pub pages: Vec<String>,
     pub lifetime_s: u64,
@@ -188,7 +190,7 @@ pub struct CacheTrial {
     /// The difference that ended the trial, with the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub difference: Option<String>,
-    /// Lines for the http block that make it a cache for all visitors.
+    /// Lines of the configuration, for nginx in its http block, that make it a cache for all visitors.
     pub lines: Vec<String>,
     /// True if it is one now; `lastdrop restore` takes it away.
     #[serde(default)]

@@ -6,6 +6,7 @@ mod command_line;
 mod config;
 mod directives;
 pub mod knobs;
+mod page_cache;
 mod running;
 mod words;
 
@@ -31,6 +32,7 @@ use crate::directive_edits::where_to;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::execution::{self, Question, Reader};
+use crate::page_cache::PageCache;
 use crate::private::{FileAttributes, prepare};
 use crate::resolve::{Candidate, choose, listeners_of, masters, why_not_asked};
 use crate::{ServerError, ServerRef, restart, systemd};
@@ -246,6 +248,9 @@ impl Haproxy {
     fn edits_of(config: &Config, change: &Change) -> Result<Edits, ServerError> {
         let mut edits = knobs::edits(config, &change.settings).map_err(ServerError::Setting)?;
         edits.extend(directives::edits(config, change).map_err(ServerError::Setting)?);
+        if let Some(cache) = &change.cache {
+            edits.extend(page_cache::edits(config, cache).map_err(ServerError::Setting)?);
+        }
         Ok(edits)
     }
 
@@ -466,6 +471,18 @@ impl Adapter for Haproxy {
 
     fn preview(&self, change: &Change) -> Result<Vec<String>, ServerError> {
         Ok(self.edits(change)?.iter().flat_map(EditedFile::changed_lines).collect())
+    }
+
+    fn caches_in_memory(&self) -> bool {
+        true
+    }
+
+    fn cache_lines(&self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        if !self.has_master {
+            let what = "it has no master (-W): each block of a trial would cut off its visitors";
+            return Err(ServerError::Setting(what.into()));
+        }
+        page_cache::kept_lines(&self.config()?, cache).map_err(ServerError::Setting)
     }
 
     fn needs(&self, name: &str) -> Option<ReloadClass> {

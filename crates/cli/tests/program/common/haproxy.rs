@@ -41,16 +41,21 @@ impl BackendServer {
 
     pub fn serve(&self, stream: &TcpStream) {
         let mut lines = BufReader::new(stream).lines();
+        let mut is_visitor = false;
         while let Some(Ok(line)) = lines.next() {
             if !line.is_empty() {
+                is_visitor |= line.to_ascii_lowercase().starts_with("x-visitor:");
                 continue;
             }
-            self.requests.fetch_add(1, SeqCst);
+            let number = self.requests.fetch_add(1, SeqCst);
             self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
             thread::sleep(Duration::from_millis(10));
             self.now.fetch_sub(1, SeqCst);
             let mut writer = stream;
-            if writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+            // A visitor gets a page that nobody else gets.
+            let page = if std::mem::take(&mut is_visitor) { format!("page {:p} {number}", self) } else { "ok".into() };
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+            if writer.write_all(answer.as_bytes()).is_err() {
                 return;
             }
         }
