@@ -305,7 +305,7 @@ impl StreamPeer {
         }
         match head.kind {
             kind::HEADERS => {
-                let Some(block) = frame::unpadded(head, payload) else { return self.violation("wrong padding") };
+                let Ok(block) = frame::unpadded(head, payload) else { return self.violation("wrong padding") };
                 if head.has(flag::END_HEADERS) {
                     self.request(head.stream, head.has(flag::END_STREAM), block, steps);
                 } else {

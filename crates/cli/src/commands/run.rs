@@ -183,11 +183,14 @@ pub(crate) fn exit_of(run: &Run, stop: &Stop) -> Exit {
         let g = &run.generator;
         match most(&g.connect_errors) {
             Some(why) => note!("lastdrop: no answer from {}: {}", run.plan.url, with_question(&why)),
-            None if !g.protocol_errors.is_empty() => note!(
-                "lastdrop: what {} answers is not HTTP: {}",
-                run.plan.url,
-                most(&g.protocol_errors).unwrap_or_default()
-            ),
+            None if !g.protocol_errors.is_empty() => {
+                let why = most(&g.protocol_errors).unwrap_or_default();
+                if run.plan.http.is_http2() {
+                    note!("lastdrop: no answer from {} over HTTP/2: {why}", run.plan.url);
+                } else {
+                    note!("lastdrop: what {} answers is not HTTP: {why}", run.plan.url);
+                }
+            }
             None => note!("lastdrop: {} answered nothing; try: curl -v {}", run.plan.url, run.plan.url),
         }
         hint_of_restore(&run.plan.url);

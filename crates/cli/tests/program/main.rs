@@ -35,6 +35,7 @@ mod haproxy;
 mod headroom;
 mod host;
 mod http2;
+mod http2_rules;
 mod import;
 mod imports;
 mod input;

@@ -44,10 +44,20 @@ pub type Body = Arc<[u8]>;
 
 /// Why the connection is of no further use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
+#[error("{text} ({code})")]
 pub struct ConnectionError {
     pub code: ErrorCode,
     pub text: &'static str,
+}
+
+fn unpadded<'a>(head: &FrameHead, payload: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
+    frame::unpadded(head, payload).map_err(|code| {
+        let text = match code {
+            ErrorCode::FRAME_SIZE => "a frame too short for its flags",
+            _ => "padding longer than its frame",
+        };
+        ConnectionError { code, text }
+    })
 }
 
 fn broken<T>(code: ErrorCode, text: &'static str) -> Result<T, ConnectionError> {
@@ -61,8 +71,8 @@ pub enum Reset {
     Refused,
     /// The server gave it up, with this code.
     Code(ErrorCode),
-    /// The answer breaks a rule.
-    Malformed(&'static str),
+    /// The answer breaks a rule, and was given up with this code.
+    Malformed(ErrorCode, &'static str),
 }
 
 /// What arrived.
@@ -556,9 +566,7 @@ impl Connection {
         match head.kind {
             kind::DATA => self.take_data(head, payload, whole, bytes),
             kind::HEADERS => {
-                let Some(block) = frame::unpadded(head, payload) else {
-                    return broken(ErrorCode::PROTOCOL, "padding longer than its frame");
-                };
+                let block = unpadded(head, payload)?;
                 let ends = head.has(flag::END_STREAM);
                 if head.has(flag::END_HEADERS) {
                     return self.take_block(head.stream, block, ends, bytes);
@@ -602,6 +610,9 @@ impl Connection {
             kind::GOAWAY => {
                 if payload.len() < 8 {
                     return broken(ErrorCode::FRAME_SIZE, "a GOAWAY of less than 8 bytes");
+                }
+                if self.last_processed.is_some() {
+                    self.brought_nothing()?;
                 }
                 Ok(self.take_goaway(frame::number(payload) & 0x7fff_ffff, ErrorCode(frame::number(&payload[4..]))))
             }
@@ -665,7 +676,7 @@ impl Connection {
     ) -> Result<Step<'a>, ConnectionError> {
         let Some(at) = self.position(stream) else { return Ok(Step::Nothing) };
         let open = self.cancel_at(at, code);
-        Ok(Step::Reset(open.key, Reset::Malformed(text)))
+        Ok(Step::Reset(open.key, Reset::Malformed(code, text)))
     }
 
     /// Judges a frame on a stream that has ended: late ones are harmless on streams that we cancelled.
@@ -683,9 +694,7 @@ impl Connection {
         whole: Payload<'a>,
         bytes: usize,
     ) -> Result<Step<'a>, ConnectionError> {
-        let Some(data) = frame::unpadded(head, payload) else {
-            return broken(ErrorCode::PROTOCOL, "padding longer than its frame");
-        };
+        let data = unpadded(head, payload)?;
         let begin = usize::from(head.has(flag::PADDED));
         let range = begin..begin + data.len();
         let length = payload.len() as u32;
@@ -716,8 +725,11 @@ impl Connection {
         let Some(answer) = open.head else {
             return self.stream_broken(head.stream, ErrorCode::PROTOCOL, "data before a head");
         };
-        let too_long = answer.length.is_some_and(|length| open.body_bytes > length);
-        if !data.is_empty() && (open.head_request || matches!(answer.status, 204 | 304)) || too_long {
+        if !data.is_empty() && (open.head_request || matches!(answer.status, 204 | 304)) {
+            let text = "a body where none may be: after HEAD, 204 or 304";
+            return self.stream_broken(head.stream, ErrorCode::PROTOCOL, text);
+        }
+        if answer.length.is_some_and(|length| open.body_bytes > length) {
             return self.stream_broken(head.stream, ErrorCode::PROTOCOL, "a body longer than its Content-Length");
         }
         let key = open.key;
@@ -812,7 +824,8 @@ impl Connection {
         };
         let Some(at) = at else {
             self.other_bytes += bytes as u64;
-            return self.after_end(stream);
+            let ignored = self.after_end(stream)?;
+            return self.brought_nothing().map(|()| ignored);
         };
         let head = match checked {
             Ok(head) => head,

@@ -20,9 +20,9 @@ fn feed(c: &mut Connection, bytes: &[u8], step: usize) -> Result<SeenEvents, Con
                 Event::Data { key, piece, .. } => format!("{key} data {}", piece.len()),
                 Event::End { key } => format!("{key} end"),
                 Event::Reset { key, why: Reset::Refused } => format!("{key} refused"),
-                Event::Reset { key, why: Reset::Code(code) } => format!("{key} {}", code.name()),
-                Event::Reset { key, why: Reset::Malformed(text) } => format!("{key} malformed: {text}"),
-                Event::GoAway { code, refused } => format!("goaway {} {refused:?}", code.name()),
+                Event::Reset { key, why: Reset::Code(code) } => format!("{key} {code}"),
+                Event::Reset { key, why: Reset::Malformed(_, text) } => format!("{key} malformed: {text}"),
+                Event::GoAway { code, refused } => format!("goaway {code} {refused:?}"),
                 Event::Settings => "settings".into(),
             });
         }
@@ -341,11 +341,11 @@ fn each_broken_rule_of_the_connection_ends_it_with_its_code() {
         ("DATA on an idle stream", raw(kind::DATA, 0, 9, b"x"), ErrorCode::PROTOCOL),
         ("DATA on a stream of the server", raw(kind::DATA, 0, 2, b"x"), ErrorCode::PROTOCOL),
         ("too much padding", raw(kind::DATA, flag::PADDED, 1, b"\x09x"), ErrorCode::PROTOCOL),
-        ("no padding", raw(kind::DATA, flag::PADDED, 1, b""), ErrorCode::PROTOCOL),
+        ("no padding", raw(kind::DATA, flag::PADDED, 1, b""), ErrorCode::FRAME_SIZE),
         ("HEADERS on 0", headers(4, 0, &[0x88]), ErrorCode::PROTOCOL),
         ("HEADERS on an idle stream", headers(4, 9, &[0x88]), ErrorCode::PROTOCOL),
         ("HEADERS with too much padding", headers(12, 1, &[9, 0x88]), ErrorCode::PROTOCOL),
-        ("HEADERS too short for their priority", headers(0x24, 1, &[0, 0]), ErrorCode::PROTOCOL),
+        ("HEADERS too short for their priority", headers(0x24, 1, &[0, 0]), ErrorCode::FRAME_SIZE),
         ("a wrong block", headers(4, 1, &[0x80]), ErrorCode::COMPRESSION),
         ("a block that is cut off", headers(4, 1, &[0x40, 0x09]), ErrorCode::COMPRESSION),
         ("a frame within a block", [headers(0, 1, &[0x88]), raw(6, 0, 0, &[0; 8])].concat(), ErrorCode::PROTOCOL),
@@ -402,6 +402,14 @@ fn each_broken_rule_of_the_connection_ends_it_with_its_code() {
             let (kind, stream, payload) = said.last().expect("something");
             assert_eq!((*kind, *stream, &payload[4..]), (kind::GOAWAY, 0, &code.0.to_be_bytes()[..]), "{name}");
         }
+    }
+    // Each HEADERS on a stream that was cancelled, too, and each GOAWAY but the first.
+    let goaway = raw(kind::GOAWAY, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]);
+    for (wire, most) in [(headers(4, 1, &[0x88]), 10_000), (goaway, 10_001)] {
+        let mut c = connection(2);
+        c.cancel(10);
+        feed(&mut c, &many(wire.clone(), most), 9999).expect("as many as are borne");
+        assert_eq!(feed(&mut c, &wire, 9999).expect_err("a flood").code, ErrorCode::ENHANCE_YOUR_CALM);
     }
     // Empty DATA, too, on a stream that is open.
     let mut c = connection(1);

@@ -80,21 +80,23 @@ pub fn number(bytes: &[u8]) -> u32 {
     (0..4).fold(0, |n, i| n << 8 | u32::from(bytes.get(i).copied().unwrap_or(0)))
 }
 
-/// Removes the padding of a DATA or HEADERS payload, and the priority of HEADERS. `None`: the padding is longer than
-/// the payload.
-#[must_use]
-pub fn unpadded<'a>(head: &FrameHead, payload: &'a [u8]) -> Option<&'a [u8]> {
+/// Removes the padding of a DATA or HEADERS payload, and the priority of HEADERS.
+///
+/// # Errors
+/// FRAME_SIZE_ERROR: the payload is too short for its flags. PROTOCOL_ERROR: the padding is longer than the rest.
+pub fn unpadded<'a>(head: &FrameHead, payload: &'a [u8]) -> Result<&'a [u8], ErrorCode> {
     let mut rest = payload;
     let mut padding = 0;
     if head.has(flag::PADDED) {
-        let (first, after) = rest.split_first()?;
+        let (first, after) = rest.split_first().ok_or(ErrorCode::FRAME_SIZE)?;
         padding = usize::from(*first);
         rest = after;
     }
     if head.kind == kind::HEADERS && head.has(flag::PRIORITY) {
-        rest = rest.get(5..)?;
+        rest = rest.get(5..).ok_or(ErrorCode::FRAME_SIZE)?;
     }
-    rest.get(..rest.len().checked_sub(padding)?)
+    let length = rest.len().checked_sub(padding).ok_or(ErrorCode::PROTOCOL)?;
+    Ok(&rest[..length])
 }
 
 /// Writes a frame of any kind.
@@ -180,11 +182,11 @@ mod tests {
     fn padding_longer_than_its_frame_is_refused() {
         let head = |kind, flags| FrameHead { length: 0, kind, flags, stream: 1 };
         let padded = head(kind::DATA, flag::PADDED);
-        assert_eq!(unpadded(&padded, b"\x02abxx"), Some(&b"ab"[..]));
-        assert_eq!(unpadded(&padded, b"\x05abxx"), None);
-        assert_eq!(unpadded(&padded, b""), None);
-        assert_eq!(unpadded(&head(kind::HEADERS, flag::PRIORITY), b"12345block"), Some(&b"block"[..]));
-        assert_eq!(unpadded(&head(kind::HEADERS, flag::PRIORITY), b"1234"), None);
+        assert_eq!(unpadded(&padded, b"\x02abxx"), Ok(&b"ab"[..]));
+        assert_eq!(unpadded(&padded, b"\x05abxx"), Err(ErrorCode::PROTOCOL));
+        assert_eq!(unpadded(&padded, b""), Err(ErrorCode::FRAME_SIZE));
+        assert_eq!(unpadded(&head(kind::HEADERS, flag::PRIORITY), b"12345block"), Ok(&b"block"[..]));
+        assert_eq!(unpadded(&head(kind::HEADERS, flag::PRIORITY), b"1234"), Err(ErrorCode::FRAME_SIZE));
     }
 
     #[test]

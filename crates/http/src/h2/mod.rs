@@ -12,6 +12,8 @@ pub mod head;
 pub mod hpack;
 mod huffman;
 
+use std::fmt;
+
 pub use connection::{Body, Connection, ConnectionError, Event, Limits, Reset};
 pub use head::{RequestHead, encode_request};
 
@@ -47,10 +49,11 @@ impl ErrorCode {
     pub const COMPRESSION: ErrorCode = ErrorCode(9);
     pub const ENHANCE_YOUR_CALM: ErrorCode = ErrorCode(11);
     pub const HTTP_1_1_REQUIRED: ErrorCode = ErrorCode(13);
+}
 
-    /// The name in the RFC.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+/// The name in the RFC; a code that has none as a number.
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 14] = [
             "NO_ERROR",
             "PROTOCOL_ERROR",
@@ -67,6 +70,9 @@ impl ErrorCode {
             "INADEQUATE_SECURITY",
             "HTTP_1_1_REQUIRED",
         ];
-        NAMES.get(self.0 as usize).copied().unwrap_or("an unknown code")
+        match NAMES.get(self.0 as usize) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "the unknown code {:#x}", self.0),
+        }
     }
 }

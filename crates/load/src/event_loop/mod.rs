@@ -72,6 +72,8 @@ pub(crate) enum Alarm {
     Transfer(u64),
     /// The server has had its time to send `100 Continue`.
     Continue(u64),
+    /// HTTP/2: the server has had its time to allow streams again.
+    NoStreams(u64),
 }
 
 /// The scheduled events and the end of this turn.
@@ -248,6 +250,10 @@ impl<'a, W: World> EventLoop<'a, W> {
                 }
                 Alarm::Continue(token) => {
                     self.no_continue(token);
+                    now = self.now();
+                }
+                Alarm::NoStreams(token) => {
+                    self.no_streams(token, now);
                     now = self.now();
                 }
             }

@@ -7,12 +7,14 @@
 //! What the server surely did not process goes again once with its due time: a request above the last one that a GOAWAY
 //! names, or one that it refused (REFUSED_STREAM).
 
-use lastdrop_http::h2::{ErrorCode, Event, Reset};
+use std::cmp::Reverse;
+
+use lastdrop_http::h2::{ConnectionError, ErrorCode, Event, Reset};
 use lastdrop_http::{NullSink, Sink};
 use lastdrop_model::{Failure, Micros, RequestOutcome};
 
-use super::EventLoop;
 use super::issue::NO_SOCKET_PAUSE_US;
+use super::{Alarm, EventLoop};
 use crate::ids::{Placement, Slot, StreamId};
 use crate::phases::Source;
 use crate::protocol::{HttpState, SharedWire, Uncorked};
@@ -385,7 +387,7 @@ impl<W: World> EventLoop<'_, W> {
                 Ok(Some(Happened::GoAway(code, refused))) => {
                     self.record.slice(self.phases.phase).counts.goaway += 1;
                     if code != ErrorCode::NO_ERROR {
-                        self.record.note_protocol_error(&format!("GOAWAY with {}", code.name()));
+                        self.record.note_protocol_error(&format!("GOAWAY with {code}"));
                     }
                     self.transport.retire(slot);
                     for key in refused {
@@ -478,7 +480,7 @@ impl<W: World> EventLoop<'_, W> {
                 Ok(Some(Event::Settings)) => return Ok(Some(Happened::Settings)),
             }
         };
-        self.record.note_protocol_error(&format!("{} ({})", error.text, error.code.name()));
+        self.record.note_protocol_error(&error.to_string());
         // The server learns why, if its socket takes it now.
         self.uncork(slot, now);
         let (_, sent) = self.transport.send(slot, &self.streams, &self.job.prepared.requests, usize::MAX);
@@ -496,6 +498,7 @@ impl<W: World> EventLoop<'_, W> {
             c.state = State::Idle;
             return self.transport.close(slot);
         }
+        let allows_nothing = wire.allows_nothing();
         if !wire.output().is_empty() {
             if c.state != State::Writing {
                 self.cork(slot);
@@ -503,6 +506,41 @@ impl<W: World> EventLoop<'_, W> {
         } else if wire.in_flight() == 0 && c.state == State::Waiting {
             c.state = State::Idle;
         }
+        if allows_nothing && is_set_up {
+            self.bear_no_streams(slot);
+        }
+    }
+
+    /// Gives a server that allows no streams the time of a request's timeout to allow some again.
+    #[cold]
+    fn bear_no_streams(&mut self, slot: Slot) {
+        let timeout = self.job.plan.timeout.as_micros() as Micros;
+        let until = self.now() + timeout;
+        let c = &mut self.transport.connections[slot];
+        let token = c.token(slot);
+        if let HttpState::Two(wire) = &mut c.wire
+            && timeout > 0
+            && !std::mem::replace(&mut wire.bears_no_streams, true)
+        {
+            self.timers.alarms.push(Reverse((until, Alarm::NoStreams(token))));
+        }
+    }
+
+    /// Closes a connection on which the server has allowed no streams for too long. Otherwise a request that waits for
+    /// one, and has no timeout because it was never sent, would wait for ever. Another connection carries one at least,
+    /// because the first request goes out before the server's settings arrive.
+    pub(super) fn no_streams(&mut self, token: u64, now: Micros) {
+        let slot = slot_of(token);
+        let Some(c) = self.transport.of_token(token) else { return };
+        let HttpState::Two(wire) = &mut c.wire else { return };
+        wire.bears_no_streams = false;
+        if !wire.allows_nothing() {
+            return;
+        }
+        self.record.note_protocol_error("SETTINGS that allow no streams, for the time of a timeout");
+        self.transport.close_unused(slot);
+        self.serve_refused(now);
+        self.serve_line(now);
     }
 }
 
@@ -531,8 +569,8 @@ impl<W: World> EventLoop<'_, W> {
     fn reset_by_server(&mut self, place: Placement, why: Reset, now: Micros) {
         match why {
             Reset::Refused => self.send_again(place, 0, now),
-            Reset::Malformed(text) => {
-                self.record.note_protocol_error(text);
+            Reset::Malformed(code, text) => {
+                self.record.note_protocol_error(&ConnectionError { code, text }.to_string());
                 self.fail_one(place, Failure::Protocol, now);
             }
             Reset::Code(ErrorCode::HTTP_1_1_REQUIRED) => {
@@ -540,7 +578,7 @@ impl<W: World> EventLoop<'_, W> {
                 self.fail_one(place, Failure::Protocol, now);
             }
             Reset::Code(code) => {
-                self.record.note_protocol_error(&format!("RST_STREAM with {}", code.name()));
+                self.record.note_protocol_error(&format!("RST_STREAM with {code}"));
                 self.fail_one(place, Failure::Reset, now);
             }
         }

@@ -64,6 +64,8 @@ pub struct SharedWire {
     pub corked: Vec<Uncorked>,
     /// Whether the loop is to write before it sleeps.
     pub is_dirty: bool,
+    /// Whether the loop gives the server time to allow streams again.
+    pub bears_no_streams: bool,
 }
 
 impl SharedWire {
@@ -77,6 +79,7 @@ impl SharedWire {
             ended: None,
             corked: Vec::new(),
             is_dirty: false,
+            bears_no_streams: false,
         }
     }
 
@@ -86,6 +89,13 @@ impl SharedWire {
         self.ended = None;
         self.corked.clear();
         self.is_dirty = false;
+        self.bears_no_streams = false;
+    }
+
+    /// Whether nothing is in flight, and the server allows no streams.
+    #[inline]
+    pub fn allows_nothing(&self) -> bool {
+        self.connection.in_flight() == 0 && self.connection.peer_streams() == Some(0)
     }
 
     #[inline]

@@ -413,3 +413,65 @@ impl HttpState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::plan::Arrival;
+    use lastdrop_model::request::RequestSpec;
+
+    use super::*;
+
+    fn plan(version: Version, agreed: Option<Version>) -> Plan {
+        let mut plan = Plan::new("https://a.test/".parse().expect("valid"), 1);
+        (plan.http.version, plan.http.agreed) = (version, agreed);
+        plan
+    }
+
+    #[test]
+    fn a_handshake_offers_what_the_run_speaks_and_both_versions_under_auto() {
+        let offers = |version, agreed| offered(&plan(version, agreed).http);
+        let (one, two) = (b"http/1.1".to_vec(), b"h2".to_vec());
+        assert_eq!(offers(Version::Http11, None), std::slice::from_ref(&one));
+        assert_eq!(offers(Version::Http2, None), std::slice::from_ref(&two));
+        // A server that changes its mind can say so: the connection then fails by that name.
+        assert_eq!(offers(Version::Auto, Some(Version::Http2)), [two.clone(), one.clone()]);
+        assert_eq!(offers(Version::Auto, Some(Version::Http11)), [two, one]);
+    }
+
+    #[test]
+    fn a_connection_is_ready_if_its_server_agreed_on_the_version_of_the_run() {
+        assert_eq!(agreed_version(Some(b"h2")), Version::Http2);
+        assert_eq!([agreed_version(Some(b"http/1.1")), agreed_version(None)], [Version::Http11; 2]);
+        let mut one = HttpState::One(Wire::default());
+        let mut two = HttpState::Two(Box::new(SharedWire::new(limits(&plan(Version::Http2, None).http, 1))));
+        let agreed = [Some(&b"h2"[..]), Some(b"http/1.1"), None];
+        assert_eq!(agreed.map(|agreed| one.ready(agreed)), [false, true, true]);
+        assert_eq!(agreed.map(|agreed| two.ready(agreed)), [true, false, false]);
+        let says = |agreed| disagreement(&plan(Version::Auto, Some(agreed)).http);
+        assert!(
+            says(Version::Http2).contains("agreed on HTTP/1.1") && says(Version::Http11).contains("agreed on HTTP/2")
+        );
+    }
+
+    #[test]
+    fn a_user_of_a_session_has_a_connection_to_each_server_unless_users_share_some() {
+        let mut plan = plan(Version::Http2, None);
+        for url in ["https://a.test/more", "https://b.test/"] {
+            plan.requests.push(RequestSpec::get(url.parse().expect("valid")));
+        }
+        let closed = |connections| Load::Closed { users: 250, to_users: None, connections };
+        plan.phases[0].load = closed(None);
+        // Without a session three connections of 100 streams hold 250 users, for each of two servers.
+        assert_eq!((own_connections(&plan), closed_bound(&plan, &closed(None))), (None, Some(6)));
+        plan.pick = Pick::Session;
+        assert_eq!((own_connections(&plan), closed_bound(&plan, &closed(None))), (Some(2), Some(500)));
+        plan.phases[0].load = closed(Some(7));
+        assert_eq!((own_connections(&plan), closed_bound(&plan, &closed(Some(7)))), (None, Some(7)));
+        plan.phases[0].load = Load::open(10.0, Arrival::Uniform, 20);
+        assert_eq!((own_connections(&plan), open_streams(&plan, 20)), (Some(1), 20));
+        plan.pick = Pick::Weighted;
+        assert_eq!((own_connections(&plan), open_streams(&plan, 20)), (None, 2000));
+        plan.http.version = Version::Http11;
+        assert_eq!((closed_bound(&plan, &closed(None)), open_streams(&plan, 20)), (None, 20));
+    }
+}
