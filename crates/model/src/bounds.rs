@@ -288,6 +288,7 @@ table! {
     WEIGHT Weight: f64 = Number "a weight" 0 to 1_000_000_000, "how often a request is chosen beside the others";
     PIPELINE Pipeline: u32 = Count "pipeline" 1 to 1000, "requests in flight on one connection";
     STREAMS StreamBound: u32 = Count "streams" 1 to 10_000, "requests in flight on one HTTP/2 connection";
+    WINDOW StreamWindow: u32 = Size "a window" 1 to GIB, "bytes that an HTTP/2 server may send ahead";
     REDIRECTS Redirects: u32 = Count "redirects" 0 to 100, "redirects that are followed, one after the other";
     PAGE_CONNECTIONS PageConnections: u32 = Count "connections to a host" 1 to 100, "connections of a page to each host";
     CHUNK Chunk: u32 = Size "a chunk" 1 to GIB, "size of the chunks that a body is sent in";

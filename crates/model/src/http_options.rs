@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, STREAMS, read_within};
+use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, STREAMS, WINDOW, read_within};
 
 /// Most requests in flight on an HTTP/2 connection, unless the user says another number.
 const STREAMS_OF_A_CONNECTION: u32 = 100;
@@ -194,6 +194,11 @@ options! {
         help "HTTP/2: most requests in flight on a connection [100]",
         description "HTTP/2: most requests in flight on a connection [100].",
         set |o, given| o.streams = given.number(), number |o| o.streams;
+    /// HTTP/2: bytes that the server may send ahead on a stream.
+    window: Option<u32> = None, OptionKind::Number(WINDOW), flag "window" "SIZE", key "window", beside_a_file true,
+        help "HTTP/2: bytes that the server may send ahead on a stream [6M]",
+        description "HTTP/2: bytes that the server may send ahead on a stream [6M].",
+        set |o, given| o.window = given.number(), number |o| o.window;
     /// Requests in flight on one connection.
     pipeline: u32 = 1, OptionKind::Number(PIPELINE), flag "pipeline" "N", key "pipeline", beside_a_file false,
         help "Requests in flight on one connection", description "Requests in flight on one connection [1].",

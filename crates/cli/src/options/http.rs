@@ -22,7 +22,7 @@ impl VersionArgs {
 }
 
 /// Keys of the options about the version.
-const VERSION_KEYS: [&str; 2] = ["version", "streams"];
+const VERSION_KEYS: [&str; 3] = ["version", "streams", "window"];
 
 fn version_options() -> impl Iterator<Item = &'static HttpOption> {
     HTTP_OPTIONS.iter().filter(|option| VERSION_KEYS.contains(&option.key))

@@ -37,7 +37,7 @@ impl SideArgs {
         let command = SideArgs::augment_args(Command::new("side").no_binary_name(true).disable_help_flag(true));
         let matches = command.try_get_matches_from(words).map_err(|e| match e.kind() {
             ErrorKind::UnknownArgument => wrong(
-                "a side has --http, --streams, --connections, --keepalive, -H and the other options of HTTP; users and rate are the \
+                "a side has --http, --streams, --window, --connections, --keepalive, -H and the other options of HTTP; users and rate are the \
                  same for both"
                     .into(),
             ),

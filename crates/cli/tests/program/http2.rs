@@ -258,6 +258,57 @@ fn an_upload_keeps_to_the_windows_of_the_server() {
 }
 
 #[test]
+fn a_server_may_send_ahead_what_the_window_says() {
+    let folder = Folder::new();
+    for (options, stream) in [(&[][..], 6u32 << 20), (&["--window", "100k"], 102_400), (&["--window", "1000"], 1000)] {
+        let windows = Arc::<Mutex<Vec<u32>>>::default();
+        let said = Arc::clone(&windows);
+        // Each answer is 100,000 bytes, as the windows allow them.
+        let rest = Mutex::new((0, 65_535, 65_535));
+        let (url, seen) = serve(&[], move |c, head, payload| {
+            let (left, window, connection) = &mut *rest.lock().expect("nobody panicked");
+            match head.kind {
+                kind::SETTINGS if !head.has(flag::ACK) => {
+                    for one in payload.chunks_exact(6).filter(|one| one[1] == setting::INITIAL_WINDOW_SIZE as u8) {
+                        said.lock().expect("nobody panicked").push(frame::number(&one[2..]));
+                    }
+                }
+                kind::WINDOW_UPDATE if head.stream == 0 => {
+                    if *left == 0 {
+                        said.lock().expect("nobody panicked").push(frame::number(payload));
+                    }
+                    *connection += frame::number(payload) as usize;
+                }
+                kind::WINDOW_UPDATE => *window += frame::number(payload) as usize,
+                kind::HEADERS => {
+                    (*left, *window) = (100_000, said.lock().expect("nobody panicked")[0] as usize);
+                    c.send(|out| frame::write_headers(out, head.stream, &block(&[(":status", "200")]), false, 16_384));
+                }
+                _ => {}
+            }
+            let stream = c.open.first().copied().unwrap_or(0);
+            while *left > 0 && *window > 0 && *connection > 0 {
+                let piece = 16_384.min(*left).min(*window).min(*connection);
+                (*left, *window, *connection) = (*left - piece, *window - piece, *connection - piece);
+                let ends = *left == 0;
+                if ends {
+                    c.open.remove(&stream);
+                }
+                c.send(|out| frame::write_data(out, stream, &vec![b'x'; piece], ends));
+            }
+        });
+        let run = load(&folder, &url, &[&["-n", "3", "-c", "1"], options].concat(), 0);
+        assert_eq!(answered(&run), 3, "{options:?}");
+        assert_eq!(seen.lock().expect("nobody panicked").connections, 1);
+        let windows = windows.lock().expect("nobody panicked");
+        assert_eq!(windows[0], stream, "{options:?}");
+        // A connection's window begins with 65,535 bytes, and never has fewer.
+        let more = (u64::from(stream) * 5 / 2).checked_sub(65_535);
+        assert!(more.is_none_or(|more| windows.get(1).is_some_and(|w| u64::from(*w) == more)), "{windows:?}");
+    }
+}
+
+#[test]
 fn a_server_that_breaks_the_rules_fails_its_requests_and_hears_why() {
     let folder = Folder::new();
     let ok = || block(&[(":status", "200"), ("content-length", "3")]);

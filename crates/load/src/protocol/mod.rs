@@ -10,7 +10,7 @@ mod h2;
 
 use std::collections::BTreeSet;
 
-use lastdrop_http::h2::Limits;
+use lastdrop_http::h2::{Limits, MOST_WINDOW};
 use lastdrop_model::Micros;
 use lastdrop_model::http_options::Version;
 use lastdrop_model::plan::{HttpOptions, Load, Phase, Plan};
@@ -30,9 +30,13 @@ const MOST_STREAMS: u32 = 1_000_000;
 /// Most servers of a plan to which a user has a connection at the same time.
 const MOST_SERVERS_OF_A_USER: u32 = 8;
 
-/// Bytes that an HTTP/2 server may send ahead on a stream, and on a connection: Chrome's windows.
+/// Bytes that an HTTP/2 server may send ahead on a stream, unless the user says another number: Chrome's window.
 const STREAM_WINDOW: u32 = 6 << 20;
-const CONNECTION_WINDOW: u32 = 15 << 20;
+
+/// Bytes that it may send ahead on a connection. As in Chrome, that is two and a half times a stream's window.
+fn connection_window(stream_window: u32) -> u32 {
+    (u64::from(stream_window) * 5 / 2).min(MOST_WINDOW as u64) as u32
+}
 
 /// The protocols that a TLS handshake offers (ALPN), the preferred first.
 pub(crate) fn offered(http: &HttpOptions) -> Vec<Vec<u8>> {
@@ -64,11 +68,12 @@ pub(crate) fn disagreement(http: &HttpOptions) -> String {
 
 /// What a connection of HTTP/2 may carry, given the requests after which it is not used again.
 pub(crate) fn limits(http: &HttpOptions, requests_per_connection: u32) -> Limits {
+    let stream_window = http.window.unwrap_or(STREAM_WINDOW);
     Limits {
         streams: http.most_streams(),
         requests: requests_per_connection,
-        stream_window: STREAM_WINDOW,
-        connection_window: CONNECTION_WINDOW,
+        stream_window,
+        connection_window: connection_window(stream_window),
     }
 }
 
