@@ -181,6 +181,29 @@ fn remembered_heads_leave_the_table_as_decoded_ones_do() {
 }
 
 #[test]
+fn a_status_from_the_table_is_read_anew_once_the_table_has_changed() {
+    let mut c = connection(0);
+    let mut status = |block: &[u8]| {
+        c.begin(1, b"\x82", None, false, false);
+        let (mut wire, mut found) = (Vec::new(), 0);
+        write_headers(&mut wire, c.next_stream - 2, block, true, 1000);
+        let mut input = &wire[..];
+        while let Some(event) = c.receive(&mut input).expect("valid") {
+            if let Event::Head { status, .. } = event {
+                found = status;
+            }
+        }
+        found
+    };
+    for digit in *b"12312" {
+        let inserted = status(&[0x48, 3, b'2', b'0', digit]);
+        assert_eq!(inserted, 200 + u16::from(digit - b'0'));
+        // The newest field of the table.
+        assert_eq!([status(&[0xbe]), status(&[0xbe])], [inserted; 2]);
+    }
+}
+
+#[test]
 fn a_body_keeps_to_both_windows_and_streams_take_turns() {
     let mut c = connection(0);
     let mut wire = Vec::new();
