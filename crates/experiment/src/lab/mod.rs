@@ -5,6 +5,7 @@
 mod carrier;
 pub mod clock;
 pub mod fleet;
+mod live_run;
 pub mod observers;
 mod others;
 mod readings;

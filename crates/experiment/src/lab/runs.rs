@@ -15,8 +15,8 @@ use lastdrop_diagnose::RunEvidence;
 use lastdrop_load::{FirstAnswer, LoadError, LoadResult, PreparedPlan, RunClock};
 use lastdrop_model::event::{ExperimentDecision, RepeatScope};
 use lastdrop_model::plan::ServerTimeFrom;
-use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder, ServerCpu};
-use lastdrop_model::{Event, Generator, KeptPlan, PhaseReport, Plan, Run, Sample, ServerTimeline, Timeline};
+use lastdrop_model::run::{End, OtherProgram, RUN_SCHEMA, ServerCpu};
+use lastdrop_model::{Event, Generator, KeptPlan, PhaseReport, Plan, Run, Sample};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
@@ -25,9 +25,10 @@ use serde_json::json;
 
 use crate::lab::carrier::{Carrier, CarrierTask};
 use crate::lab::clock::{Clock, RealClock};
+use crate::lab::live_run::{LiveRun, RunRecord, RunShown};
 use crate::lab::observers::{Observer, Scratch};
-use crate::lab::others::{CpuUse, SharedChain, StartingUse, UseInterval, lock};
-use crate::lab::readings::MachineReadings;
+use crate::lab::others::{SharedChain, StartingUse, UseInterval, lock};
+use crate::lab::readings::{MachineChanges, MachineReadings};
 use crate::lab::run_sampler::{RunSampler, SampledServer};
 use crate::lab::server_log::ServerLog;
 use crate::lab::warm::warm_each;
@@ -261,6 +262,29 @@ impl Lab<'_> {
         e
     }
 
+    /// Returns the prepared plan, and the server's log if its lines are to be found by the requests' ids.
+    fn prepare(
+        &self,
+        plan: &Plan,
+        prepared: Option<PreparedPlan>,
+        id: &str,
+    ) -> Result<(PreparedPlan, Option<ServerLog>), LabError> {
+        let prepared = prepared.map_or_else(|| PreparedPlan::new(plan), Ok)?;
+        let (prepared, server_log) = match &plan.server_time {
+            Some(ServerTimeFrom::Log { file, format }) => {
+                let prefix = format!("lastdrop-{id}-");
+                let log = ServerLog::open(file, format.as_deref(), prefix.clone()).map_err(LabError::Other)?;
+                (prepared.identified(prefix), Some(log))
+            }
+            _ => (prepared, None),
+        };
+        let prepared = match &self.begins {
+            Some(begins) => prepared.telling(begins.clone()),
+            None => prepared,
+        };
+        Ok((prepared, server_log))
+    }
+
     fn carry_out(
         &mut self,
         plan: &Plan,
@@ -278,211 +302,69 @@ impl Lab<'_> {
             plan: Cow::Borrowed(&kept),
             environment: Cow::Borrowed(&environment),
         });
-        let prepared = match prepared.map_or_else(|| PreparedPlan::new(plan), Ok) {
-            Ok(prepared) => prepared,
+        let (prepared, server_log) = match self.prepare(plan, prepared, id) {
+            Ok(ready) => ready,
             Err(e) => return Err(self.failed(e)),
-        };
-        let (prepared, mut server_log) = match &plan.server_time {
-            Some(ServerTimeFrom::Log { file, format }) => {
-                let prefix = format!("lastdrop-{id}-");
-                match ServerLog::open(file, format.as_deref(), prefix.clone()) {
-                    Ok(log) => (prepared.identified(prefix), Some(log)),
-                    Err(why) => return Err(self.failed(LabError::Other(why))),
-                }
-            }
-            _ => (prepared, None),
-        };
-        let prepared = match &self.begins {
-            Some(begins) => prepared.telling(begins.clone()),
-            None => prepared,
         };
         if self.observers.iter().all(|o| o.archive().is_none()) {
             self.observers.extend(Scratch::of(plan, id).map(|scratch| -> Box<dyn Observer> { Box::new(scratch) }));
         }
-        // The first observer that archives the run is the one that is read.
-        let archive = self.observers.iter().position(|o| o.archive().is_some());
-        let readable = move |observers: &[Box<dyn Observer + '_>]| {
-            archive.is_some_and(|i| observers.get(i).is_some_and(|o| o.archive().is_some()))
-        };
-        let store = archive.and_then(|i| self.observers[i].archive()).cloned();
-        let mut looks = store.as_ref().map_or_else(Timeline::default, |s| Timeline::archived(s.looks(id)));
-        let mut builder = match &store {
-            Some(store) => RunBuilder::archived(plan, |phase| store.seconds(id, phase)),
-            None => RunBuilder::new(plan),
-        };
-        let measured_phase = plan.phases.iter().position(|p| p.measured);
         if let Some(SampledServer::Found(server)) = &self.server {
             lock(&self.chain).add(server.master);
         }
         let is_real = self.is_real();
-        let mut readings = is_real.then(|| MachineReadings::start(&self.chain, plan, self.find_chain));
-        let clock = RunClock::start();
-        // Seconds count from the start of the load, which is later than ours if another machine generates it.
-        let began = Cell::new(Instant::now());
-        let mut marks = Vec::new();
-        let stop = self.stop;
-        let mut sampler = RunSampler::start(plan, clock, self.server.clone(), self.observe && is_real);
-        let told = self.looks.as_ref();
-        // Drop samples from the time between runs.
-        let _ = told.map_or(0, |told| told.try_iter().count());
+        let store = self.observers.iter().find_map(|o| o.archive()).cloned();
         let capture_level = self.observers.iter().map(|o| o.capture_level()).max().unwrap_or_default();
-        let observers = &mut self.observers;
-        let is_carried = self.carrier.is_some();
-        let planned_s = plan.phases.iter().map(|p| p.duration).sum::<Option<Duration>>().map(|d| d.as_secs_f64());
-        let mut look_at = |observers: &mut [Box<dyn Observer + '_>], mut look: Sample| {
-            if is_carried {
-                look.t_s = thousandth(look.t_s - clock.at(began.get()) as f64 / 1e6);
-                // Drop samples from before the load, and from after it while the machines send the rest.
-                if look.t_s < look.span_s / 2.0 || planned_s.is_some_and(|end| look.t_s - look.span_s >= end) {
-                    return;
-                }
-            }
-            tell(observers, &Event::Sample { sample: Cow::Borrowed(&look) });
-            looks.push(look);
-            if readable(observers) {
-                looks.forget_older();
-            }
+        let (clock, began, enough) = (RunClock::start(), Cell::new(Instant::now()), AtomicBool::new(false));
+        // Drop samples from the time between runs.
+        let _ = self.looks.as_ref().map_or(0, |samples| samples.try_iter().count());
+        let readings = is_real.then(|| MachineReadings::start(&self.chain, plan, self.find_chain));
+        let mut live = LiveRun {
+            record: RunRecord::new(&mut self.observers, (plan, id), clock, &began, self.carrier.is_some()),
+            server_log,
+            sampler: RunSampler::start(plan, clock, self.server.clone(), self.observe && is_real),
+            readings,
+            measured: plan.phases.iter().position(|p| p.measured),
+            others_samples: self.looks.as_ref(),
+            stop: self.stop,
+            enough: &enough,
         };
-        let mut pass_on = |observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>| {
-            match event {
-                Event::Second { slice } => builder.add(slice),
-                Event::PhaseEnd { phase, duration_us, peak } => builder.end_phase(*phase, *duration_us, *peak),
-                _ => {}
-            }
-            tell(observers, event);
-            if !readable(observers) {
-                builder.forget_nothing();
-            }
-            if let Event::Second { slice } = event
-                && slice.second % seconds_between(slice.by_class.counts.len()) == 0
-                && !slice.by_class.counts.is_empty()
-            {
-                let phase = usize::from(slice.phase);
-                tell(observers, &Event::Classes { phase, classes: builder.classes(phase).into() });
-            }
-        };
-        let enough = AtomicBool::new(false);
-        let mut report = |event: &Event<'_>| {
-            if let Event::PhaseEnd { phase, .. } = event {
-                if let Some(readings) = &mut readings {
-                    readings.phase_ended(*phase);
-                }
-                let workers = sampler.count_workers();
-                if let (Some(measured), Some(pool)) = (measured_phase, &mut sampler.pool) {
-                    if phase + 1 == measured {
-                        pool.workers_at_start = workers;
-                    } else if *phase == measured {
-                        pool.workers_at_end = workers;
-                    }
-                }
-            }
-            match &mut server_log {
-                None => pass_on(observers, event),
-                Some(log) => {
-                    log.take(event, |event| pass_on(observers, event));
-                    if log.trouble.is_some() {
-                        stop.store(true, Ordering::Relaxed);
-                    }
-                }
-            }
-            if matches!(event, Event::Second { .. }) {
-                if observers.iter().any(|o| o.has_seen_enough()) {
-                    enough.store(true, Ordering::Relaxed);
-                }
-                let now_s = clock.now_us() as f64 / 1e6;
-                let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Sample { t_s: now_s, ..look });
-                for look in sampler.news().into_iter().chain(told) {
-                    look_at(observers, look);
-                }
-                hear(observers, began.get(), &mut marks);
-            }
-        };
-        let told_begins = self.begins.as_ref();
         let begins = |at: Instant| {
             began.set(at);
             // The receiver may be gone.
-            let _ = told_begins.map(|begins| begins.send(at));
+            let _ = self.begins.as_ref().map(|begins| begins.send(at));
         };
-        let carried = self.carrier.as_mut().map(|carrier| {
-            let run = CarrierTask { id, plan, stop, enough: &enough, store: store.clone(), begins: &begins };
-            carrier.carry(&run, &mut report).map_err(LabError::Other)
-        });
-        let (finished, carried) = match carried.transpose() {
-            Err(e) => return Err(self.failed(e)),
-            Ok(Some(carried)) => {
-                let (unreachable, stopped) = (carried.unreachable, carried.stopped);
-                (LoadResult { unreachable, stopped, ..LoadResult::default() }, Some(carried))
+        let mut report = |event: &Event<'_>| live.report(event);
+        let put_on = match &mut self.carrier {
+            Some(carrier) => {
+                let run = CarrierTask { id, plan, stop: self.stop, enough: &enough, store, begins: &begins };
+                carrier.carry(&run, &mut report).map_err(LabError::Other).map(|carried| {
+                    let (unreachable, stopped) = (carried.unreachable, carried.stopped);
+                    (LoadResult { unreachable, stopped, ..LoadResult::default() }, Some(carried))
+                })
             }
-            Ok(None) => match lastdrop_load::run(plan, &prepared, clock, stop, &enough, capture_level, &mut report) {
-                Ok(finished) => (finished, None),
-                Err(e) => return Err(self.failed(e)),
-            },
+            None => lastdrop_load::run(plan, &prepared, clock, self.stop, &enough, capture_level, &mut report)
+                .map_err(LabError::from)
+                .map(|finished| (finished, None)),
         };
-        self.first_answer = finished.first_answer;
-        let joined = server_log.map(|log| log.finish(stop, |event| pass_on(&mut self.observers, event))).transpose();
-        let joined_log = match joined {
-            Ok(joined) => joined,
-            Err(why) => return Err(self.failed(LabError::Other(why))),
+        let shown = put_on.and_then(|(mut finished, carried)| {
+            self.first_answer = finished.first_answer.take();
+            let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
+            let shown = live.finish(co_located).map_err(LabError::Other)?;
+            Ok((finished, carried, co_located, shown))
+        });
+        let (finished, carried, co_located, shown) = match shown {
+            Ok(shown) => shown,
+            Err(e) => return Err(self.failed(e)),
         };
-        let mut phases = builder.into_reports();
-        let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
-        let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();
-        let busiest = finished
-            .threads
-            .iter()
-            // Starting a thread takes a whole core for a moment, which says nothing about the load.
-            .filter(|(_, wall)| *wall >= 500_000)
-            .map(|(cpu, wall)| *cpu as f64 / *wall as f64)
-            .fold(0.0, f64::max);
-        let (pool, server, last) = sampler.finish();
-        for look in last {
-            look_at(&mut self.observers, look);
-        }
-        hear(&mut self.observers, began.get(), &mut marks);
-        let server = server.map(|server| ServerTimeline { samples: looks, ..server });
-        let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
-        let changes = readings.map(|readings| readings.finish(co_located)).unwrap_or_default();
-        let CpuUse { others, chain_s, starting } = changes.used;
+        let RunShown { mut phases, pool, server, marks, joined_log, mut changes } = shown;
+        let starting = changes.used.starting.take();
         if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
-            phase.server_cpu = chain_s.map(|cpu_s| server_cpu(cpu_s, starting, phase));
+            phase.server_cpu = changes.used.chain_s.map(|cpu_s| server_cpu(cpu_s, starting, phase));
         }
-        let of_this_machine = || Generator {
-            cpu_s: cpu_us as f64 / 1e6,
-            cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
-            peak_rss_bytes: host::own_peak_rss(),
-            threads: plan.threads,
-            saturated: lastdrop_diagnose::saturated(busiest),
-            busiest_thread_cores: busiest,
-            thread_cores: finished
-                .threads
-                .iter()
-                .map(|(cpu, wall)| (*cpu as f64 / (*wall).max(1) as f64 * 1000.0).round() / 1000.0)
-                .collect(),
-            connect_errors: finished.connect_errors.clone(),
-            protocol_errors: finished.protocol_errors.clone(),
-            unverified: finished.unverified.clone(),
-            page_errors: finished.page_errors.clone(),
-            looked_at: finished.looked_at.clone(),
-            doubts: finished.doubts.clone(),
-            shortage: finished.shortage,
-            descriptor_limit: finished.descriptor_limit,
-            local_ports: host::local_ports(),
-            time_wait: namespace::time_wait_to(&finished.peers).unwrap_or(0),
-            throttled_s: changes.throttled_s,
-            clock_step_s: changes.clock_step_s,
-            suspended_s: changes.suspended_s,
-            steal: changes.steal,
-            co_located,
-            processors: host::processors(),
-            others_cores: others.as_ref().map(|o| thousandth(o.cores)),
-            others: others.map_or_else(Vec::new, |o| {
-                let told = o.programs.into_iter().take(MOST_OTHERS);
-                told.map(|p| OtherProgram { name: p.name, pid: p.pid, cores: thousandth(p.cores) }).collect()
-            }),
-        };
         let (generator, agents, reasons) = match carried {
             Some(carried) => (carried.generator, carried.agents, Some(carried.reasons)),
-            None => (of_this_machine(), Vec::new(), None),
+            None => (generator(plan, &finished, &phases, changes, co_located), Vec::new(), None),
         };
         let measured = phases.iter().find(|p| p.measured);
         let evidence = RunEvidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
@@ -528,32 +410,61 @@ pub(crate) fn starts_workers(run: &Run) -> bool {
     run.measured().and_then(|phase| phase.server_cpu).is_some_and(|cpu| cpu.has_starts())
 }
 
-fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
+pub(super) fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
     for observer in observers {
         observer.on_event(event);
     }
 }
 
-/// Takes new marks from the observers and shows them to all observers.
-fn hear(observers: &mut [Box<dyn Observer + '_>], began: Instant, marks: &mut Vec<Mark>) {
-    let said: Vec<(Instant, String)> = observers.iter_mut().flat_map(|o| o.take_marks()).collect();
-    for (at, text) in said {
-        let t_s = at.saturating_duration_since(began).as_millis() as f64 / 1e3;
-        let mark = Mark { t_s, text };
-        tell(observers, &Event::Mark { mark: Cow::Borrowed(&mark) });
-        marks.push(mark);
-    }
-}
-
-/// Returns how often the classes of a run are reported while it goes on: summing up a hundred of them takes some
-/// milliseconds.
-fn seconds_between(classes: usize) -> u32 {
-    (classes as u32).div_ceil(10).clamp(1, 10)
-}
-
 /// Rounds to a thousandth.
-fn thousandth(number: f64) -> f64 {
+pub(super) fn thousandth(number: f64) -> f64 {
     (number * 1e3).round() / 1e3
+}
+
+/// Returns what this machine's threads used to put the load on, and what disturbed them.
+fn generator(
+    plan: &Plan,
+    finished: &LoadResult,
+    phases: &[PhaseReport],
+    changes: MachineChanges,
+    co_located: bool,
+) -> Generator {
+    let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
+    let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();
+    let cores = |(cpu, wall): &(u64, u64)| *cpu as f64 / (*wall).max(1) as f64;
+    // Starting a thread takes a whole core for a moment, which says nothing about the load.
+    let busiest = finished.threads.iter().filter(|(_, wall)| *wall >= 500_000).map(cores).fold(0.0, f64::max);
+    let others = changes.used.others;
+    Generator {
+        cpu_s: cpu_us as f64 / 1e6,
+        cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
+        peak_rss_bytes: host::own_peak_rss(),
+        threads: plan.threads,
+        saturated: lastdrop_diagnose::saturated(busiest),
+        busiest_thread_cores: busiest,
+        thread_cores: finished.threads.iter().map(|thread| thousandth(cores(thread))).collect(),
+        connect_errors: finished.connect_errors.clone(),
+        protocol_errors: finished.protocol_errors.clone(),
+        unverified: finished.unverified.clone(),
+        page_errors: finished.page_errors.clone(),
+        looked_at: finished.looked_at.clone(),
+        doubts: finished.doubts.clone(),
+        shortage: finished.shortage,
+        descriptor_limit: finished.descriptor_limit,
+        local_ports: host::local_ports(),
+        time_wait: namespace::time_wait_to(&finished.peers).unwrap_or(0),
+        throttled_s: changes.throttled_s,
+        clock_step_s: changes.clock_step_s,
+        suspended_s: changes.suspended_s,
+        steal: changes.steal,
+        co_located,
+        processors: host::processors(),
+        others_cores: others.as_ref().map(|o| thousandth(o.cores)),
+        others: others.map_or_else(Vec::new, |o| {
+            let told = o.programs.into_iter().take(MOST_OTHERS);
+            told.map(|p| OtherProgram { name: p.name, pid: p.pid, cores: thousandth(p.cores) }).collect()
+        }),
+    }
 }
 
 fn environment() -> serde_json::Value {
