@@ -64,47 +64,20 @@ pub fn run_text(run: &Run) -> String {
     for (part, n) in worst_parts(run) {
         let _ = writeln!(out, "  incomplete: {n} × {}", line(part));
     }
-    let g = &run.generator;
-    // Memory is unknown if /proc is not mounted.
-    let memory = match g.peak_rss_bytes {
-        0 => String::new(),
-        bytes => format!(", {} memory", show_bytes(bytes)),
-    };
-    let _ = writeln!(
-        out,
-        "\ngenerator: {:.1} µs CPU a request, busiest thread {:.0} % of a core{memory}",
-        g.cpu_us_per_request,
-        g.busiest_thread_cores * 100.0,
-    );
-    if let Some(cpu) = run.measured().and_then(|phase| phase.server_cpu).filter(|cpu| cpu.us_per_request > 0.0) {
-        let _ = writeln!(
-            out,
-            "CPU per request: {} (processor time of the server and all that it talks to here)",
-            show_us(cpu.us_per_request)
-        );
-        if let Some(StartingWorkers { workers, cpu_s, settled }) = cpu.starting {
-            let processes = if workers == 1 { "1 process".into() } else { format!("{workers} processes") };
-            let _ = match settled {
-                true => {
-                    writeln!(out, "  without {} of {processes} that had served nothing before", show_us(cpu_s * 1e6))
-                }
-                false => writeln!(
-                    out,
-                    "  {processes} had served nothing before, and too little was answered after their first requests to leave those out: run again, or longer, or with --warm-up 30s"
-                ),
-            };
-        }
-    }
+    generator_text(&mut out, run);
     for agent in &run.agents {
         let _ = writeln!(out, "{}", line(&agent_text(agent)));
     }
     let peak = run.phases.iter().map(|p| p.connections.peak).max().unwrap_or(0);
     let sources = run.plan.network.sources.len().max(1) as u64;
-    if run.plan.network.unix_socket.is_none() && peak * 2 > g.local_ports * sources && g.local_ports > 0 {
+    if run.plan.network.unix_socket.is_none()
+        && peak * 2 > run.generator.local_ports * sources
+        && run.generator.local_ports > 0
+    {
         let _ = writeln!(
             out,
             "local ports: {peak} of the {} that {} for one server; --source with more addresses gives more",
-            g.local_ports * sources,
+            run.generator.local_ports * sources,
             if sources == 1 { "one source address has".into() } else { format!("{sources} source addresses have") },
         );
     }
@@ -250,6 +223,41 @@ pub fn unverified_text(weak: &[String]) -> String {
     format!("the server's certificate was not verified (--insecure){but}")
 }
 
+/// What the load and the servers' processors took.
+fn generator_text(out: &mut String, run: &Run) {
+    let g = &run.generator;
+    // Memory is unknown if /proc is not mounted.
+    let memory = match g.peak_rss_bytes {
+        0 => String::new(),
+        bytes => format!(", {} memory", show_bytes(bytes)),
+    };
+    let _ = writeln!(
+        out,
+        "\ngenerator: {:.1} µs CPU a request, busiest thread {:.0} % of a core{memory}",
+        g.cpu_us_per_request,
+        g.busiest_thread_cores * 100.0,
+    );
+    if let Some(cpu) = run.measured().and_then(|phase| phase.server_cpu).filter(|cpu| cpu.us_per_request > 0.0) {
+        let _ = writeln!(
+            out,
+            "CPU per request: {} (processor time of the server and all that it talks to here)",
+            show_us(cpu.us_per_request)
+        );
+        if let Some(StartingWorkers { workers, cpu_s, settled }) = cpu.starting {
+            let processes = if workers == 1 { "1 process".into() } else { format!("{workers} processes") };
+            let _ = match settled {
+                true => {
+                    writeln!(out, "  without {} of {processes} that had served nothing before", show_us(cpu_s * 1e6))
+                }
+                false => writeln!(
+                    out,
+                    "  {processes} had served nothing before, and too little was answered after their first requests to leave those out: run again, or longer, or with --warm-up 30s"
+                ),
+            };
+        }
+    }
+}
+
 /// The slowest requests with the traces that they began, to be looked up where the server's spans are kept.
 fn slowest_text(phase: &PhaseReport) -> String {
     let row = |slow: &SlowRequest| {
@@ -304,6 +312,14 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         let _ = writeln!(out, "  missed     {:>10}   answers are not what was expected", p.expectations.missed);
     }
     out.push_str(&mismatch_text(p));
+    followed_text(out, p);
+    received_text(out, p);
+    latencies_text(out, p);
+    out.push_str(&classes_text(p));
+}
+
+/// Pages, redirects and challenges, and what was left out of them.
+fn followed_text(out: &mut String, p: &PhaseReport) {
     let (pages, f) = (&p.pages, &p.followed);
     if pages.loaded + pages.failed > 0 {
         let failed = if pages.failed > 0 { format!(", {} incomplete", pages.failed) } else { String::new() };
@@ -331,6 +347,9 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         let all = f.elsewhere + f.unusable + f.left_out;
         let _ = writeln!(out, "  left out   {all:>10}   redirects and parts of pages: {}", not_followed.join(", "));
     }
+}
+
+fn received_text(out: &mut String, p: &PhaseReport) {
     let decoded = match (p.bytes.coded, p.bytes.decoded) {
         (_, 0) => String::new(),
         // Runs stored by older versions have the decoded size only.
@@ -348,6 +367,10 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         p.connections.opened,
         if p.connections.opened == 1 { "" } else { "s" },
     );
+}
+
+/// A table of the latencies by kind.
+fn latencies_text(out: &mut String, p: &PhaseReport) {
     let mut rows = Vec::new();
     for (kind, name) in [
         (Kind::Response, "response"),
@@ -377,7 +400,6 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
     if !rows.is_empty() {
         let _ = write!(out, "\n{}", aligned(&["latency", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows));
     }
-    out.push_str(&classes_text(p));
 }
 
 fn played_text(out: &mut String, p: &ReplaySummary) {

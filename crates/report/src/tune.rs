@@ -21,74 +21,12 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         let server = if advice.server.is_empty() { String::new() } else { format!("{}: ", advice.server) };
         let _ = writeln!(out, "{server}{}", advice_text(advice));
     }
-    for clue in d.clues.iter().filter(|_| explains) {
-        let server = if clue.server.is_empty() { String::new() } else { format!("{}: ", clue.server) };
-        let _ = writeln!(out, "seen: {server}{} ({})", clue.reason, clue.finding);
-    }
-    if explains || d.verdict == TuneVerdict::Planned {
-        out.push_str(&explained(&d.searched));
-    }
-    for p in &d.proposals {
-        let gain = p.expected.filter(|ratio| *ratio >= LEAST_GAIN);
-        let expected = gain.map_or(String::new(), |ratio| format!(", should give {ratio:.2} times the throughput"));
-        let _ = writeln!(out, "proposed: {}{expected}: {} ({})", describe(&p.settings), p.reason, p.finding);
-    }
-    if !d.proposals.is_empty() {
-        out.push('\n');
-    }
-    let rows: Vec<Vec<String>> = d
-        .trials
-        .iter()
-        .filter(|t| !matches!(t.role.as_str(), "race" | "step"))
-        .map(|t| {
-            let mut cells = Vec::new();
-            // A refused trial. Trials judged by real visitors have no run either, but they have an objective.
-            if t.run.is_empty() && t.objective == 0.0 {
-                cells.extend(["–", "–", "–"].map(String::from));
-            } else {
-                cells.extend([format!("{:.1}", t.objective), show_us(t.p99_us), t.unanswered.to_string()]);
-            }
-            cells.push(t.warmed.clone());
-            // The settings stand last because they can be long.
-            let mut settings = describe(&t.settings);
-            settings.push_str(other_load(&t.role));
-            if let Some(why) = t.why.lines().next() {
-                let how = if t.cut_short { "cut short" } else { "does not count" };
-                settings.push_str(&format!("; {how}: {why}"));
-            }
-            cells.push(settings);
-            cells
-        })
-        .collect();
-    if !rows.is_empty() {
-        out.push_str(&aligned(&[rate_of(d), "p99", "unanswered", "warmed", "settings"], &rows));
-    }
+    out.push_str(&seen_before(d, explains));
+    out.push_str(&trials_text(d));
     if let Some(visited) = &d.visited {
         out.push_str(&walked(visited));
     }
-    if !d.race.is_empty() {
-        let rows: Vec<Vec<String>> = d
-            .race
-            .iter()
-            .enumerate()
-            .map(|(i, p)| {
-                let ratio = d.goal.goodness(p.best) / d.goal.goodness(p.baseline);
-                let ratio = if p.baseline > 0.0 { format!("{ratio:.2}") } else { "–".into() };
-                let show = |n: f64| match d.goal {
-                    Goal::Throughput => format!("{n:.1}"),
-                    Goal::Latency => show_us(n),
-                    Goal::Memory => show_bytes(n as u64),
-                };
-                vec![(i + 1).to_string(), show(p.baseline), show(p.best), ratio]
-            })
-            .collect();
-        let what = match d.goal {
-            Goal::Throughput => rate_of(d),
-            Goal::Latency => d.visited.as_ref().map_or("p99", |v| &v.compared),
-            Goal::Memory => "memory of the workers",
-        };
-        let _ = write!(out, "\nthe race, {what}:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows));
-    }
+    out.push_str(&race_text(d));
     let verdict = match d.verdict {
         TuneVerdict::Improved => "IMPROVED",
         TuneVerdict::NoGain => "NO GAIN",
@@ -120,6 +58,92 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
+    out.push_str(&left_behind(d));
+    out
+}
+
+/// What the look before the search saw, and what follows from it.
+fn seen_before(d: &TuneDocument, explains: bool) -> String {
+    let mut out = String::new();
+    for clue in d.clues.iter().filter(|_| explains) {
+        let server = if clue.server.is_empty() { String::new() } else { format!("{}: ", clue.server) };
+        let _ = writeln!(out, "seen: {server}{} ({})", clue.reason, clue.finding);
+    }
+    if explains || d.verdict == TuneVerdict::Planned {
+        out.push_str(&explained(&d.searched));
+    }
+    for p in &d.proposals {
+        let gain = p.expected.filter(|ratio| *ratio >= LEAST_GAIN);
+        let expected = gain.map_or(String::new(), |ratio| format!(", should give {ratio:.2} times the throughput"));
+        let _ = writeln!(out, "proposed: {}{expected}: {} ({})", describe(&p.settings), p.reason, p.finding);
+    }
+    if !d.proposals.is_empty() {
+        out.push('\n');
+    }
+    out
+}
+
+fn trials_text(d: &TuneDocument) -> String {
+    let rows: Vec<Vec<String>> = d
+        .trials
+        .iter()
+        .filter(|t| !matches!(t.role.as_str(), "race" | "step"))
+        .map(|t| {
+            let mut cells = Vec::new();
+            // A refused trial. Trials judged by real visitors have no run either, but they have an objective.
+            if t.run.is_empty() && t.objective == 0.0 {
+                cells.extend(["–", "–", "–"].map(String::from));
+            } else {
+                cells.extend([format!("{:.1}", t.objective), show_us(t.p99_us), t.unanswered.to_string()]);
+            }
+            cells.push(t.warmed.clone());
+            // The settings stand last because they can be long.
+            let mut settings = describe(&t.settings);
+            settings.push_str(other_load(&t.role));
+            if let Some(why) = t.why.lines().next() {
+                let how = if t.cut_short { "cut short" } else { "does not count" };
+                settings.push_str(&format!("; {how}: {why}"));
+            }
+            cells.push(settings);
+            cells
+        })
+        .collect();
+    match rows.as_slice() {
+        [] => String::new(),
+        rows => aligned(&[rate_of(d), "p99", "unanswered", "warmed", "settings"], rows),
+    }
+}
+
+fn race_text(d: &TuneDocument) -> String {
+    if d.race.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = d
+        .race
+        .iter()
+        .enumerate()
+        .map(|(i, p)| {
+            let ratio = d.goal.goodness(p.best) / d.goal.goodness(p.baseline);
+            let ratio = if p.baseline > 0.0 { format!("{ratio:.2}") } else { "–".into() };
+            let show = |n: f64| match d.goal {
+                Goal::Throughput => format!("{n:.1}"),
+                Goal::Latency => show_us(n),
+                Goal::Memory => show_bytes(n as u64),
+            };
+            vec![(i + 1).to_string(), show(p.baseline), show(p.best), ratio]
+        })
+        .collect();
+    let what = match d.goal {
+        Goal::Throughput => rate_of(d),
+        Goal::Latency => d.visited.as_ref().map_or("p99", |v| &v.compared),
+        Goal::Memory => "memory of the workers",
+    };
+    format!("\nthe race, {what}:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows))
+}
+
+/// How the server is left, and what else is to be known.
+fn left_behind(d: &TuneDocument) -> String {
+    let mut out = String::new();
     if let Some(watch) = &d.watch {
         out.push_str(&watched(watch));
     }
