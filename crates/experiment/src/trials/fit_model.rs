@@ -44,6 +44,43 @@ fn interval(e: Estimate) -> Interval {
     Interval { value: e.value, interval: e.interval.into() }
 }
 
+/// Returns how workers grow after half of their requests, whether that is growth at all, and whether it is a leak. None if too
+/// little was seen.
+fn growth_of(aged: &[WorkerAge], oldest: f64, settling: GrowthTrend) -> Option<(memory_model::Growth, bool, bool)> {
+    // The first requests settle caches and stacks; what continues after half of the requests is growth. The half is
+    // taken per worker, because some get far more requests than others.
+    let since = oldest * 0.45;
+    let mut own_oldest: BTreeMap<_, f64> = BTreeMap::new();
+    for a in aged {
+        let most = own_oldest.entry(a.worker).or_default();
+        *most = most.max(a.requests);
+    }
+    let is_later = |a: &&WorkerAge| a.requests >= own_oldest.get(&a.worker).map_or(since, |most| most * 0.45);
+    let later: Vec<WorkerAge> = aged.iter().filter(is_later).copied().collect();
+    let is_growing = settling == GrowthTrend::Growing;
+    memory_model::growth(&later)
+        .map(|g| (g, is_growing && g.is_real(oldest - since), is_growing && g.is_leak(oldest - since)))
+}
+
+/// Returns the formulas with their numbers, in bytes: what exists once, what each worker has, what it grows by, and how much
+/// larger the largest is. `fit` workers do, on average and in the worst case.
+fn formulas(once: f64, each: f64, grown: f64, beyond: f64, fit: [u64; 2]) -> [(String, String); 2] {
+    let b = |x: f64| show_bytes(x.max(0.0) as u64);
+    let growth = if grown > 0.0 { format!(" + {} of growth by half its age", b(grown / 2.0)) } else { String::new() };
+    let [independent, worst] = fit;
+    let once = b(once);
+    [
+        (
+            "independent".into(),
+            format!("{once} once + n × ({}{growth}), with room for their spread: n = {independent}", b(each)),
+        ),
+        (
+            "worst_case".into(),
+            format!("{once} once + n × {}, the largest and oldest: n = {worst}", b(each + grown + beyond)),
+        ),
+    ]
+}
+
 /// Computes the results and writes them into the document.
 ///
 /// # Errors
@@ -70,27 +107,11 @@ pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut Si
     let (mean, variance) = lastdrop_analyze::series::mean_and_variance(&alike);
     fit.spread_bytes = variance.max(0.0).sqrt();
     let beyond = (alike.iter().copied().fold(0.0, f64::max) - mean).max(0.0);
-    // The first requests settle caches and stacks; what continues after half of the requests is growth. The half is
-    // taken per worker, because some get far more requests than others.
-    let since = oldest * 0.45;
-    let mut own_oldest: BTreeMap<_, f64> = BTreeMap::new();
-    for a in &aged {
-        let most = own_oldest.entry(a.worker).or_default();
-        *most = most.max(a.requests);
-    }
-    let later: Vec<WorkerAge> = aged
-        .iter()
-        .copied()
-        .filter(|a| a.requests >= own_oldest.get(&a.worker).map_or(since, |most| most * 0.45))
-        .collect();
-    let mut leaks = false;
-    let growth = memory_model::growth(&later).map(|g| {
-        let grows = settling == GrowthTrend::Growing && g.is_real(oldest - since);
-        leaks = settling == GrowthTrend::Growing && g.is_leak(oldest - since);
+    let growth = growth_of(&aged, oldest, settling).map(|(g, grows, leaks)| {
         let replace_cpu_s = (fresh_cpu_s - request_cpu_s).max(LEAST_REPLACEMENT_S);
         let fresh = line.each.value - g.private.value * base;
         let best_age = memory_model::best_age(fresh.max(0.0), g.private.value, request_cpu_s, replace_cpu_s);
-        SizeGrowth {
+        let growth = SizeGrowth {
             private_bytes: interval(g.private),
             leaked_bytes: interval(g.leaked),
             unshared_bytes: interval(g.unshared),
@@ -98,8 +119,11 @@ pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut Si
             request_cpu_s,
             replace_cpu_s,
             best_age: best_age.filter(|_| leaks),
-        }
+        };
+        (growth, leaks)
     });
+    let leaks = growth.as_ref().is_some_and(|(_, leaks)| *leaks);
+    let growth = growth.map(|(growth, _)| growth);
     let per_request = growth.as_ref().filter(|g| g.grows).map_or(0.0, |g| g.private_bytes.value);
     // Unsharing ends when nothing is shared any more.
     let shared_each = fit.sharing.last().map_or(0.0, |s| s.shared_bytes as f64);
@@ -158,21 +182,14 @@ pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut Si
         .points
         .last()
         .and_then(|p| Some(p.pss_anonymous_bytes as f64 / p.cgroup_anonymous_bytes.filter(|b| *b > 0)? as f64));
-    let b = |x: f64| show_bytes(x.max(0.0) as u64);
-    let (shared, each) = (b(line.shared.value), b(line.each.value - at_base + rest));
-    let growth = if grown > 0.0 { format!(" + {} of growth by half its age", b(grown / 2.0)) } else { String::new() };
-    document.formulas.insert(
-        "independent".into(),
-        format!("{shared} once + n × ({each}{growth}), with room for their spread: n = {}", independent.workers),
-    );
-    document.formulas.insert(
-        "worst_case".into(),
-        format!(
-            "{shared} once + n × {}, the largest and oldest: n = {}",
-            b(line.each.value - at_base + grown + rest + beyond),
-            worst.workers
-        ),
-    );
+    let rest_of_each = line.each.value - at_base + rest;
+    document.formulas.extend(formulas(
+        line.shared.value,
+        rest_of_each,
+        grown,
+        beyond,
+        [&independent, &worst].map(|fit| fit.workers),
+    ));
     document.fit = Some(fit);
     let before = document.fits.unwrap_or_default();
     document.fits = Some(SizeFits { independent: independent.workers, worst_case: worst.workers, ..before });

@@ -34,6 +34,31 @@ use request::prepare;
 pub use choice::{Choice, Rows, draw};
 pub use request::{Detour, RenderContext, Request};
 
+/// Returns how the next request is chosen.
+fn choice_of(plan: &Plan, specs: &[RequestSpec], requests: &[Request]) -> Choice {
+    match plan.pick {
+        Pick::Session => Choice::Session,
+        Pick::Sessions => {
+            let after_last = requests.iter().enumerate().filter(|(_, r)| r.last).map(|(i, _)| i + 1);
+            Choice::Sessions(std::iter::once(0).chain(after_last.filter(|i| *i < requests.len())).collect())
+        }
+        _ if requests.len() == 1 => Choice::Only,
+        Pick::Order => Choice::Order,
+        Pick::Weighted => {
+            let mut sum = 0.0;
+            Choice::Weighted(
+                specs
+                    .iter()
+                    .map(|s| {
+                        sum += s.weight.max(0.0);
+                        sum
+                    })
+                    .collect(),
+            )
+        }
+    }
+}
+
 /// Returns the first half of a run's trace ids: random, so that no two runs share a trace, and never 0.
 fn random_half() -> u64 {
     RandomState::new().hash_one(SystemTime::now()) | 1
@@ -132,27 +157,7 @@ impl PreparedPlan {
             request.class = classes.of_request[index];
             requests.push(request);
         }
-        let choice = match plan.pick {
-            Pick::Session => Choice::Session,
-            Pick::Sessions => {
-                let after_last = requests.iter().enumerate().filter(|(_, r)| r.last).map(|(i, _)| i + 1);
-                Choice::Sessions(std::iter::once(0).chain(after_last.filter(|i| *i < requests.len())).collect())
-            }
-            _ if requests.len() == 1 => Choice::Only,
-            Pick::Order => Choice::Order,
-            Pick::Weighted => {
-                let mut sum = 0.0;
-                Choice::Weighted(
-                    specs
-                        .iter()
-                        .map(|s| {
-                            sum += s.weight.max(0.0);
-                            sum
-                        })
-                        .collect(),
-                )
-            }
-        };
+        let choice = choice_of(plan, &specs, &requests);
         let personal = matches!(plan.pick, Pick::Session | Pick::Sessions)
             || plan.page.is_some()
             || plan.http.cookies

@@ -217,17 +217,36 @@ impl Request {
     }
 }
 
-pub(super) fn prepare(
-    spec: &RequestSpec,
-    plan: &Plan,
-    endpoint_index: usize,
-    endpoint: &Endpoint,
-    names: &Names,
-    bodies: &mut Bodies<'_>,
-) -> Result<Request, String> {
-    let http = &plan.http;
+impl Request {
+    /// Builds the bytes of a request that is the same each time.
+    fn build_once(&mut self, endpoint: &Endpoint, http: &HttpOptions) -> Result<(), String> {
+        let changes = !self.text.is_literal()
+            || self.digest.is_some()
+            || http.cookies
+            || self.expects_continue && self.text.body.is_some();
+        if !changes {
+            let mut rng = <rand_xoshiro::Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(0);
+            let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };
+            let target = self.target(&mut values);
+            let mut wire = Vec::new();
+            let mut filling = RenderContext { values, ids: &[], cookie: None, authorization: None };
+            self.render(endpoint, http, None, &target, &mut filling, &mut wire);
+            if http.is_http2() {
+                self.encoded = Some(EncodedRequest::new(&wire, endpoint.tls)?);
+            }
+            self.wire = Some(wire.into());
+        }
+        Ok(())
+    }
+}
+
+fn has(headers: &[(String, String)], name: &str) -> bool {
+    headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name))
+}
+
+/// The header fields of a request, with those that its credentials and the plan's options add.
+fn own_headers(spec: &RequestSpec, http: &HttpOptions) -> Vec<(String, String)> {
     let mut headers = spec.headers.clone();
-    let has = |headers: &[(String, String)], name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
     match &spec.auth {
         Some(Auth::Basic { user, password }) => {
             headers.push(("Authorization".into(), basic(&format!("{user}:{password}"))));
@@ -238,6 +257,72 @@ pub(super) fn prepare(
     if http.compressed && !has(&headers, "accept-encoding") {
         headers.push(("Accept-Encoding".into(), "gzip, br".into()));
     }
+    headers
+}
+
+/// How the body is framed, and whether the connection ends after it.
+fn framing_of(
+    spec: &RequestSpec,
+    http: &HttpOptions,
+    headers: &mut Vec<(String, String)>,
+    body: Option<&Template>,
+) -> Result<Framing, String> {
+    let framing = match &spec.lines {
+        Some(lines) => Framing::of_lines(lines, http),
+        None => Framing::take(headers, body, http, spec.literal)?,
+    };
+    if http.is_http2() && (framing.chunk_bytes.is_some() || framing.expects_continue) {
+        return Err("over HTTP/2, bodies are sent in frames and at once; leave Transfer-Encoding and Expect out".into());
+    }
+    if framing.closes && http.pipeline > 1 {
+        return Err("'Connection: close' ends the connection on which other requests would be pipelined".into());
+    }
+    Ok(framing)
+}
+
+/// What an answer has to be, and what of it has to be seen for that.
+fn answer_checks(spec: &RequestSpec, plan: &Plan, names: &Names, digest: bool) -> Result<AnswerChecks, String> {
+    let http = &plan.http;
+    let extract = spec
+        .extract
+        .iter()
+        .map(|e| Extraction::new(e, names.index(&e.name).unwrap_or(0)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut look = wanted(&spec.expect, &extract);
+    look.cookies = http.cookies;
+    look.location |= http.redirects > 0;
+    look.challenge = digest;
+    look.decode = http.decode;
+    if let Some(page) = &plan.page {
+        look.body = true;
+        look.decode = true;
+        look.caching = page.cache;
+    }
+    let needed = look.cookies
+        || look.location
+        || look.challenge
+        || look.decode
+        || plan.page.is_some()
+        || !spec.expect.is_empty()
+        || !extract.is_empty();
+    Ok(AnswerChecks {
+        expect: spec.expect.clone(),
+        extract,
+        first_sum: OnceLock::new(),
+        wanted: needed.then_some(look),
+    })
+}
+
+pub(super) fn prepare(
+    spec: &RequestSpec,
+    plan: &Plan,
+    endpoint_index: usize,
+    endpoint: &Endpoint,
+    names: &Names,
+    bodies: &mut Bodies<'_>,
+) -> Result<Request, String> {
+    let http = &plan.http;
+    let mut headers = own_headers(spec, http);
     let template = |text: &str, encode: Encoding| {
         if spec.literal {
             Ok(Template::literal(raw::bytes(text).into_owned()))
@@ -263,16 +348,7 @@ pub(super) fn prepare(
     let body = prepare_body(&spec.body, &template, &encoded, bodies, &mut headers)?;
     let own_host = spec.lines.is_some() || has(&headers, "host");
     let own_length = spec.lines.is_some();
-    let framing = match &spec.lines {
-        Some(lines) => Framing::of_lines(lines, http),
-        None => Framing::take(&mut headers, body.as_ref(), http, spec.literal)?,
-    };
-    if http.is_http2() && (framing.chunk_bytes.is_some() || framing.expects_continue) {
-        return Err("over HTTP/2, bodies are sent in frames and at once; leave Transfer-Encoding and Expect out".into());
-    }
-    if framing.closes && http.pipeline > 1 {
-        return Err("'Connection: close' ends the connection on which other requests would be pipelined".into());
-    }
+    let framing = framing_of(spec, http, &mut headers, body.as_ref())?;
     let fields = |extra: &[(String, String)]| {
         if let Some(lines) = &spec.lines {
             return template(lines, Encoding::Field);
@@ -296,28 +372,7 @@ pub(super) fn prepare(
         Some(Auth::Digest { user, password }) => Some(Credentials { user: user.clone(), password: password.clone() }),
         _ => None,
     };
-    let extract = spec
-        .extract
-        .iter()
-        .map(|e| Extraction::new(e, names.index(&e.name).unwrap_or(0)))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut look = wanted(&spec.expect, &extract);
-    look.cookies = http.cookies;
-    look.location |= http.redirects > 0;
-    look.challenge = digest.is_some();
-    look.decode = http.decode;
-    if let Some(page) = &plan.page {
-        look.body = true;
-        look.decode = true;
-        look.caching = page.cache;
-    }
-    let needed = look.cookies
-        || look.location
-        || look.challenge
-        || look.decode
-        || plan.page.is_some()
-        || !spec.expect.is_empty()
-        || !extract.is_empty();
+    let answer = answer_checks(spec, plan, names, digest.is_some())?;
     let mut request = Request {
         endpoint: endpoint_index,
         class: 0,
@@ -334,33 +389,13 @@ pub(super) fn prepare(
             body,
         },
         digest,
-        answer: AnswerChecks {
-            expect: spec.expect.clone(),
-            extract,
-            first_sum: OnceLock::new(),
-            wanted: needed.then_some(look),
-        },
+        answer,
         think: spec.think.or(plan.think),
         once: spec.once,
         last: spec.last,
         closes: framing.closes,
         expects_continue: framing.expects_continue,
     };
-    let changes = !request.text.is_literal()
-        || request.digest.is_some()
-        || http.cookies
-        || request.expects_continue && request.text.body.is_some();
-    if !changes {
-        let mut rng = <rand_xoshiro::Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(0);
-        let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };
-        let target = request.target(&mut values);
-        let mut wire = Vec::new();
-        let mut filling = RenderContext { values, ids: &[], cookie: None, authorization: None };
-        request.render(endpoint, http, None, &target, &mut filling, &mut wire);
-        if http.is_http2() {
-            request.encoded = Some(EncodedRequest::new(&wire, endpoint.tls)?);
-        }
-        request.wire = Some(wire.into());
-    }
+    request.build_once(endpoint, http)?;
     Ok(request)
 }
