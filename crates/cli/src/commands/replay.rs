@@ -26,7 +26,7 @@ use crate::commands::run::exit_of;
 use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{NetworkArgs, Objectives, OutputArgs, RunsOnArgs, objectives, within};
-use crate::replay::feed::{Feed, Pacing, StartAt, sample};
+use crate::replay::feed::{Feed, LogSample, Pacing, StartAt, sample};
 use crate::replay::recording::Recording;
 use crate::replay::spread::Spread;
 use crate::replay::target::{Host, Targets};
@@ -166,32 +166,8 @@ fn rule(text: &str) -> Result<(Regex, String), String> {
     Ok((regex, to.into()))
 }
 
-pub fn replay(args: &ReplayArgs) -> Result<Exit> {
-    let to = match &args.to {
-        Some(to) if !args.analyse => to,
-        _ => return analyse(args),
-    };
-    // A missing file is reported when it is read.
-    if let Some(log) =
-        args.logs.iter().find(|log| std::fs::metadata(log).map_or(log.as_os_str() == "-", |m| !m.is_file()))
-    {
-        let what = "is no file, and a log that is played is read twice: write it to a file first";
-        return Err(UsageError(format!("{} {what}", log.display())).into());
-    }
-    let options = args.log_options();
-    let targets = Targets {
-        prefix: to.path.trim_end_matches('/').into(),
-        rewrites: args.rewrite.clone(),
-        unsafe_methods: args.unsafe_methods,
-        host: args.host.clone().unwrap_or_default(),
-    };
-    let sample = sample(&args.logs, &options, &targets)?;
-    if sample.requests == 0 {
-        anyhow::bail!(
-            "no request of {} can be sent; `lastdrop replay … --unsafe` sends POST and others, too",
-            args.logs.iter().map(|l| l.display().to_string()).collect::<Vec<_>>().join(", ")
-        );
-    }
+/// The plan of a replay, without the log itself.
+fn plan_of(args: &ReplayArgs, to: &Url, sample: &LogSample) -> Plan {
     let mut plan =
         Plan::new(to.clone(), u64::from(args.seed.unwrap_or_else(lastdrop_experiment::lab::runs::random_u32)));
     let class = |name: &str, method: &str, weight: u64| RequestSpec {
@@ -225,6 +201,36 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     plan.objectives = args.objective.as_ref().map(|o| o.0.clone()).unwrap_or_default();
     plan.keep_secrets = args.output.keep_secrets;
     args.network.fill(&mut plan);
+    plan
+}
+
+pub fn replay(args: &ReplayArgs) -> Result<Exit> {
+    let to = match &args.to {
+        Some(to) if !args.analyse => to,
+        _ => return analyse(args),
+    };
+    // A missing file is reported when it is read.
+    if let Some(log) =
+        args.logs.iter().find(|log| std::fs::metadata(log).map_or(log.as_os_str() == "-", |m| !m.is_file()))
+    {
+        let what = "is no file, and a log that is played is read twice: write it to a file first";
+        return Err(UsageError(format!("{} {what}", log.display())).into());
+    }
+    let options = args.log_options();
+    let targets = Targets {
+        prefix: to.path.trim_end_matches('/').into(),
+        rewrites: args.rewrite.clone(),
+        unsafe_methods: args.unsafe_methods,
+        host: args.host.clone().unwrap_or_default(),
+    };
+    let sample = sample(&args.logs, &options, &targets)?;
+    if sample.requests == 0 {
+        anyhow::bail!(
+            "no request of {} can be sent; `lastdrop replay … --unsafe` sends POST and others, too",
+            args.logs.iter().map(|l| l.display().to_string()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    let mut plan = plan_of(args, to, &sample);
     let names = args.logs.iter().map(|l| l.display().to_string()).collect();
     let (pace, pacing) = match (&args.sessions, args.rate) {
         (Some(key), _) => (Pace::Sessions { by: describe(key) }, Pacing::Sessions(key.clone())),

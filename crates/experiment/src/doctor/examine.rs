@@ -16,7 +16,7 @@ use lastdrop_server::{ServerError, ServerRef};
 
 use crate::doctor::inside::CONNECTS_EACH;
 use crate::doctor::load_time::{LoadTime, during, until_done};
-use crate::doctor::site::{Goal, MachineFacts, ModuleTrials, Servers, Site};
+use crate::doctor::site::{Goal, MachineFacts, ModuleTrials, Servers, Site, SiteSummary};
 use crate::doctor::step;
 use crate::doctor::{answers, contrast};
 
@@ -79,15 +79,11 @@ impl DoctorOptions<'_> {
     }
 }
 
-/// Runs the experiments, wherever the servers are. If the user stops it, returns what was measured until then.
-///
-/// # Errors
-/// When a server is not found or its machine cannot be asked, or no load can be put on at all.
-pub fn examine(lab: &mut Lab<'_>, options: &DoctorOptions<'_>, site: &mut dyn Site) -> Result<Examination, LabError> {
-    lab.observe = false;
-    // The doctor's runs differ from each other: none is repeated for comparison.
-    lab.repeats = 0;
-    let machine = site.find(&goal(lab, options))?;
+/// Returns what may be done to the servers, the plan for it, and why it is less than was asked for: others use them.
+fn careful(
+    options: &DoctorOptions<'_>,
+    site: &mut dyn Site,
+) -> Result<(Intrusiveness, Plan, Option<String>), LabError> {
     let mut unasked = None;
     let intrusiveness = match options.intrusiveness {
         // A brief examination is part of a command that has looked for visitors itself.
@@ -109,6 +105,36 @@ pub fn examine(lab: &mut Lab<'_>, options: &DoctorOptions<'_>, site: &mut dyn Si
             phase.load = Load::closed(GENTLE_USERS);
         }
     }
+    Ok((intrusiveness, plan, unasked))
+}
+
+/// Takes what the site knows at the end. `has_failed`: an error of the steps already reports a lost machine.
+fn take_summary(all: &mut Examination, summary: Result<SiteSummary, LabError>, has_failed: bool) {
+    match summary {
+        Ok(rest) => {
+            all.growth = rest.growth;
+            let mut ceilings = rest.ceilings;
+            for server in &mut all.servers {
+                server.ceilings = ceilings.remove(&server.server).unwrap_or_default();
+            }
+            all.unseen.extend(rest.unseen);
+            (all.cost_cores, all.cost_s) = (rest.cost_cores, rest.cost_s);
+        }
+        Err(_) if has_failed => {}
+        Err(e) => all.unseen.push(e.to_string()),
+    }
+}
+
+/// Runs the experiments, wherever the servers are. If the user stops it, returns what was measured until then.
+///
+/// # Errors
+/// When a server is not found or its machine cannot be asked, or no load can be put on at all.
+pub fn examine(lab: &mut Lab<'_>, options: &DoctorOptions<'_>, site: &mut dyn Site) -> Result<Examination, LabError> {
+    lab.observe = false;
+    // The doctor's runs differ from each other: none is repeated for comparison.
+    lab.repeats = 0;
+    let machine = site.find(&goal(lab, options))?;
+    let (intrusiveness, plan, unasked) = careful(options, site)?;
     let options = &DoctorOptions { intrusiveness, plan, ..options.clone() };
     let plan = &options.plan;
     let (_, is_open) = users_of(plan);
@@ -153,20 +179,7 @@ pub fn examine(lab: &mut Lab<'_>, options: &DoctorOptions<'_>, site: &mut dyn Si
     }
     let outcome = steps(lab, options, site, &machine, &mut all);
     answers::look_again(plan, &mut all.answers);
-    match site.finish() {
-        Ok(rest) => {
-            all.growth = rest.growth;
-            let mut ceilings = rest.ceilings;
-            for server in &mut all.servers {
-                server.ceilings = ceilings.remove(&server.server).unwrap_or_default();
-            }
-            all.unseen.extend(rest.unseen);
-            (all.cost_cores, all.cost_s) = (rest.cost_cores, rest.cost_s);
-        }
-        // The error of the steps already reports a lost machine.
-        Err(_) if outcome.is_err() => {}
-        Err(e) => all.unseen.push(e.to_string()),
-    }
+    take_summary(&mut all, site.finish(), outcome.is_err());
     for step in all.steps.iter().filter(|s| !s.is_whole()) {
         let (agents, what) = (step.lost.join(", "), step::name(step.kind));
         all.notes.push(format!("agent {agents} was lost during '{what}': nothing is concluded from that step"));

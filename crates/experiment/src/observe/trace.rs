@@ -1,6 +1,7 @@
 //! Finds the system calls that make up a request, by tracing a running server while a few requests are sent to it.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -67,6 +68,57 @@ pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<Trace
     trace_found(find(server)?, plan, stop)
 }
 
+/// Attaches to a server's master and its workers. Returns the processes that are traced, too.
+fn attach(master: i32, file: &Path, notes: &mut Vec<String>) -> Result<(Strace, Vec<i32>), LabError> {
+    let mut tries = 0;
+    loop {
+        let mut pids = process::child_pids(master);
+        if pids.len() > MOST_PROCESSES {
+            notes.push(format!("only {MOST_PROCESSES} of {} workers were traced", pids.len()));
+            pids.truncate(MOST_PROCESSES);
+        }
+        // The master comes first, so that workers it forks from then on are traced as well.
+        pids.insert(0, master);
+        let strace = Strace::attach(&pids, file)?;
+        tries += 1;
+        // A worker forked between listing and attaching would be missed.
+        let all = process::child_pids(master).into_iter().take(MOST_PROCESSES).all(strace::is_traced);
+        if all || tries == ATTACH_TRIES {
+            if !all {
+                notes.push("workers come and go too fast for all of them to be traced".into());
+            }
+            return Ok((strace, pids));
+        }
+    }
+}
+
+/// Leaves out the calls of a new worker before its first accept: they belong to no request.
+fn calls_of_requests(calls: Vec<Syscall>, is_new: impl Fn(i32) -> bool) -> Vec<Syscall> {
+    let mut at_work: HashSet<i32> = HashSet::new();
+    let belongs = |c: &Syscall| {
+        if c.call.starts_with("accept") {
+            at_work.insert(c.pid);
+        }
+        !is_new(c.pid) || at_work.contains(&c.pid)
+    };
+    calls.into_iter().filter(belongs).collect()
+}
+
+/// Times calls by making them again, where that is harmless.
+fn timings(calls: &[Syscall]) -> Timings {
+    let mut timed = Timings::new();
+    for c in calls {
+        let key = (c.call.clone(), c.path.clone());
+        if timed.len() < MOST_TIMED
+            && !timed.contains_key(&key)
+            && let Some(seconds) = strace::time_again(&c.call, &c.path, c.error.as_deref())
+        {
+            timed.insert(key, seconds);
+        }
+    }
+    timed
+}
+
 fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
     let workers = found.workers().len().max(1);
     let mut notes = Vec::new();
@@ -79,26 +131,7 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
         }
     }
     let file = tempfile::NamedTempFile::new().map_err(|e| LabError::Other(format!("no temporary file: {e}")))?;
-    let mut tries = 0;
-    let (strace, pids) = loop {
-        let mut pids = process::child_pids(found.master);
-        if pids.len() > MOST_PROCESSES {
-            notes.push(format!("only {MOST_PROCESSES} of {} workers were traced", pids.len()));
-            pids.truncate(MOST_PROCESSES);
-        }
-        // The master comes first, so that workers it forks from then on are traced as well.
-        pids.insert(0, found.master);
-        let strace = Strace::attach(&pids, file.path())?;
-        tries += 1;
-        // A worker forked between listing and attaching would be missed.
-        let all = process::child_pids(found.master).into_iter().take(MOST_PROCESSES).all(strace::is_traced);
-        if all || tries == ATTACH_TRIES {
-            if !all {
-                notes.push("workers come and go too fast for all of them to be traced".into());
-            }
-            break (strace, pids);
-        }
-    };
+    let (strace, pids) = attach(found.master, file.path(), &mut notes)?;
     let namespace = Namespace::of(found.master).ok();
     // Keep-alive connections were opened before tracing began.
     let mut sockets = socket_names(namespace.as_ref());
@@ -132,28 +165,8 @@ fn trace_found(found: FoundServer, plan: &Plan, stop: &AtomicBool) -> Result<Tra
             found.name, plan.url
         )));
     }
-    // Calls of a new worker before its first accept belong to no request.
-    let newborn: Vec<i32> = workers_at_end.into_iter().filter(|pid| !pids.contains(pid)).collect();
-    let mut at_work: HashSet<i32> = HashSet::new();
-    let calls: Vec<Syscall> = calls
-        .into_iter()
-        .filter(|c| {
-            if c.call.starts_with("accept") {
-                at_work.insert(c.pid);
-            }
-            !newborn.contains(&c.pid) || at_work.contains(&c.pid)
-        })
-        .collect();
-    let mut timed = Timings::new();
-    for c in &calls {
-        let key = (c.call.clone(), c.path.clone());
-        if timed.len() < MOST_TIMED
-            && !timed.contains_key(&key)
-            && let Some(seconds) = strace::time_again(&c.call, &c.path, c.error.as_deref())
-        {
-            timed.insert(key, seconds);
-        }
-    }
+    let calls = calls_of_requests(calls, |pid| workers_at_end.contains(&pid) && !pids.contains(&pid));
+    let timed = timings(&calls);
     let ports = found.ports();
     let programs = listeners::programs(syscalls::peers(&calls, &ports));
     let sums = syscalls::per_request(&Trace {

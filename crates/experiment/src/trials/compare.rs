@@ -141,6 +141,27 @@ fn begin(
     start(lab, stack, &order, &mut trial)?.ok_or(LabError::Other(trial.why))
 }
 
+/// Measures one side of a block.
+fn stretch(
+    lab: &mut Lab<'_>,
+    server: Option<&mut ChangedServer>,
+    plan: &Plan,
+    name: &str,
+    number: usize,
+    mut settling: Duration,
+) -> Result<Run, LabError> {
+    lab.check_stop()?;
+    if let Some(ChangedServer { stack, a, b }) = server {
+        let change = if name == "A" { a } else { b };
+        settling = begin(lab, stack, change, plan, settling)?;
+    }
+    let mut plan = plan.clone();
+    plan.warm_up("settling", settling);
+    let run = lab.run(&plan, &format!("compare {name} {number}"))?;
+    lab.check_stop()?;
+    Ok(run)
+}
+
 fn run_blocks(
     lab: &mut Lab<'_>,
     order: &CompareOptions,
@@ -160,34 +181,23 @@ fn run_blocks(
     let outcome = loop {
         let NextBlock::Pair { b_first } = live.ask() else { break Ok(()) };
         let number = live.blocks() + 1;
-        let label = |side: &str| format!("compare {side} {number}");
-        let mut stretch = |side: &mut CompareSide, plan: &Plan, name: &str| -> Result<Run, LabError> {
-            lab.check_stop()?;
-            let mut plan = Cow::Borrowed(plan);
-            let mut settling = order.settling;
-            if let Some(ChangedServer { stack, a, b }) = server.as_deref_mut() {
-                let change = if name == "A" { a } else { b };
-                settling = begin(lab, stack, change, &plan, settling)?;
-            }
-            plan.to_mut().warm_up("settling", settling);
-            let run = lab.run(&plan, &label(name))?;
-            lab.check_stop()?;
+        let mut measure = |side: &mut CompareSide, plan: &Plan, name: &str| {
+            let run = stretch(lab, server.as_deref_mut(), plan, name, number, order.settling)?;
             side.runs.push(run.id.clone());
             if is_shared {
                 let before = side.connections.as_ref().map_or(0, |c| c.peak);
                 side.connections = Some(connections_of(&run, before));
             }
             if run.answered_anything() {
-                Ok(run)
-            } else {
-                let why = run.generator.connect_errors.keys().next().cloned().unwrap_or("no answer".into());
-                Err(LabError::Other(format!("{name} ({}) answers nothing: {why}", side.name)))
+                return Ok(run);
             }
+            let why = run.generator.connect_errors.keys().next().cloned().unwrap_or("no answer".into());
+            Err(LabError::Other(format!("{name} ({}) answers nothing: {why}", side.name)))
         };
         let pair = if b_first {
-            stretch(&mut b, &plan_b, "B").and_then(|rb| Ok((stretch(&mut a, &plan_a, "A")?, rb)))
+            measure(&mut b, &plan_b, "B").and_then(|rb| Ok((measure(&mut a, &plan_a, "A")?, rb)))
         } else {
-            stretch(&mut a, &plan_a, "A").and_then(|ra| Ok((ra, stretch(&mut b, &plan_b, "B")?)))
+            measure(&mut a, &plan_a, "A").and_then(|ra| Ok((ra, measure(&mut b, &plan_b, "B")?)))
         };
         let (ra, rb) = match pair {
             Ok(pair) => pair,
