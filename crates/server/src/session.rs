@@ -17,6 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lastdrop_files::input;
 use lastdrop_model::{Knob, Printable, ReloadClass, Settings, Url};
 use lastdrop_probe::namespace::wait_for_empty_queues;
+use lastdrop_probe::process::Birth;
 use lastdrop_probe::{memory, process};
 
 use crate::abilities::check_changes;
@@ -75,6 +76,19 @@ pub(crate) fn check_names(knobs: &[&Knob], settings: &Settings) -> Result<(), Se
     Ok(())
 }
 
+/// Refuses a server of which several run with the same command line.
+fn check_only_one(birth: &Birth) -> Result<(), ServerError> {
+    let family = restart::family(birth, &[&birth.argv]);
+    let masters = restart::masters(&family);
+    if masters.len() == 1 {
+        return Ok(());
+    }
+    Err(ServerError::NotFound {
+        what: format!("{} servers run with the command line '{}'", masters.len(), birth.argv.join(" ")),
+        advice: "end the ones that are not meant".into(),
+    })
+}
+
 impl Session {
     /// Takes the lock, checks that the server is healthy and not used by others, and writes the journal. Changes
     /// nothing.
@@ -114,14 +128,7 @@ impl Session {
             return Err(ServerError::Unrestored);
         }
         let unit = systemd::unit_of(&facts.birth);
-        let family = restart::family(&facts.birth, &[&facts.birth.argv]);
-        let masters = restart::masters(&family);
-        if masters.len() != 1 {
-            return Err(ServerError::NotFound {
-                what: format!("{} servers run with the command line '{}'", masters.len(), facts.birth.argv.join(" ")),
-                advice: "end the ones that are not meant".into(),
-            });
-        }
+        check_only_one(&facts.birth)?;
         // Checked before anything is changed: a server that may not be started from here is not stopped.
         execution::check_start(&facts.birth)?;
         let placement = adapter.placement();

@@ -239,7 +239,8 @@ fn plan(args: &TuneArgs) -> Result<Plan> {
     Ok(plan)
 }
 
-pub fn tune(args: TuneArgs) -> Result<Exit> {
+/// Refuses what no tune can do.
+fn check(args: &TuneArgs) -> Result<()> {
     if args.load.requests.is_some() {
         return Err(UsageError("blocks of a tune have a length in time: -d instead of -n".into()).into());
     }
@@ -253,6 +254,42 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         note!("note: visitors are not seen on other machines: it is tuned under a load of ours, with graceful reloads");
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
+    Ok(())
+}
+
+fn goal_of(goal: &str) -> Goal {
+    match goal {
+        "latency" => Goal::Latency,
+        "memory" => Goal::Memory,
+        _ => Goal::Throughput,
+    }
+}
+
+/// Starts the process that restores servers if this one ends or hangs.
+fn watchdog_of(servers: &[String], patience: Duration, dry_run: bool) -> Result<Option<Watchdog>> {
+    // Agents restore servers by themselves when the coordinator is silent: `servers` are those of this machine.
+    let is_wanted = !patience.is_zero() && !dry_run && !servers.is_empty();
+    Ok(if is_wanted { Some(Watchdog::start(servers, patience)?) } else { None })
+}
+
+/// Returns a short examination, for short blocks.
+fn brief<'a>(look: &DoctorOptions<'a>, order: &TuneOptions, has_visitors: bool) -> DoctorOptions<'a> {
+    let mut brief = look.clone();
+    brief.brief = true;
+    brief.time = order
+        .plan
+        .phases
+        .first()
+        .and_then(|p| p.duration)
+        .map_or(BRIEF_LOOK, |block| block.clamp(SHORTEST_LOOK, BRIEF_LOOK));
+    if has_visitors && order.beside_visitors.is_none() {
+        brief.intrusiveness = Intrusiveness::Observe;
+    }
+    brief
+}
+
+pub fn tune(args: TuneArgs) -> Result<Exit> {
+    check(&args)?;
     let plan = plan(&args)?;
     let warm_up = args.load.warm_up;
     let plan_seed = plan.seed;
@@ -290,11 +327,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let visitors = visitors(&args)?;
     let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let stack = machines.open(&args.servers, Some(&plan.url), &(&args.others).into())?;
-    let goal = match args.goal.as_str() {
-        "latency" => Goal::Latency,
-        "memory" => Goal::Memory,
-        _ => Goal::Throughput,
-    };
+    let goal = goal_of(&args.goal);
     // The visitors are load enough, unless the user asks for more.
     let load_is_given = args.load.users.is_some() || args.load.rate.is_some() || run_plan::is_plan_file(&args.url);
     let order = TuneOptions {
@@ -328,33 +361,14 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         settling: warm_up.unwrap_or(SETTLING),
         advise_keepalive: true,
     };
-    let here = stack.members();
-    let watchdog = match args.dead_man {
-        Duration::ZERO => None,
-        _ if args.dry_run => None,
-        // Agents restore servers by themselves when the coordinator is silent.
-        _ if here.is_empty() => None,
-        patience => Some(Watchdog::start(&here, patience)?),
-    };
+    let watchdog = watchdog_of(&stack.members(), args.dead_man, args.dry_run)?;
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     // The watchdog outlives `run_tune`, which restores or keeps everything before it returns.
     let machines = &machines;
-    let mut brief = look.clone();
-    brief.brief = true;
-    // A short examination for short blocks.
-    brief.time = order
-        .plan
-        .phases
-        .first()
-        .and_then(|p| p.duration)
-        .map_or(BRIEF_LOOK, |block| block.clamp(SHORTEST_LOOK, BRIEF_LOOK));
-    if visitors.is_some() && order.beside_visitors.is_none() {
-        brief.intrusiveness = Intrusiveness::Observe;
-    }
     // Settings that the user names need no examination.
     let is_wanted = order.constraints.only.is_empty() && before.is_none();
-    let brief = &brief;
+    let brief = &brief(&look, &order, visitors.is_some());
     let mut look_first = move |lab: &mut Lab<'_>| {
         check_same_machines(brief.servers).map_err(|e| LabError::Other(e.to_string()))?;
         let mut site = site_of(machines, brief, lab)?;

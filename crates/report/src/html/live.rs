@@ -89,6 +89,37 @@ impl LiveRun<'_> {
 /// Rows of the table of seconds.
 const ROWS: usize = 120;
 
+fn us(value: Option<u64>) -> String {
+    value.map_or("–".into(), |us| show_us(us as f64))
+}
+
+fn latest_seconds(live: &LiveRun<'_>) -> Markup {
+    html! {
+        details.numbers {
+            summary { "Table: the latest seconds" }
+            div.wide tabindex="0" role="group" aria-label="The latest seconds" {
+                table {
+                    caption { "the latest seconds" }
+                    thead { tr {
+                        th scope="col" { "from" }
+                        @for name in ["answers", "failed", "half within", "90 of 100 within", "99 of 100 within", "slowest"] {
+                            th scope="col" .n { (name) }
+                        }
+                    } }
+                    tbody data-live="rows" {
+                        @for m in live.moments.iter().rev().take(ROWS) { tr {
+                            th scope="row" { (seconds(m.at_s - 0.5)) }
+                            td.n { (count(m.answered)) }
+                            td.n { (count(m.failed)) }
+                            @for value in [m.p50, m.p90, m.p99, m.max] { td.n { (us(value)) } }
+                        } }
+                    }
+                }
+            }
+        }
+    }
+}
+
 pub(super) fn section(live: &LiveRun<'_>, plots: &mut Plots) -> Section {
     let mut about = vec![format!("{} UTC", utc(live.started_unix_ms).replace('T', " ").trim_end_matches('Z'))];
     about.extend(live.plan.phases.iter().find(|p| p.measured).map(|p| describe(live.plan, p)));
@@ -140,7 +171,6 @@ pub(super) fn section(live: &LiveRun<'_>, plots: &mut Plots) -> Section {
     let server = server(live, &clock, plots);
     let last = live.moments.last();
     let at_s = last.map_or(0.0, |m| m.at_s);
-    let us = |value: Option<u64>| value.map_or("–".into(), |us| show_us(us as f64));
     let numbers = [
         ("rate", last.map_or("–".into(), |m| Unit::Rate.show(m.answered as f64)), "answered now"),
         ("p50", us(last.and_then(|m| m.p50)), "half within"),
@@ -169,28 +199,7 @@ pub(super) fn section(live: &LiveRun<'_>, plots: &mut Plots) -> Section {
             h2.group { "Over time" }
             div.stack data-grows="second" { (rate) (latency) }
             (server)
-            details.numbers {
-                summary { "Table: the latest seconds" }
-                div.wide tabindex="0" role="group" aria-label="The latest seconds" {
-                    table {
-                        caption { "the latest seconds" }
-                        thead { tr {
-                            th scope="col" { "from" }
-                            @for name in ["answers", "failed", "half within", "90 of 100 within", "99 of 100 within", "slowest"] {
-                                th scope="col" .n { (name) }
-                            }
-                        } }
-                        tbody data-live="rows" {
-                            @for m in live.moments.iter().rev().take(ROWS) { tr {
-                                th scope="row" { (seconds(m.at_s - 0.5)) }
-                                td.n { (count(m.answered)) }
-                                td.n { (count(m.failed)) }
-                                @for value in [m.p50, m.p90, m.p99, m.max] { td.n { (us(value)) } }
-                            } }
-                        }
-                    }
-                }
-            }
+            (latest_seconds(live))
         }
     };
     Section { title: live.plan.url.to_string(), about, body }

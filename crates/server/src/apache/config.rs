@@ -263,12 +263,50 @@ impl Reader {
         Some(source)
     }
 
+    /// Takes the first line of a section, without its bracket.
+    fn open_section(
+        &mut self,
+        (source, number): (usize, usize),
+        open: &str,
+        mut words: Vec<ConfigWord>,
+        sections: &mut Vec<Section>,
+        holds: bool,
+        host: Option<usize>,
+    ) {
+        let head = open.trim_end_matches('>').trim();
+        let own = self.condition(head).unwrap_or(true);
+        let begins = head.split(char::is_whitespace).next().unwrap_or_default().to_ascii_lowercase();
+        if begins == "macro" {
+            self.defining = Some(Macro::begin(&words));
+            return;
+        }
+        let host = if begins == "virtualhost" { Some(self.scan.hosts) } else { host };
+        self.scan.hosts += usize::from(begins == "virtualhost");
+        if holds && begins == "proxy" {
+            close_head(&mut words);
+            self.keep(source, number, words, sections, host);
+        }
+        let is_real = holds && self.condition(head).is_none();
+        if is_real {
+            let argument = head.get(begins.len()..).unwrap_or_default().trim();
+            let argument = argument.trim_matches(['"', '\'']).to_string();
+            self.scan.sections.push(ConfigSection {
+                kind: begins,
+                argument: self.expand(&argument),
+                source,
+                end: None,
+            });
+        }
+        let index = is_real.then(|| self.scan.sections.len() - 1);
+        sections.push(Section { head: head.to_string(), holds: own, host, index });
+    }
+
     fn line(
         &mut self,
         source: usize,
         number: usize,
         line: &str,
-        mut words: Vec<ConfigWord>,
+        words: Vec<ConfigWord>,
         sections: &mut Vec<Section>,
         depth: usize,
     ) {
@@ -303,32 +341,7 @@ impl Reader {
         let holds = sections.iter().all(|s| s.holds);
         let host = sections.last().and_then(|s| s.host);
         if let Some(open) = line.strip_prefix('<') {
-            let head = open.trim_end_matches('>').trim();
-            let own = self.condition(head).unwrap_or(true);
-            let begins = head.split(char::is_whitespace).next().unwrap_or_default().to_ascii_lowercase();
-            if begins == "macro" {
-                self.defining = Some(Macro::begin(&words));
-                return;
-            }
-            let host = if begins == "virtualhost" { Some(self.scan.hosts) } else { host };
-            self.scan.hosts += usize::from(begins == "virtualhost");
-            if holds && begins == "proxy" {
-                close_head(&mut words);
-                self.keep(source, number, words, sections, host);
-            }
-            let is_real = holds && self.condition(head).is_none();
-            if is_real {
-                let argument = head.get(begins.len()..).unwrap_or_default().trim();
-                let argument = argument.trim_matches(['"', '\'']).to_string();
-                self.scan.sections.push(ConfigSection {
-                    kind: begins,
-                    argument: self.expand(&argument),
-                    source,
-                    end: None,
-                });
-            }
-            let index = is_real.then(|| self.scan.sections.len() - 1);
-            sections.push(Section { head: head.to_string(), holds: own, host, index });
+            self.open_section((source, number), open, words, sections, holds, host);
             return;
         }
         if !holds {

@@ -294,6 +294,14 @@ impl CommandLine {
                 let (place, to) = two_and_rest(value, written)?;
                 command.resolved.push((place.to_ascii_lowercase(), to.to_string()));
             }
+            _ => return self.setting(name, written, value),
+        }
+        Ok(())
+    }
+
+    /// Takes an option about connections.
+    fn setting(&mut self, name: &str, written: &str, value: &str) -> Result<(), String> {
+        match name {
             "insecure" => self.settings.insecure = true,
             "location" | "location-trusted" => {
                 self.settings.redirects = Some(REDIRECTS);

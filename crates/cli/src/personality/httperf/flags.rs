@@ -222,11 +222,17 @@ fn period(text: &str) -> Result<(ConnectionSchedule, f64, Option<String>), Refus
     }
 }
 
-pub fn read(args: &[String]) -> Result<HttperfOptions, Refusal> {
-    let parsed = parse("httperf", Style::LongOnly, TABLE, args);
-    // httperf stops at the first mistake of either kind.
-    let mistake = parsed.errors.into_iter().zip(parsed.errors_at).next();
-    let mut o = HttperfOptions {
+/// Options of the original that do not exist here, and why.
+const NOT_HERE: &[(&str, &str)] = &[
+    ("debug", "there is no output of the original's own insides here; -v tells reply rates"),
+    ("close-with-reset", "connections are closed in order here"),
+    ("retry-on-failure", "a failure is counted and not tried again here"),
+    ("max-piped-calls", "the calls of a burst follow each other here"),
+    ("ssl-ciphers", "cipher suites cannot be chosen here"),
+];
+
+fn defaults() -> HttperfOptions {
+    HttperfOptions {
         verbose: 0,
         hog: false,
         headers: String::new(),
@@ -258,8 +264,14 @@ pub fn read(args: &[String]) -> Result<HttperfOptions, Refusal> {
         uris: None,
         set: None,
         failure_status: None,
-    };
-    let not_here = |name: &str, why: &str| -> Result<(), Refusal> { usage(&format!("--{name}: {why}")) };
+    }
+}
+
+pub fn read(args: &[String]) -> Result<HttperfOptions, Refusal> {
+    let parsed = parse("httperf", Style::LongOnly, TABLE, args);
+    // httperf stops at the first mistake of either kind.
+    let mistake = parsed.errors.into_iter().zip(parsed.errors_at).next();
+    let mut o = defaults();
     for (index, (at, value)) in parsed.options.into_iter().enumerate() {
         if let Some((e, _)) = mistake.as_ref().filter(|(_, before)| *before <= index) {
             return refuse(1, e.clone());
@@ -345,14 +357,11 @@ pub fn read(args: &[String]) -> Result<HttperfOptions, Refusal> {
                 o.uris = Some(UriSource::Set(files, miss));
                 o.set = Some((files, miss));
             }
-            "debug" => {
-                not_here("debug", "there is no output of the original's own insides here; -v tells reply rates")?
+            other => {
+                let why =
+                    NOT_HERE.iter().find(|(name, _)| *name == other).map_or("it is not known here", |(_, why)| why);
+                return usage(&format!("--{other}: {why}"));
             }
-            "close-with-reset" => not_here("close-with-reset", "connections are closed in order here")?,
-            "retry-on-failure" => not_here("retry-on-failure", "a failure is counted and not tried again here")?,
-            "max-piped-calls" => not_here("max-piped-calls", "the calls of a burst follow each other here")?,
-            "ssl-ciphers" => not_here("ssl-ciphers", "cipher suites cannot be chosen here")?,
-            other => not_here(other, "it is not known here")?,
         }
     }
     if let Some((e, _)) = mistake {

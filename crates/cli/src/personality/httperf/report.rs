@@ -140,6 +140,16 @@ fn request_parts(bytes: &[u8]) -> AnswerParts {
     AnswerParts { head: bytes[..end].to_vec(), pieces, footer_bytes: 0 }
 }
 
+/// The median of the connections' times, ms.
+fn median_of(t: &HttperfCounts, compatibility: Compatibility) -> f64 {
+    // httperf bins connection times by the millisecond and takes the middle of a bin.
+    if compatibility.like_the_original && t.lives_counted > 0 {
+        (t.lifetime.median() / 1000.0).floor() + 0.5
+    } else {
+        t.lifetime.median() / 1000.0
+    }
+}
+
 pub fn report(
     o: &HttperfOptions,
     t: &HttperfCounts,
@@ -163,12 +173,7 @@ pub fn report(
         (0..whole).map(|i| t.samples.get(&i).copied().unwrap_or(0) as f64 / (RATE_INTERVAL_US as f64 / 1e6)).collect()
     };
     let burst = i64::from(t.connections > 1);
-    // httperf bins connection times by the millisecond and takes the middle of a bin.
-    let median = if compatibility.like_the_original && t.lives_counted > 0 {
-        (t.lifetime.median() / 1000.0).floor() + 0.5
-    } else {
-        ms(t.lifetime.median())
-    };
+    let median = median_of(t, compatibility);
     let errors = &finished.run.generator.connect_errors;
     let of = |words: &str| errors.iter().filter(|(k, _)| k.contains(words)).map(|(_, n)| n).sum::<u64>();
     let (refused, kernel_timeouts) = (of("refused"), of("timed out"));
