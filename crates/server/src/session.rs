@@ -89,6 +89,16 @@ fn check_only_one(birth: &Birth) -> Result<(), ServerError> {
     })
 }
 
+/// Drop-ins next to the unit, if they change how it starts the server.
+fn drop_ins(unit: Option<&str>, placement: &Placement) -> Result<Vec<DropIn>, ServerError> {
+    match (unit, placement) {
+        (Some(unit), Placement::OwnFile | Placement::StartedWith) => {
+            Ok(vec![DropIn::of_trial(unit)?, DropIn::of_kept(unit)?])
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
 impl Session {
     /// Takes the lock, checks that the server is healthy and not used by others, and writes the journal. Changes
     /// nothing.
@@ -132,13 +142,7 @@ impl Session {
         // Checked before anything is changed: a server that may not be started from here is not stopped.
         execution::check_start(&facts.birth)?;
         let placement = adapter.placement();
-        // A drop-in next to the unit changes how the unit starts it.
-        let drop_ins = match (&unit, &placement) {
-            (Some(unit), Placement::OwnFile | Placement::StartedWith) => {
-                vec![DropIn::of_trial(unit)?, DropIn::of_kept(unit)?]
-            }
-            _ => Vec::new(),
-        };
+        let drop_ins = drop_ins(unit.as_deref(), &placement)?;
         // A configuration that was broken after the server started must be found while it still runs.
         adapter.check(&Change::default(), &files.test)?;
         let lookout = (!others.live).then(|| TrafficDetector::start(adapter.as_ref(), others, beside)).transpose()?;

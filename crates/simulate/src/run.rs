@@ -88,26 +88,18 @@ fn carry_out(
         .map(|(thread, recycled)| ShardLink { thread, stop: &stop, halt: &halt, out: &out, recycled })
         .collect();
     let tls = prepared.tls_configs(plan, threads).map_err(|e| e.to_string())?;
-    let kernels: Vec<_> = (0..threads)
-        .map(|thread| {
-            let faults = FaultModel { thread, ..scene.faults.clone() };
-            Rc::new(RefCell::new(Kernel::new(scene.start + 1, faults, rng.others(), Trace::new(is_read))))
-        })
-        .collect();
+    let mut kernel = |thread| {
+        let faults = FaultModel { thread, ..scene.faults.clone() };
+        Rc::new(RefCell::new(Kernel::new(scene.start + 1, faults, rng.others(), Trace::new(is_read))))
+    };
+    let kernels: Vec<_> = (0..threads).map(&mut kernel).collect();
     let mut shards: Vec<_> = tls
         .into_iter()
         .enumerate()
         .map(|(thread, tls)| {
-            let job = Job {
-                plan,
-                prepared,
-                directory: &directory,
-                tls,
-                thread,
-                shard: Share::whole().of_thread(thread, threads),
-                start: scene.start,
-                wish: scene.wish,
-            };
+            let shard = Share::whole().of_thread(thread, threads);
+            let (start, wish) = (scene.start, scene.wish);
+            let job = Job { plan, prepared, directory: &directory, tls, thread, shard, start, wish };
             Some(EventLoop::new(job, &wiring[thread], SimulatedWorld(Rc::clone(&kernels[thread]))))
         })
         .collect();

@@ -291,8 +291,7 @@ fn brief<'a>(look: &DoctorOptions<'a>, order: &TuneOptions, has_visitors: bool) 
 pub fn tune(args: TuneArgs) -> Result<Exit> {
     check(&args)?;
     let plan = plan(&args)?;
-    let warm_up = args.load.warm_up;
-    let plan_seed = plan.seed;
+    let (warm_up, plan_seed) = (args.load.warm_up, plan.seed);
     let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(false)?;
     let diary = diary_folder(&args.output);
@@ -385,9 +384,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     drop(watchdog);
     let document = document?;
     report.keep_and_give(store.as_ref(), &tune_text(&document, args.explain), &document)?;
-    for trouble in lab.trouble() {
-        note!("note: some runs {trouble}");
-    }
+    lab.trouble().iter().for_each(|trouble| note!("note: some runs {trouble}"));
     Ok(exit_of(&document, &stop))
 }
 

@@ -938,6 +938,7 @@ fn reset(stream: &TcpStream) {
 type ConnectionHandler = Box<dyn Fn(TcpStream) + Send + Sync>;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is a table of servers")]
 fn every_hostile_end_is_counted_and_memory_stays_small() {
     let folder = Folder::new();
     let cases: Vec<(&str, &[&str], ConnectionHandler)> = vec![

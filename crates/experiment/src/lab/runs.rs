@@ -23,7 +23,7 @@ use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::{namespace, tool};
 use serde_json::json;
 
-use crate::lab::carrier::{Carrier, CarrierTask};
+use crate::lab::carrier::{Carrier, CarrierResult, CarrierTask};
 use crate::lab::clock::{Clock, RealClock};
 use crate::lab::live_run::{LiveRun, RunRecord, RunShown};
 use crate::lab::observers::{Observer, Scratch};
@@ -292,15 +292,19 @@ impl Lab<'_> {
         label: &str,
         id: &str,
     ) -> Result<Run, LabError> {
-        let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-        let environment = environment();
-        let kept = KeptPlan::from(plan);
+        let begun = BegunRun {
+            id: id.into(),
+            label: label.into(),
+            started_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+            environment: environment(),
+            plan: KeptPlan::from(plan),
+        };
         self.tell(&Event::Began {
             id: id.into(),
-            started_unix_ms,
+            started_unix_ms: begun.started_unix_ms,
             label: label.into(),
-            plan: Cow::Borrowed(&kept),
-            environment: Cow::Borrowed(&environment),
+            plan: Cow::Borrowed(&begun.plan),
+            environment: Cow::Borrowed(&begun.environment),
         });
         let (prepared, server_log) = match self.prepare(plan, prepared, id) {
             Ok(ready) => ready,
@@ -357,51 +361,72 @@ impl Lab<'_> {
             Ok(shown) => shown,
             Err(e) => return Err(self.failed(e)),
         };
-        let RunShown { mut phases, pool, server, marks, joined_log, mut changes } = shown;
-        let starting = changes.used.starting.take();
-        if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
-            phase.server_cpu = changes.used.chain_s.map(|cpu_s| server_cpu(cpu_s, starting, phase));
-        }
-        let (generator, agents, reasons) = match carried {
-            Some(carried) => (carried.generator, carried.agents, Some(carried.reasons)),
-            None => (generator(plan, &finished, &phases, changes, co_located), Vec::new(), None),
-        };
-        let measured = phases.iter().find(|p| p.measured);
-        let evidence = RunEvidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
-        let mut validity = lastdrop_diagnose::judge(&evidence);
-        if let Some(of_machines) = reasons {
-            validity = crate::lab::fleet::of_fleet(of_machines, validity);
-        }
-        let objectives = objective::judge(&plan.objectives, plan, &phases, server.as_ref());
-        let run = Run {
-            schema: RUN_SCHEMA.into(),
-            id: id.into(),
-            seed: plan.seed,
-            started_unix_ms,
-            label: label.into(),
-            end: match (finished.unreachable, finished.stopped) {
-                (true, _) => End::Unreachable,
-                (_, true) => End::Interrupted,
-                _ => End::Finished,
-            },
-            environment,
-            plan: kept,
-            phases,
-            generator,
-            pool,
-            server,
-            validity,
-            replay: None,
-            joined_log,
-            agents,
-            marks,
-            objectives,
-        };
+        let run = judged(plan, begun, (finished, carried), shown, co_located);
         for reason in &run.validity.reasons {
             self.tell(&Event::Finding { reason: Cow::Borrowed(reason) });
         }
         self.tell(&Event::Ended { run: Cow::Borrowed(&run) });
         Ok(run)
+    }
+}
+
+/// What is known of a run when it begins.
+struct BegunRun {
+    id: String,
+    label: String,
+    started_unix_ms: u64,
+    environment: serde_json::Value,
+    plan: KeptPlan,
+}
+
+/// Returns the run with its verdict. `co_located`: the server is on this machine.
+fn judged(
+    plan: &Plan,
+    begun: BegunRun,
+    (finished, carried): (LoadResult, Option<CarrierResult>),
+    shown: RunShown,
+    co_located: bool,
+) -> Run {
+    let RunShown { mut phases, pool, server, marks, joined_log, mut changes } = shown;
+    let starting = changes.used.starting.take();
+    if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
+        phase.server_cpu = changes.used.chain_s.map(|cpu_s| server_cpu(cpu_s, starting, phase));
+    }
+    let (generator, agents, reasons) = match carried {
+        Some(carried) => (carried.generator, carried.agents, Some(carried.reasons)),
+        None => (generator(plan, &finished, &phases, changes, co_located), Vec::new(), None),
+    };
+    let measured = phases.iter().find(|p| p.measured);
+    let evidence = RunEvidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
+    let mut validity = lastdrop_diagnose::judge(&evidence);
+    if let Some(of_machines) = reasons {
+        validity = crate::lab::fleet::of_fleet(of_machines, validity);
+    }
+    let objectives = objective::judge(&plan.objectives, plan, &phases, server.as_ref());
+    let BegunRun { id, label, started_unix_ms, environment, plan: kept } = begun;
+    Run {
+        schema: RUN_SCHEMA.into(),
+        id,
+        seed: plan.seed,
+        started_unix_ms,
+        label,
+        end: match (finished.unreachable, finished.stopped) {
+            (true, _) => End::Unreachable,
+            (_, true) => End::Interrupted,
+            _ => End::Finished,
+        },
+        environment,
+        plan: kept,
+        phases,
+        generator,
+        pool,
+        server,
+        validity,
+        replay: None,
+        joined_log,
+        agents,
+        marks,
+        objectives,
     }
 }
 

@@ -44,6 +44,26 @@ fn interval(e: Estimate) -> Interval {
     Interval { value: e.value, interval: e.interval.into() }
 }
 
+fn name_of(settling: GrowthTrend) -> &'static str {
+    match settling {
+        GrowthTrend::Settled(_) => "settled",
+        GrowthTrend::Growing => "growing",
+        GrowthTrend::Slowing => "slowing",
+    }
+}
+
+/// Returns the standard deviation of the private memory of workers that have answered so many requests, and by how much the
+/// largest is above their mean. Each counts as it was at the age at which the pools were compared.
+fn spread_of(aged: &[WorkerAge], requests: f64) -> (f64, f64) {
+    let mut alike = BTreeMap::new();
+    for a in aged.iter().filter(|a| a.requests >= requests) {
+        alike.entry(a.worker).or_insert(a.private);
+    }
+    let alike: Vec<f64> = alike.into_values().collect();
+    let (mean, variance) = lastdrop_analyze::series::mean_and_variance(&alike);
+    (variance.max(0.0).sqrt(), (alike.iter().copied().fold(0.0, f64::max) - mean).max(0.0))
+}
+
 /// Returns how workers grow after half of their requests, whether that is growth at all, and whether it is a leak. None if too
 /// little was seen.
 fn growth_of(aged: &[WorkerAge], oldest: f64, settling: GrowthTrend) -> Option<(memory_model::Growth, bool, bool)> {
@@ -96,17 +116,8 @@ pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut Si
     fit.shared_bytes = interval(line.shared);
     fit.per_worker_bytes = interval(line.each);
     let oldest = aged.iter().map(|a| a.requests).fold(0.0, f64::max);
-    // Spread between workers of the same age: each as it was at the age at which the pools were compared.
-    let alike: Vec<f64> = {
-        let mut seen = BTreeMap::new();
-        for a in aged.iter().filter(|a| a.requests >= base.min(oldest) * 0.9) {
-            seen.entry(a.worker).or_insert(a.private);
-        }
-        seen.into_values().collect()
-    };
-    let (mean, variance) = lastdrop_analyze::series::mean_and_variance(&alike);
-    fit.spread_bytes = variance.max(0.0).sqrt();
-    let beyond = (alike.iter().copied().fold(0.0, f64::max) - mean).max(0.0);
+    let (spread_bytes, beyond) = spread_of(&aged, base.min(oldest) * 0.9);
+    fit.spread_bytes = spread_bytes;
     let growth = growth_of(&aged, oldest, settling).map(|(g, grows, leaks)| {
         let replace_cpu_s = (fresh_cpu_s - request_cpu_s).max(LEAST_REPLACEMENT_S);
         let fresh = line.each.value - g.private.value * base;
@@ -145,12 +156,7 @@ pub(crate) fn judge(m: FitMeasurements, adapter: &dyn Adapter, document: &mut Si
         ));
         fit.age = advised;
     }
-    fit.settling = match settling {
-        GrowthTrend::Settled(_) => "settled",
-        GrowthTrend::Growing => "growing",
-        GrowthTrend::Slowing => "slowing",
-    }
-    .into();
+    fit.settling = name_of(settling).into();
     if settling == GrowthTrend::Slowing || settling == GrowthTrend::Growing && per_request == 0.0 {
         document.notes.push(format!(
             "workers had not settled after {oldest:.0} requests each: in time they will be larger than these answers take \

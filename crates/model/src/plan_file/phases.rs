@@ -24,8 +24,8 @@ fn load_of(file: &PlanFile, phase: &WithSpan<PhaseFile>) -> Result<Load, PhaseEr
     let (start, p) = (phase.0.span().start, phase.0.get_ref());
     let wrong = |what: &str, advice: &str| Err((start, what.to_string(), advice.to_string()));
     match (p.users, p.rate) {
-        (Some(_), Some(_)) => return wrong("a phase has users or a rate, not both", "keep one of them"),
-        (None, None) => return wrong("a phase without load", "write users = 10 or rate = 100"),
+        (Some(_), Some(_)) => wrong("a phase has users or a rate, not both", "keep one of them"),
+        (None, None) => wrong("a phase without load", "write users = 10 or rate = 100"),
         (Some(users), None) => {
             if p.to_rate.is_some() || p.steps.is_some() || p.burst.is_some() || p.arrivals.is_some() {
                 return wrong(

@@ -69,6 +69,7 @@ fn space(parameters: Vec<Parameter>) -> Space {
     Space { parameters, limits: Vec::new() }
 }
 
+#[expect(clippy::too_many_lines, reason = "it is a table")]
 pub fn all() -> Vec<Surface> {
     let workers = |present| Parameter::sizes("workers", 4, 256, 1, present);
     let surface =

@@ -222,6 +222,14 @@ fn period(text: &str) -> Result<(ConnectionSchedule, f64, Option<String>), Refus
     }
 }
 
+fn rate(text: &str) -> Result<(ConnectionSchedule, f64, Option<String>), Refusal> {
+    let rate: f64 = number(text, "request rate")?;
+    let is_begun = rate > 0.0 || rate.is_nan();
+    let begin =
+        if is_begun { begin(&format!("--rate {text}"), rate, Arrival::Uniform)? } else { ConnectionSchedule::InTurn };
+    Ok((begin, rate, None))
+}
+
 /// Options of the original that do not exist here, and why.
 const NOT_HERE: &[(&str, &str)] = &[
     ("debug", "there is no output of the original's own insides here; -v tells reply rates"),
@@ -307,13 +315,7 @@ pub fn read(args: &[String]) -> Result<HttperfOptions, Refusal> {
             "port" => o.port = Some(number(&value, "port number")?),
             "print-reply" => o.print_reply = Some(printed(&value)),
             "print-request" => o.print_request = Some(printed(&value)),
-            "rate" => {
-                o.rate = number(&value, "request rate")?;
-                (o.begin, o.period) = (ConnectionSchedule::InTurn, None);
-                if o.rate > 0.0 || o.rate.is_nan() {
-                    o.begin = begin(&format!("--rate {value}"), o.rate, Arrival::Uniform)?;
-                }
-            }
+            "rate" => (o.begin, o.rate, o.period) = rate(&value)?,
             "recv-buffer" => o.receive_buffer = bounded("--recv-buffer", &value, "receive buffer size", BUFFER)?,
             "send-buffer" => o.send_buffer = bounded("--send-buffer", &value, "send buffer size", BUFFER)?,
             "server" => o.server = value,
