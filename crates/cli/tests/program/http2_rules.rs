@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -763,16 +763,36 @@ fn tls_config(folder: &Folder, protocols: &[&str]) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// Starts a server for one case; returns its port and the codes with which clients have ended streams and connections.
-fn start(folder: &Folder, case: &Case) -> (u16, Arc<Mutex<BTreeSet<u32>>>) {
+/// The server of one case.
+struct Server {
+    address: SocketAddr,
+    /// The codes with which clients have ended streams and connections.
+    codes: Arc<Mutex<BTreeSet<u32>>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Drop for Server {
+    /// Ends its thread: each run looks at the memory of this process, and that of hundreds of threads takes long.
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn start(folder: &Folder, case: &Case) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("its address").port();
+    let address = listener.local_addr().expect("its address");
     let codes = Arc::<Mutex<BTreeSet<u32>>>::default();
+    let is_over = Arc::<AtomicBool>::default();
+    let server = Server { address, codes: Arc::clone(&codes), is_over: Arc::clone(&is_over) };
     let (greeting, replies) = (Arc::new(case.greeting.clone()), Arc::new(case.replies.clone()));
-    let (then, heard) = (case.then, Arc::clone(&codes));
+    let (then, heard) = (case.then, codes);
     let configs: Vec<_> = case.protocols.iter().map(|protocols| tls_config(folder, protocols)).collect();
     thread::spawn(move || {
         for (nth, socket) in listener.incoming().flatten().enumerate() {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
             let (greeting, replies, heard) = (Arc::clone(&greeting), Arc::clone(&replies), Arc::clone(&heard));
             let config = configs.get(nth).or(configs.last()).cloned();
             thread::spawn(move || match config {
@@ -784,7 +804,7 @@ fn start(folder: &Folder, case: &Case) -> (u16, Arc<Mutex<BTreeSet<u32>>>) {
             });
         }
     });
-    (port, codes)
+    server
 }
 
 fn converse(
@@ -851,9 +871,9 @@ fn run(folder: &Folder, url: &str, options: &[&str]) -> (CommandOutput, Duration
 /// Asserts what a case wants.
 fn check(folder: &Folder, case: &Case) {
     let name = &case.name;
-    let (port, codes) = start(folder, case);
+    let server = start(folder, case);
     let scheme = if case.protocols.is_empty() { "http" } else { "https" };
-    let url = format!("{scheme}://127.0.0.1:{port}/");
+    let url = format!("{scheme}://{}/", server.address);
     let version: &[&str] = if case.options.contains(&"--http") { &[] } else { &["--http", "2"] };
     let options = [version, &case.options].concat();
     let (mut done, mut took) = run(folder, &url, &options);
@@ -903,7 +923,7 @@ fn check(folder: &Folder, case: &Case) {
     assert!(errors.contains(text), "{what}");
     if let Some(code) = code {
         assert!(errors.contains(&format!("({code})")), "{what}");
-        wait_until(name, || codes.lock().expect("nobody panicked").contains(&code.0));
+        wait_until(name, || server.codes.lock().expect("nobody panicked").contains(&code.0));
     }
 }
 
