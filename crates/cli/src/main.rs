@@ -12,7 +12,6 @@ mod options;
 mod outfile;
 mod personality;
 mod replay;
-mod resident;
 mod resolver;
 mod run_plan;
 #[cfg(test)]
@@ -94,7 +93,7 @@ fn run(args: &[OsString]) -> Exit {
         return Exit::Usage;
     }
     // Parsing runs much code that is not needed again.
-    resident::release_code();
+    lastdrop_probe::resident::release_code();
     let has_proc = Path::new("/proc/self/stat").exists();
     if needs_proc(&cli.command) && !has_proc {
         stdio::note!(

@@ -21,6 +21,7 @@ pub mod others;
 pub mod perf;
 pub mod process;
 pub mod reader;
+pub mod resident;
 pub mod sampler;
 mod sock_diag;
 pub mod socket_names;

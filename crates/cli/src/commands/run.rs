@@ -13,6 +13,7 @@ use lastdrop_experiment::lab::{Lab, LabError, Observer};
 use lastdrop_experiment::machine::Machine;
 use lastdrop_model::run::{End, with_question};
 use lastdrop_model::{ObjectiveResult, Plan, Run, Verdict};
+use lastdrop_probe::resident::release_code;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{limit_line, run_text};
 use lastdrop_server::ServerRef;
@@ -24,7 +25,6 @@ use crate::fleet::machines;
 use crate::junit::Junit;
 use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, RunsOnArgs, objectives};
 use crate::outfile::Outfile;
-use crate::resident;
 use crate::run_plan::{self, Origin};
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -125,9 +125,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
-    resident::release_code();
     let run = lab.run_prepared(&plan, Some(prepared), "");
-    resident::release_code();
+    release_code();
     let mut run = match run {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,

@@ -31,7 +31,6 @@ use lastdrop_model::{CaptureLevel, Exchange, Kind, Plan, Run, raw};
 
 pub use self::calendar::{c_time, day, local_time};
 pub use self::refusal::{Refusal, beyond, failed, host_and_port, out_of_bounds, refuse, whole};
-use crate::resident;
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -62,7 +61,6 @@ pub fn carry_out(
 ) -> Result<FinishedRun, LabError> {
     let mut lab = Lab::new(&stop.flag, vec![Box::new(ExchangeObserver { wish, show })]);
     lab.observe = false;
-    resident::release_code();
     let run = lab.run(plan, "")?;
     let first_answer = lab.first_answer.take();
     Ok(FinishedRun { run, first_answer, signal: stop.signal() })

@@ -20,6 +20,7 @@ use lastdrop_model::{Event, Generator, KeptPlan, PhaseReport, Plan, Run, Sample}
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
+use lastdrop_probe::resident::release_code;
 use lastdrop_probe::{namespace, tool};
 use serde_json::json;
 
@@ -347,10 +348,19 @@ impl Lab<'_> {
                     (LoadResult { unreachable, stopped, ..LoadResult::default() }, Some(carried))
                 })
             }
-            None => lastdrop_load::run(plan, &prepared, clock, self.stop, &enough, capture_level, &mut report)
-                .map_err(LabError::from)
-                .map(|finished| (finished, None)),
+            None => {
+                if is_real {
+                    release_code();
+                }
+                lastdrop_load::run(plan, &prepared, clock, self.stop, &enough, capture_level, &mut report)
+                    .map_err(LabError::from)
+                    .map(|finished| (finished, None))
+            }
         };
+        if is_real {
+            // What judges and reports it executes much that the load does not.
+            release_code();
+        }
         let shown = put_on.and_then(|(mut finished, carried)| {
             self.first_answer = finished.first_answer.take();
             let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);

@@ -2,7 +2,7 @@
 //!
 //! The kernel maps code from the file, 64 KB around each executed address, and counts it as resident from then on. Options,
 //! plans and reports execute most of a large program once: in a run with 8 users, code was three quarters of the resident
-//! memory. So a command releases its code between stages. Code that runs again comes from the page cache, in a microsecond
+//! memory. So a command releases its code between stages: after its options, before and after each load, and before its report. Code that runs again comes from the page cache, in a microsecond
 //! for each 64 KB.
 
 use std::ffi::{c_int, c_void};
