@@ -131,8 +131,7 @@ impl Endpoint {
 }
 
 fn connect_request(url: &Url, credentials: Option<&str>) -> Vec<u8> {
-    let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
-    let target = format!("{host}:{}", url.port);
+    let target = format!("{}:{}", url.bracketed_host(), url.port);
     let builder =
         RequestBuilder { method: "CONNECT", target: &target, host: &target, http10: false, close: false, extra: &[] };
     let mut bytes = builder.head();

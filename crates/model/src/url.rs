@@ -74,10 +74,16 @@ impl FromStr for Url {
 }
 
 impl Url {
+    /// Returns the host as it stands before a port: an address of IPv6 in brackets.
+    #[must_use]
+    pub fn bracketed_host(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
+    }
+
     /// Returns the value of the Host header: brackets around IPv6, and the port unless it is the scheme's default.
     #[must_use]
     pub fn authority(&self) -> String {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let host = self.bracketed_host();
         if self.port == default_port(self.tls) { host } else { format!("{host}:{}", self.port) }
     }
 

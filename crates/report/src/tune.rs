@@ -297,7 +297,7 @@ pub(crate) fn other_load(role: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::documents::{Baseline, Pair, TUNE_SCHEMA, Winner};
+    use lastdrop_model::documents::{Baseline, Pair, Winner};
     use lastdrop_model::{Setting, Settings};
 
     use super::*;
@@ -306,10 +306,6 @@ mod tests {
     fn a_baseline_that_answers_nothing_has_words_and_no_ratio() {
         let settings = Settings::from([("workers".to_string(), Setting::Count(8))]);
         let document = TuneDocument {
-            schema: TUNE_SCHEMA.into(),
-            server: "target".into(),
-            url: "http://127.0.0.1/".into(),
-            goal: Goal::Throughput,
             verdict: TuneVerdict::Improved,
             reason: "the server as it is answered nothing".into(),
             baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),
@@ -322,24 +318,10 @@ mod tests {
                 meets: None,
                 memory: None,
             }),
-            searched: Vec::new(),
-            proposals: Vec::new(),
-            clues: Vec::new(),
-            workers_advice: None,
-            planned: None,
-            limit_after: None,
-            visited: None,
-            watch: None,
-            trials: Vec::new(),
-            undominated: Vec::new(),
-            effects: Vec::new(),
             race: vec![Pair { baseline: 0.0, best: 90.0 }],
             diff: vec!["+workers 8".into()],
-            kept: false,
-            kept_in: None,
             restored: true,
-            interrupted: false,
-            notes: Vec::new(),
+            ..TuneDocument::new("target".into(), "http://127.0.0.1/".into(), Goal::Throughput)
         };
         let text = tune_text(&document, false);
         assert!(text.contains("IMPROVED: the server as it is answered nothing") && text.contains('–'), "{text}");

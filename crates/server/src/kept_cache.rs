@@ -73,9 +73,7 @@ fn restore(path: &Path, dry_run: bool) -> Result<RestoreReport, ServerError> {
         reload(&journal, master)?;
     }
     // Only now does no process of the server know the cache.
-    for folder in &journal.cache_folders {
-        page_cache::remove(folder, &journal.birth)?;
-    }
+    page_cache::remove_all(&journal.cache_folders, &journal.birth)?;
     journal.remove()?;
     Ok(report)
 }

@@ -38,6 +38,20 @@ impl PageCache {
     /// The header that requests of a trial carry.
     pub const HEADER: &str = "X-Lastdrop-Trial";
 
+    /// Returns the token of a cache on trial. It is written into the server's configuration.
+    ///
+    /// # Errors
+    /// If it is no hexadecimal number.
+    pub(crate) fn checked_token(&self) -> Result<Option<&str>, String> {
+        let is_number = |token: &&str| !token.is_empty() && token.bytes().all(|b| b.is_ascii_hexdigit());
+        let token = self.token.as_deref();
+        if token.is_none_or(|token| is_number(&token)) {
+            Ok(token)
+        } else {
+            Err("the cache's token is no number".into())
+        }
+    }
+
     /// Describes it as a line of a change.
     pub(crate) fn line(&self) -> String {
         let whom =
@@ -104,6 +118,11 @@ pub(crate) fn make(folder: &Path, birth: &Birth) -> Result<(), ServerError> {
             .create(folder)
             .map_err(ServerError::io(format!("cannot make {} for a cache", folder.display())))
     })
+}
+
+/// Removes these folders, which no process of the server knows any more.
+pub(crate) fn remove_all<'a>(folders: impl IntoIterator<Item = &'a PathBuf>, birth: &Birth) -> Result<(), ServerError> {
+    folders.into_iter().try_for_each(|folder| remove(folder, birth))
 }
 
 /// Removes the folder with all that is in it. No link in it is followed. Doing it twice does no harm.

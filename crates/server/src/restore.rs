@@ -315,9 +315,7 @@ impl RestoredServer {
 pub fn restore_files(journal: &Journal) -> Result<RestoredServer, ServerError> {
     let half = restore_processes(journal)?;
     // Only now does no process of the server know the cache.
-    for folder in &journal.cache_folders {
-        page_cache::remove(folder, &journal.birth)?;
-    }
+    page_cache::remove_all(&journal.cache_folders, &journal.birth)?;
     Ok(half)
 }
 

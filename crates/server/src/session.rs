@@ -339,8 +339,8 @@ impl Session {
 
     /// Removes the folders of caches that no process knows any more.
     fn remove_cache_folders(&self, except: Option<&Path>) -> Result<(), ServerError> {
-        let mut gone = self.journal.cache_folders.iter().filter(|folder| Some(folder.as_path()) != except);
-        gone.try_for_each(|folder| page_cache::remove(folder, &self.journal.birth))
+        let gone = self.journal.cache_folders.iter().filter(|folder| Some(folder.as_path()) != except);
+        page_cache::remove_all(gone, &self.journal.birth)
     }
 
     /// Makes all ready for a cache for all visitors, whom it does not answer yet. The cache of the trial goes.

@@ -30,7 +30,7 @@ const NAME_OF_FLOOD: &str = "more than 10,000 frames that bring nothing";
 
 /// What the server does after its reply to the first request.
 #[derive(Clone, Copy)]
-enum Then {
+enum AfterReply {
     Stays,
     /// Ends its side, and reads on.
     Ends,
@@ -63,7 +63,7 @@ struct Case {
     greeting: Vec<u8>,
     /// Replies to the first requests of each connection. Others get an answer.
     replies: Vec<Vec<u8>>,
-    then: Then,
+    then: AfterReply,
     /// Protocols on which the server agrees, for each connection; the last ones hold for all that follow. Empty: it
     /// speaks clear text.
     protocols: Vec<&'static [&'static str]>,
@@ -77,7 +77,7 @@ impl Case {
             options: vec!["-n", "3", "--timeout", "2s"],
             greeting: settings(&[]),
             replies: vec![reply.into()],
-            then: Then::Stays,
+            then: AfterReply::Stays,
             protocols: Vec::new(),
             outcome,
         }
@@ -93,7 +93,7 @@ impl Case {
         self
     }
 
-    fn then(mut self, then: Then) -> Case {
+    fn then(mut self, then: AfterReply) -> Case {
         self.then = then;
         self
     }
@@ -560,27 +560,29 @@ fn given_up() -> Vec<Case> {
             [goaway(0, 0), answer(1)].concat(),
             Outcome::Failed("refused", 3, "a frame on a stream that has ended (STREAM_CLOSED)"),
         ),
-        Case::new("GOAWAY and the end", goaway(1, 0), Outcome::Failed("closed", 3, "")).then(Then::Ends),
+        Case::new("GOAWAY and the end", goaway(1, 0), Outcome::Failed("closed", 3, "")).then(AfterReply::Ends),
         Case::new("GOAWAY and silence", goaway(1, 0), Outcome::TimedOut).once(),
-        Case::new("the end without a byte", [], Outcome::Failed("closed", 3, "")).greets([]).then(Then::Ends),
+        Case::new("the end without a byte", [], Outcome::Failed("closed", 3, "")).greets([]).then(AfterReply::Ends),
         Case::new("the end within SETTINGS", [], Outcome::Failed("closed", 3, ""))
             .greets(&settings(&[])[..5])
-            .then(Then::Ends),
-        Case::new("the end within a frame's head", &begun()[..5], Outcome::Failed("closed", 3, "")).then(Then::Ends),
-        Case::new("the end within a header block", &begun()[..9], Outcome::Failed("closed", 3, "")).then(Then::Ends),
+            .then(AfterReply::Ends),
+        Case::new("the end within a frame's head", &begun()[..5], Outcome::Failed("closed", 3, ""))
+            .then(AfterReply::Ends),
+        Case::new("the end within a header block", &begun()[..9], Outcome::Failed("closed", 3, ""))
+            .then(AfterReply::Ends),
         Case::new(
             "the end within a block of two frames",
             raw(kind::HEADERS, 0, 1, &[0x88]),
             Outcome::Failed("closed", 3, ""),
         )
-        .then(Then::Ends),
-        Case::new("the end behind a head", begun(), Outcome::Failed("closed", 3, "")).then(Then::Ends),
+        .then(AfterReply::Ends),
+        Case::new("the end behind a head", begun(), Outcome::Failed("closed", 3, "")).then(AfterReply::Ends),
         Case::new(
             "the end within a body",
             [head(&[(":status", "200"), ("content-length", "10")]), data(0, b"abc")].concat(),
             Outcome::Failed("closed", 3, ""),
         )
-        .then(Then::Ends),
+        .then(AfterReply::Ends),
         Case::new("silence", [], Outcome::TimedOut).greets([]).once(),
         Case::new("silence after SETTINGS", [], Outcome::TimedOut).once(),
         Case::new("silence within SETTINGS", [], Outcome::TimedOut).greets(&settings(&[])[..5]).once(),
@@ -589,14 +591,14 @@ fn given_up() -> Vec<Case> {
         Case::new("silence behind a head", begun(), Outcome::TimedOut).once(),
         Case::new("interim answers and silence", head(&[(":status", "100")]).repeat(3), Outcome::TimedOut).once(),
         Case::new("a body without end", begun(), Outcome::TimedOut)
-            .then(Then::Repeats(|| data(0, &[b'x'; 16_000])))
+            .then(AfterReply::Repeats(|| data(0, &[b'x'; 16_000])))
             .once(),
         Case::new("a window of 0 for a body", [], Outcome::TimedOut)
             .greets(settings(&[(setting::INITIAL_WINDOW_SIZE, 0)]))
             .options(&["-n", "1", "--timeout", "300ms", "--body", "@body"]),
         Case::new("a body that nobody reads", [], Outcome::TimedOut)
             .greets([settings(&[(setting::INITIAL_WINDOW_SIZE, 1 << 30)]), window_update(0, 1 << 30)].concat())
-            .then(Then::IsDeaf)
+            .then(AfterReply::IsDeaf)
             .options(&["-n", "1", "--timeout", "300ms", "--body", "@large"]),
         Case::new("a body after HEAD", answer(1), Outcome::Failed("protocol", 3, "a body where none may be"))
             .options(&["-n", "3", "--timeout", "2s", "--method", "HEAD"]),
@@ -719,7 +721,7 @@ fn behind_tls() -> Vec<Case> {
         .greets(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         .agrees_on(&[&["h2"]]),
         Case::new("the end of TLS behind a head", begun(), Outcome::Failed("closed", 3, ""))
-            .then(Then::Ends)
+            .then(AfterReply::Ends)
             .agrees_on(&[&["h2"]]),
         Case::new("auto, and HTTP/2", answer(1), Outcome::Answered(1)).options(auto).agrees_on(&[&["h2", "http/1.1"]]),
         Case::new("auto, and HTTP/1.1", [], Outcome::Answered(3)).options(auto).agrees_on(&[&["http/1.1"]]),
@@ -811,7 +813,7 @@ fn converse(
     mut socket: impl Socket,
     greeting: &[u8],
     replies: &[Vec<u8>],
-    then: Then,
+    then: AfterReply,
     heard: &Mutex<BTreeSet<u32>>,
 ) -> Option<()> {
     let mut preface = [0; 24];
@@ -832,10 +834,10 @@ fn converse(
                 // The client may have gone.
                 let _ = socket.write_all(&reply).and_then(|()| socket.flush());
                 match then {
-                    Then::Stays => {}
-                    Then::Ends => socket.end(),
-                    Then::Repeats(bytes) => while socket.write_all(&bytes()).is_ok() {},
-                    Then::IsDeaf => loop {
+                    AfterReply::Stays => {}
+                    AfterReply::Ends => socket.end(),
+                    AfterReply::Repeats(bytes) => while socket.write_all(&bytes()).is_ok() {},
+                    AfterReply::IsDeaf => loop {
                         thread::park();
                     },
                 }

@@ -202,13 +202,9 @@ fn site_of(request: &RequestSpec) -> String {
         Some(host) => {
             host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name)
         }
-        None => return format!("{}:{}", bracketed(&request.url.host), request.url.port),
+        None => &request.url.bracketed_host(),
     };
     format!("{}:{}", name.to_ascii_lowercase(), request.url.port)
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') { format!("[{host}]") } else { host.to_ascii_lowercase() }
 }
 
 /// Compares answers, and measures if all are the same.

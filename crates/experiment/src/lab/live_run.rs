@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use lastdrop_load::RunClock;
 use lastdrop_model::run::{JoinedLog, Mark, Pool, RunBuilder};
 use lastdrop_model::{Event, PhaseReport, Plan, Sample, ServerTimeline, Timeline};
+use lastdrop_store::Store;
 
 use crate::lab::observers::Observer;
 use crate::lab::readings::{MachineChanges, MachineReadings};
@@ -18,7 +19,7 @@ use crate::lab::server_log::ServerLog;
 
 /// The numbers of a run so far, and who is told of them.
 pub(super) struct RunRecord<'r, 'a> {
-    pub observers: &'r mut Vec<Box<dyn Observer + 'a>>,
+    observers: &'r mut Vec<Box<dyn Observer + 'a>>,
     /// The first observer that archives the run is the one that is read.
     archive: Option<usize>,
     builder: RunBuilder,
@@ -51,9 +52,9 @@ impl<'r, 'a> RunRecord<'r, 'a> {
         RunRecord { observers, archive, builder, samples, marks: Vec::new(), clock, began, is_carried, planned_s }
     }
 
-    /// Returns true if the archive still takes what comes, so that it need not be kept here.
-    fn is_archived(&self) -> bool {
-        self.archive.is_some_and(|i| self.observers.get(i).is_some_and(|o| o.archive().is_some()))
+    /// Returns the archive as long as it takes what comes, which need not be kept here then.
+    pub fn store(&self) -> Option<&Store> {
+        self.observers.get(self.archive?)?.archive()
     }
 
     /// Takes an event of the load.
@@ -64,7 +65,7 @@ impl<'r, 'a> RunRecord<'r, 'a> {
             _ => {}
         }
         tell(self.observers, event);
-        if !self.is_archived() {
+        if self.store().is_none() {
             self.builder.forget_nothing();
         }
         if let Event::Second { slice } = event
@@ -88,7 +89,7 @@ impl<'r, 'a> RunRecord<'r, 'a> {
         }
         tell(self.observers, &Event::Sample { sample: Cow::Borrowed(&sample) });
         self.samples.push(sample);
-        if self.is_archived() {
+        if self.store().is_some() {
             self.samples.forget_older();
         }
     }

@@ -318,7 +318,6 @@ impl Lab<'_> {
             lock(&self.chain).add(server.master);
         }
         let is_real = self.is_real();
-        let store = self.observers.iter().find_map(|o| o.archive()).cloned();
         let capture_level = self.observers.iter().map(|o| o.capture_level()).max().unwrap_or_default();
         let (clock, began, enough) = (RunClock::start(), Cell::new(Instant::now()), AtomicBool::new(false));
         // Drop samples from the time between runs.
@@ -334,6 +333,7 @@ impl Lab<'_> {
             stop: self.stop,
             enough: &enough,
         };
+        let store = live.record.store().cloned();
         let begins = |at: Instant| {
             began.set(at);
             // The receiver may be gone.

@@ -322,6 +322,39 @@ pub struct TuneDocument {
 }
 
 impl TuneDocument {
+    /// A tune that has no result yet.
+    #[must_use]
+    pub fn new(server: String, url: String, goal: Goal) -> TuneDocument {
+        TuneDocument {
+            schema: TUNE_SCHEMA.into(),
+            server,
+            url,
+            goal,
+            verdict: TuneVerdict::Inconclusive,
+            reason: "it was ended before there was a result".into(),
+            baseline: None,
+            winner: None,
+            searched: Vec::new(),
+            proposals: Vec::new(),
+            clues: Vec::new(),
+            workers_advice: None,
+            planned: None,
+            limit_after: None,
+            visited: None,
+            watch: None,
+            trials: Vec::new(),
+            undominated: Vec::new(),
+            effects: Vec::new(),
+            race: Vec::new(),
+            diff: Vec::new(),
+            kept: false,
+            kept_in: None,
+            restored: false,
+            interrupted: false,
+            notes: Vec::new(),
+        }
+    }
+
     /// Returns the settings of which another value was measured.
     #[must_use]
     pub fn tried(&self) -> Vec<&str> {

@@ -25,10 +25,7 @@ const MOST_SECTIONS: usize = 100;
 /// # Errors
 /// In words, if the configuration has no HTTP proxy, or has something that such a cache must not meet.
 pub fn edits(config: &Config, cache: &PageCache) -> Result<Edits, String> {
-    let token = cache.token.as_deref().ok_or("a cache is only tried on HAProxy")?;
-    if token.is_empty() || !token.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Err("the cache's token is no number".into());
-    }
+    let token = cache.checked_token()?.ok_or("a cache is only tried on HAProxy")?;
     let is_ours =
         format!("{{ req.hdr({}) -m str {token} }} {{ path -m str {} }}", PageCache::HEADER, paths(&cache.paths)?);
     let (sections, source) = (proxies(config)?, config.sources.len() - 1);

@@ -80,15 +80,13 @@ fn modules(config: &Config) -> Result<Vec<&'static str>, String> {
 
 /// Returns the lines of a cache: for requests of ours, or for those of all visitors.
 fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) -> Result<Vec<String>, String> {
-    if cache.token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|b| b.is_ascii_hexdigit())) {
-        return Err("the cache's token is no number".into());
-    }
+    let token = cache.checked_token()?;
     let mut lines = vec!["map $http_cookie$http_authorization $lastdrop_known { '' ''; default known; }".to_string()];
-    if let Some(token) = &cache.token {
+    if let Some(token) = token {
         let field = PageCache::HEADER.to_ascii_lowercase().replace('-', "_");
         lines.push(format!("map $http_{field} $lastdrop_ours {{ default ''; {token} ours; }}"));
     }
-    let (of_whom, ours, pages) = match cache.token {
+    let (of_whom, ours, pages) = match token {
         Some(_) => {
             ("$lastdrop_ours:", "ours:", cache.paths.iter().map(|path| pattern(path)).collect::<Result<Vec<_>, _>>()?)
         }
@@ -102,7 +100,7 @@ fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) 
     let pages = pages.join("|");
     for module in modules {
         // nginx takes no other folder for a zone whose name stays.
-        let zone = format!("{}_{module}", if cache.token.is_some() { "trial" } else { "pages" });
+        let zone = format!("{}_{module}", if token.is_some() { "trial" } else { "pages" });
         let folder = folder(module);
         let folder = folder.to_str().filter(|text| is_plain(text)).ok_or("the cache's folder cannot be quoted")?;
         lines.push(format!(

@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::observe::visitors::Visitors;
 use lastdrop_analyze::workers::capped;
 use lastdrop_model::documents::{
-    Clue, Goal, Proposal, RemainingLimit, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneEstimate, TuneVerdict,
-    WorkersAdvice,
+    Clue, Goal, Proposal, RemainingLimit, SizeDocument, Trial, TuneDocument, TuneEstimate, TuneVerdict, WorkersAdvice,
 };
 use lastdrop_model::event::{Document, ExperimentDecision, Outcome, Stage, TrialBegan};
 use lastdrop_model::objective::Metric;
@@ -128,7 +127,8 @@ pub fn tune(
     after: Option<ExamineAfter<'_>>,
     visitors: Option<Visitors>,
 ) -> Result<TuneDocument, LabError> {
-    let mut document = begun(&stack, order);
+    let mut document = TuneDocument::new(stack.name(), order.plan.url.to_string(), order.goal);
+    document.notes.clone_from(&stack.original().notes);
     let mut hints =
         Hints { proposals: order.proposals.clone(), clues: order.clues.clone(), workers: order.workers.clone() };
     let resumes = order.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
@@ -209,38 +209,6 @@ pub fn tune(
     }
     lab.tell(&Event::Concluded { document: Document::Tune { found: Cow::Borrowed(&document) } });
     Ok(document)
-}
-
-/// The document of a tune that has no result yet.
-fn begun(stack: &Stack, order: &TuneOptions) -> TuneDocument {
-    TuneDocument {
-        schema: TUNE_SCHEMA.into(),
-        server: stack.name(),
-        url: order.plan.url.to_string(),
-        goal: order.goal,
-        verdict: TuneVerdict::Inconclusive,
-        reason: "it was ended before there was a result".into(),
-        baseline: None,
-        winner: None,
-        searched: Vec::new(),
-        proposals: Vec::new(),
-        clues: Vec::new(),
-        workers_advice: None,
-        planned: None,
-        limit_after: None,
-        visited: None,
-        watch: None,
-        trials: Vec::new(),
-        undominated: Vec::new(),
-        effects: Vec::new(),
-        race: Vec::new(),
-        diff: Vec::new(),
-        kept: false,
-        kept_in: None,
-        restored: false,
-        interrupted: false,
-        notes: stack.original().notes.clone(),
-    }
 }
 
 /// Checks for refusals before any load is generated, then examines the servers. If the examination fails, the search
