@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use lastdrop_probe::resident::release_code;
 
 use crate::commands::agent::AgentArgs;
 use crate::commands::capacity::CapacityArgs;
@@ -149,7 +150,14 @@ pub fn read(args: &[OsString]) -> Result<Cli, clap::Error> {
     let number = |a: &clap::Arg| a.get_value_names().is_some_and(|n| numbers.iter().any(|number| n[0] == *number));
     // -5s and -inf too.
     let mark = |a: clap::Arg| if number(&a) { a.allow_hyphen_values(true) } else { a };
-    let matches = arranged(Cli::command()).mut_subcommands(|c| c.mut_args(mark)).try_get_matches_from(args)?;
+    // Each step executes much code that no later one needs.
+    release_code();
+    let command = Cli::command();
+    release_code();
+    let command = arranged(command).mut_subcommands(|c| c.mut_args(mark));
+    release_code();
+    let matches = command.try_get_matches_from(args)?;
+    release_code();
     Cli::from_arg_matches(&matches)
 }
 

@@ -92,8 +92,6 @@ fn run(args: &[OsString]) -> Exit {
         stdio::note!("lastdrop: {why}");
         return Exit::Usage;
     }
-    // Parsing runs much code that is not needed again.
-    lastdrop_probe::resident::release_code();
     let has_proc = Path::new("/proc/self/stat").exists();
     if needs_proc(&cli.command) && !has_proc {
         stdio::note!(

@@ -56,7 +56,7 @@ impl Extraction {
             Rule::Regex(regex) => first(regex, body),
             Rule::Url(regex) => first(regex, url),
             Rule::Json(pointer) => {
-                let document: serde_json::Value = serde_json::from_slice(body).ok()?;
+                let document: serde_json::Value = lastdrop_model::read_json(body).ok()?;
                 match document.pointer(pointer)? {
                     serde_json::Value::String(text) => Some(text.clone().into_bytes()),
                     serde_json::Value::Null => None,

@@ -47,7 +47,7 @@ struct TapeLine(u64, u32, String, String, Option<String>, u64, u64, Option<Logge
 /// Reads one line of a tape for a plan with this many requests.
 fn read(line: &[u8], requests: usize) -> Result<RecordedRequest, String> {
     let TapeLine(due, request, method, target, host, who, number, logged) =
-        serde_json::from_slice(line).map_err(|e| e.to_string())?;
+        lastdrop_model::read_json(line).map_err(|e| e.to_string())?;
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
     if request as usize >= requests {
         return Err(format!("it is of request {request}, and the plan has {requests}"));

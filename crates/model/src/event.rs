@@ -306,7 +306,7 @@ mod tests {
     use crate::{Counts, Kind, Plan};
 
     fn read_back(event: &Event<'_>) -> Event<'static> {
-        serde_json::from_str(&serde_json::to_string(event).expect("JSON")).expect("own output")
+        crate::read_json(&serde_json::to_string(event).expect("JSON")).expect("own output")
     }
 
     #[test]

@@ -387,7 +387,7 @@ mod tests {
         assert!(read("pipelin = 3").expect_err("unknown").contains("unknown field `pipelin`, expected one of"));
         assert!(read("pipeline = 0").expect_err("too few").contains("pipeline must be a whole number from 1 to 1000"));
         assert!(read("version = '3'").expect_err("unknown").contains("write \"1.0\" or \"1.1\" or \"2\""));
-        let stored = |text: &str| serde_json::from_str::<HttpOptions>(text).expect("valid").version;
+        let stored = |text: &str| crate::read_json::<HttpOptions>(text).expect("valid").version;
         assert_eq!(stored("{\"http10\":true}"), Version::Http10);
         assert_eq!((stored("{\"http10\":false}"), stored("{\"version\":\"2\"}")), (Version::Http11, Version::Http2));
     }

@@ -160,7 +160,7 @@ mod tests {
         for n in 1..=9 {
             assert!(text.contains(&format!("seen{n}")), "seen{n}: {text}");
         }
-        assert_eq!(serde_json::from_str::<KeptPlan>(&text).expect("reads what it wrote"), kept);
+        assert_eq!(crate::read_json::<KeptPlan>(&text).expect("reads what it wrote"), kept);
     }
 
     #[test]
@@ -170,14 +170,14 @@ mod tests {
         for n in 1..=10 {
             assert!(text.contains(&format!("hidden{n}")), "hidden{n}: {text}");
         }
-        assert_eq!(*serde_json::from_str::<KeptPlan>(&text).expect("valid"), plan);
+        assert_eq!(*crate::read_json::<KeptPlan>(&text).expect("valid"), plan);
     }
 
     #[test]
     fn what_an_older_version_wrote_down_is_shown_without_its_secrets() {
         let text = serde_json::to_string(&KeptPlan::from(Plan { keep_secrets: true, ..full_of_secrets() }));
         let old = text.expect("JSON").replace(",\"keep_secrets\":true", "");
-        let read: KeptPlan = serde_json::from_str(&old).expect("valid");
+        let read: KeptPlan = crate::read_json(&old).expect("valid");
         assert_eq!(read, KeptPlan::from(full_of_secrets()));
     }
 }

@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_plan_that_is_whole_is_what_it_was() {
         let kept = KeptPlan::from(plan());
-        let read: KeptPlan = serde_json::from_str(&serde_json::to_string(&kept).expect("JSON")).expect("reads");
+        let read: KeptPlan = crate::read_json(&serde_json::to_string(&kept).expect("JSON")).expect("reads");
         assert_eq!(read.repeatable(), Ok(plan()));
     }
 

@@ -249,7 +249,7 @@ mod tests {
     fn a_look_of_an_older_version_still_opens() {
         let old = r#"{"t_s":1.0,"span_s":0.95,"worker_count":5,"busy":1,"cpu_cores":0.5,"states":{"S":5},
             "listen":[{"address":"127.0.0.1:80","queue":3,"limit":511}],"sockets":{"time_wait":7},"local_ports":28232}"#;
-        let look: Sample = serde_json::from_str(old).expect("opens");
+        let look: Sample = crate::read_json(old).expect("opens");
         let queue = &look.listen[0];
         assert_eq!((queue.queue, queue.limit, queue.queue_mean, queue.of_url), (3, 511, None, false));
         assert_eq!((look.busy, look.readings, look.sockets["time_wait"]), (Some(1), 0, 7));

@@ -2,8 +2,8 @@
 //!
 //! The kernel maps code from the file, 64 KB around each executed address, and counts it as resident from then on. Options,
 //! plans and reports execute most of a large program once: in a run with 8 users, code was three quarters of the resident
-//! memory. So a command releases its code between stages: after its options, before and after each load, and before its report. Code that runs again comes from the page cache, in a microsecond
-//! for each 64 KB.
+//! memory. So a command releases its code between stages: while it reads its options, before and after each load, and before
+//! its report. Code that runs again comes from the page cache, in a microsecond for each 64 KB.
 
 use std::ffi::{c_int, c_void};
 

@@ -231,7 +231,7 @@ mod tests {
             let scope: ConfigScope = text.parse().expect("a scope");
             assert_eq!(scope.to_string(), text);
             let json = serde_json::to_string(&scope).expect("JSON");
-            assert_eq!(serde_json::from_str::<ConfigScope>(&json).expect("the same"), scope);
+            assert_eq!(lastdrop_model::read_json::<ConfigScope>(&json).expect("the same"), scope);
         }
         for wrong in ["", "shop", "vhost:", "location: ", "directory:www", "server:a"] {
             assert!(wrong.parse::<ConfigScope>().is_err_and(|e| e.contains("vhost:NAME")), "{wrong}");

@@ -280,7 +280,7 @@ mod tests {
         let read = || paths.each_ref().map(|path| fs::read(path).expect("there"));
         // As read from a journal.
         let text = serde_json::to_string(&files).expect("JSON");
-        let files: Vec<EditedFile> = serde_json::from_str(&text).expect("the same");
+        let files: Vec<EditedFile> = lastdrop_model::read_json(&text).expect("the same");
         change(&files).expect("changed");
         assert_eq!(read()[1], b"new two\n");
         fs::write(beside(&paths[0], "new"), "of a kill").expect("written");

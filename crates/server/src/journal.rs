@@ -268,12 +268,12 @@ pub fn parse_as<T: DeserializeOwned>(bytes: &[u8], known: &str) -> Result<T, Jou
         serde_json::error::Category::Eof => JournalFault::Cut { line: e.line() },
         _ => JournalFault::Other(e.to_string()),
     };
-    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(fault)?;
+    let value: serde_json::Value = lastdrop_model::read_json(bytes).map_err(fault)?;
     match value.get("schema").and_then(serde_json::Value::as_str) {
         Some(schema) if schema != known => return Err(JournalFault::Version { schema: schema.into() }),
         _ => {}
     }
-    serde_json::from_value(value).map_err(fault)
+    lastdrop_model::read_json(bytes).map_err(fault)
 }
 
 /// One server's files in the state folder, named after it.
@@ -473,7 +473,7 @@ fn unusable(path: &Path, bytes: &[u8], fault: JournalFault) -> ServerError {
 fn value_of(text: &str, field: &str) -> Option<String> {
     let begins = format!("\"{field}\": ");
     let value = text.lines().find_map(|l| l.trim_start().strip_prefix(&begins))?;
-    serde_json::from_str(value.trim_end_matches(',')).ok()
+    lastdrop_model::read_json(value.trim_end_matches(',')).ok()
 }
 
 #[cfg(test)]

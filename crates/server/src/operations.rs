@@ -18,7 +18,8 @@ pub trait Operation: Into<OperationCall> {
 
 /// Reads an answer.
 pub(crate) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, ServerError> {
-    serde_json::from_value(answer).map_err(|e| ServerError::Setting(format!("an answer that cannot be read: {e}")))
+    lastdrop_model::read_json(&answer.to_string())
+        .map_err(|e| ServerError::Setting(format!("an answer that cannot be read: {e}")))
 }
 
 fn written<T: Serialize>(answer: &T) -> Result<Value, ServerError> {

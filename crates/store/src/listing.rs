@@ -190,7 +190,7 @@ impl Store {
         Ok(match document.ok_or_else(|| StoreError::NotFound(id.to_string()))? {
             // A damaged document is reported when the run is shown.
             Some(document) => {
-                serde_json::from_str(&document).map_or(RunState::Unfinished, |run| RunState::Ended(Box::new(run)))
+                lastdrop_model::read_json(&document).map_or(RunState::Unfinished, |run| RunState::Ended(Box::new(run)))
             }
             None => self.run_owner(id)?.map_or(RunState::Unfinished, RunState::UnderWay),
         })

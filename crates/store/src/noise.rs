@@ -29,6 +29,6 @@ impl Store {
                 r.get(0)
             })
             .optional()?;
-        Ok(document.and_then(|d| serde_json::from_str(&d).ok()))
+        Ok(document.and_then(|d| lastdrop_model::read_json(&d).ok()))
     }
 }

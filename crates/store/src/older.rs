@@ -50,14 +50,14 @@ pub fn hide_secrets(connection: &mut Connection) -> rusqlite::Result<()> {
 
 /// Returns a plan without its secrets; a plan that cannot be parsed stays unchanged.
 fn hidden(plan: &str) -> String {
-    let hide = || serde_json::to_string(&serde_json::from_str::<KeptPlan>(plan)?);
+    let hide = || serde_json::to_string(&lastdrop_model::read_json::<KeptPlan>(plan)?);
     hide().unwrap_or_else(|_: serde_json::Error| plan.to_string())
 }
 
 fn hidden_in_document(document: &str) -> String {
     let hide = || {
-        let mut run: Value = serde_json::from_str(document)?;
-        run["plan"] = serde_json::to_value(serde_json::from_value::<KeptPlan>(run["plan"].take())?)?;
+        let mut run: Value = lastdrop_model::read_json(document)?;
+        run["plan"] = serde_json::to_value(lastdrop_model::read_json::<KeptPlan>(&run["plan"].to_string())?)?;
         serde_json::to_string(&run)
     };
     hide().unwrap_or_else(|_: serde_json::Error| document.to_string())

@@ -89,7 +89,7 @@ impl Store {
         let list: Option<String> =
             connection.query_row("SELECT list FROM requests WHERE hash = ?", [&hash], |r| r.get(0)).optional()?;
         let list = list.ok_or_else(|| damaged("its requests are not there".into()))?;
-        serde_json::from_str(&list).map(Some).map_err(|e| damaged(e.to_string()))
+        lastdrop_model::read_json(&list).map(Some).map_err(|e| damaged(e.to_string()))
     }
 
     /// Stores the length of a phase.
@@ -175,7 +175,7 @@ impl Store {
                 label: row.get(2)?,
                 // An older version stored the URL with its secrets.
                 url: secrets::url(&row.get::<_, String>(3)?).into_owned(),
-                run: document.and_then(|d| serde_json::from_str(&d).ok()),
+                run: document.and_then(|d| lastdrop_model::read_json(&d).ok()),
             })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
@@ -255,7 +255,7 @@ impl Store {
             started_unix_ms: started as u64,
             label,
             end: End::Killed,
-            environment: serde_json::from_str(&environment).unwrap_or_default(),
+            environment: lastdrop_model::read_json(&environment).unwrap_or_default(),
             phases,
             generator: Generator { threads: plan.threads, ..Generator::default() },
             plan,

@@ -214,7 +214,7 @@ fn damaged(run: &str, what: impl ToString) -> StoreError {
 }
 
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(run: &str, text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|e| damaged(run, e))
+    lastdrop_model::read_json(text).map_err(|e| damaged(run, e))
 }
 
 pub(crate) fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, StoreError> {

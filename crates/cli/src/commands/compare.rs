@@ -429,7 +429,7 @@ fn read_side(name: &str, store: Option<&Store>) -> Result<Side> {
     let path = Path::new(name);
     if path.is_file() {
         let text = lastdrop_load::files::read_text(path).with_context(|| format!("cannot read {name}"))?;
-        let ours = match serde_json::from_str::<Run>(&text) {
+        let ours = match lastdrop_model::read_json::<Run>(&text) {
             Ok(run) => return Ok(Side::Run(Box::new(run))),
             Err(e) => e,
         };

@@ -217,7 +217,7 @@ fn machines_of(args: &DoctorArgs) -> Result<Machines> {
 /// Applies the current rules to a stored examination.
 fn again(file: &Path) -> Result<DoctorDocument> {
     let text = lastdrop_load::files::read_text(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let then: DoctorDocument = serde_json::from_str(&text)
+    let then: DoctorDocument = lastdrop_model::read_json(&text)
         .map_err(|e| UsageError(format!("{} is no document of doctor --json: {e}", file.display())))?;
     // A finding that a trial has refuted does not return.
     let refuted: Vec<&str> = then.confirmed.iter().filter(|c| c.is_refuted()).map(|c| c.id.as_str()).collect();

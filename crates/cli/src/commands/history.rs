@@ -221,7 +221,7 @@ fn show_document(store: &Store, id: &str, json: Option<Outfile>, csv: bool, form
     }
     let document = store.document(id)?;
     match json {
-        Some(file) => file.json(&serde_json::from_str::<serde_json::Value>(&document)?)?,
+        Some(file) => file.json(&lastdrop_model::read_json::<serde_json::Value>(&document)?)?,
         None if format != Format::Text => print_formatted(&document, format)?,
         None => {
             let shown = ReportDocument::read(&document).map_err(|why| UsageError(format!("{id}: {why}")))?;

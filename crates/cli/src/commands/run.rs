@@ -125,6 +125,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
+    release_code();
     let run = lab.run_prepared(&plan, Some(prepared), "");
     release_code();
     let mut run = match run {

@@ -129,7 +129,7 @@ fn trace_each(args: &TraceArgs, plan: &Plan, report: Report, stop: &Stop) -> Res
 
 fn read(path: &Path) -> Result<TraceDocument> {
     let text = input::read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let document: TraceDocument = serde_json::from_str(&text)
+    let document: TraceDocument = lastdrop_model::read_json(&text)
         .with_context(|| format!("{} is no trace that --json has written", path.display()))?;
     anyhow::ensure!(document.schema == TRACE_SCHEMA, "{} is no {TRACE_SCHEMA}", path.display());
     Ok(document)

@@ -394,7 +394,7 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
     let Ok(kept) = store.documents(LOOKED_THROUGH) else { return Vec::new() };
     let mut all: Vec<Proposal> = Vec::new();
     for (id, ..) in kept.into_iter().filter(|(.., schema)| schema == TUNE_SCHEMA) {
-        let read = store.document(&id).ok().and_then(|text| serde_json::from_str::<TuneDocument>(&text).ok());
+        let read = store.document(&id).ok().and_then(|text| lastdrop_model::read_json::<TuneDocument>(&text).ok());
         let same = read.filter(|d| d.server == servers && d.goal == goal && d.verdict == TuneVerdict::Improved);
         let Some(document) = same else { continue };
         let Some(winner) = &document.winner else { continue };

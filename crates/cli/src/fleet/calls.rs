@@ -255,7 +255,7 @@ mod tests {
         ];
         for (call, changes) in all {
             let bytes = serde_json::to_vec(&CallAbout { server: server.clone(), call }).expect("JSON");
-            let read: CallAbout = serde_json::from_slice(&bytes).expect("the same");
+            let read: CallAbout = lastdrop_model::read_json(&bytes).expect("the same");
             assert_eq!((read.server == server, read.call.changes()), (true, changes), "{:?}", read.call);
         }
     }

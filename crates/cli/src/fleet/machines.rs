@@ -238,7 +238,7 @@ impl ServerConversation {
         let bytes = serde_json::to_vec(&call).map_err(|e| failed(e.to_string()))?;
         let answer = self.conversation.ask(&bytes, C::WITHIN).map_err(|e| failed(e.what(self.agent())))?;
         let answer: Result<C::Answer, CallFailure> =
-            serde_json::from_slice(&answer).map_err(|e| failed(format!("its answer is none: {e}")))?;
+            lastdrop_model::read_json(&answer).map_err(|e| failed(format!("its answer is none: {e}")))?;
         answer.map_err(|CallFailure { what, refusal }| self.failed(what, refusal))
     }
 

@@ -105,7 +105,7 @@ impl AgentServers {
 
 impl Answerer for ConversationHandler {
     fn answer(&mut self, question: &[u8]) -> Result<Vec<u8>, EngineError> {
-        let CallAbout { server, call } = serde_json::from_slice(question)
+        let CallAbout { server, call } = lastdrop_model::read_json(question)
             .map_err(|e| EngineError(format!("a question that it does not understand: {e}")))?;
         let server = self.servers.meant(&server)?.clone();
         if call.changes() && !self.servers.act {
@@ -322,7 +322,7 @@ mod tests {
 
     fn failure(handler: &mut ServerHandler, call: impl Into<ServerCall>) -> Result<String, EngineError> {
         let answer = call.into().carry_out(handler)?;
-        let answer: Result<serde_json::Value, CallFailure> = serde_json::from_slice(&answer).expect("an answer");
+        let answer: Result<serde_json::Value, CallFailure> = lastdrop_model::read_json(&answer).expect("an answer");
         Ok(answer.expect_err("a failure").what)
     }
 
@@ -330,7 +330,7 @@ mod tests {
     fn directives_need_a_right_of_the_agent() {
         let named: Vec<ServerRef> = vec!["apache:/a.conf".parse().expect("a server")];
         let servers = AgentServers { agent: "a".into(), named, act: true, directives: false };
-        let change: Change = serde_json::from_str(r#"{"directives":["KeepAlive On"]}"#).expect("a change");
+        let change: Change = lastdrop_model::read_json(r#"{"directives":["KeepAlive On"]}"#).expect("a change");
         let ask = |servers: &AgentServers, call: ServerCall| {
             failure(&mut ServerHandler::new(servers, &servers.named[0]), call).expect("an answer")
         };
@@ -343,7 +343,7 @@ mod tests {
         let what = ask(&servers, Apply { change }.into());
         assert!(what.contains("was not opened"), "{what}");
         let cache = r#"{"cache":{"token":"1","paths":["/"],"lifetime_s":10}}"#;
-        let what = ask(&servers, Apply { change: serde_json::from_str(cache).expect("a change") }.into());
+        let what = ask(&servers, Apply { change: lastdrop_model::read_json(cache).expect("a change") }.into());
         assert!(what.contains("server's own machine"), "{what}");
     }
 

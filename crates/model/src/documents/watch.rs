@@ -157,14 +157,14 @@ impl WatchOutput {
     /// # Errors
     /// When the text is neither document, or of another version.
     pub fn read(text: &str) -> Result<WatchOutput, serde_json::Error> {
-        let value: serde_json::Value = serde_json::from_str(text)?;
+        let value: serde_json::Value = crate::read_json(text)?;
         if value.get("schema").and_then(serde_json::Value::as_str) != Some(WATCH_SCHEMA) {
             return Err(serde::de::Error::custom(format!("it is no {WATCH_SCHEMA}")));
         }
         if value.get("looks").is_some() {
-            return serde_json::from_value(value).map(WatchOutput::Several);
+            return crate::read_json(text).map(WatchOutput::Several);
         }
-        serde_json::from_value(value).map(WatchOutput::One)
+        crate::read_json(text).map(WatchOutput::One)
     }
 }
 

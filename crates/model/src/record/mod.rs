@@ -115,7 +115,7 @@ impl Record {
                 Record::PhaseEnd { phase, duration_us, peak: reader.number_below(u64::from(u32::MAX), "connections")? }
             }
             3 => {
-                let end = serde_json::from_slice(rest).map_err(|e| RecordError::Wrong(e.to_string()))?;
+                let end = crate::read_json(rest).map_err(|e| RecordError::Wrong(e.to_string()))?;
                 return Ok(Record::Ended(Box::new(end)));
             }
             other => return Err(RecordError::Wrong(format!("there is no record of kind {other}"))),

@@ -58,7 +58,7 @@ mod tests {
         let text = text(Events.begin(Runs::One).as_mut(), &events_of(1, 3, 10));
         let mut builder = None;
         for line in text.lines() {
-            match serde_json::from_str(line).expect("own output") {
+            match lastdrop_model::read_json(line).expect("own output") {
                 Event::Began { plan, .. } => builder = Some(RunBuilder::new(&plan)),
                 Event::Second { slice } => builder.as_mut().expect("begun").add(&slice),
                 Event::PhaseEnd { phase, duration_us, peak } => {

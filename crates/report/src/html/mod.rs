@@ -86,29 +86,29 @@ impl ReportDocument {
     /// # Errors
     /// A sentence that says why the text cannot be read.
     pub fn read(text: &str) -> Result<Vec<ReportDocument>, String> {
-        let value: Value = serde_json::from_str(text).map_err(|e| format!("no JSON: {e}"))?;
+        let value: Value = lastdrop_model::read_json(text).map_err(|e| format!("no JSON: {e}"))?;
         let schema = value["schema"].as_str().unwrap_or_default().to_string();
         match value.get("servers").and_then(Value::as_array) {
-            Some(servers) => servers.iter().map(|s| ReportDocument::of(&schema, s.clone())).collect(),
-            None => ReportDocument::of(&schema, value).map(|s| vec![s]),
+            Some(servers) => servers.iter().map(|s| ReportDocument::of(&schema, &s.to_string())).collect(),
+            None => ReportDocument::of(&schema, text).map(|s| vec![s]),
         }
     }
 
-    fn of(schema: &str, value: Value) -> Result<ReportDocument, String> {
-        fn boxed<T: serde::de::DeserializeOwned>(value: Value) -> Result<Box<T>, String> {
-            serde_json::from_value(value).map(Box::new).map_err(|e| format!("a document that cannot be read: {e}"))
+    fn of(schema: &str, text: &str) -> Result<ReportDocument, String> {
+        fn boxed<T: serde::de::DeserializeOwned>(text: &str) -> Result<Box<T>, String> {
+            lastdrop_model::read_json(text).map(Box::new).map_err(|e| format!("a document that cannot be read: {e}"))
         }
         Ok(match schema {
-            RUN_SCHEMA => ReportDocument::Run(boxed(value)?),
-            CAPACITY_SCHEMA => ReportDocument::Capacity(boxed(value)?),
-            HEADROOM_SCHEMA => ReportDocument::Headroom(boxed(value)?),
-            COMPARE_SCHEMA => ReportDocument::Compare(boxed(value)?),
-            TUNE_SCHEMA => ReportDocument::Tune(boxed(value)?),
-            DOCTOR_SCHEMA => ReportDocument::Doctor(boxed(value)?),
-            SWEEP_SCHEMA => ReportDocument::Sweep(boxed(value)?),
-            SIZE_SCHEMA => ReportDocument::Size(boxed(value)?),
-            TRACE_SCHEMA => ReportDocument::Trace(boxed(value)?),
-            PROFILE_SCHEMA => ReportDocument::Profile(boxed(value)?),
+            RUN_SCHEMA => ReportDocument::Run(boxed(text)?),
+            CAPACITY_SCHEMA => ReportDocument::Capacity(boxed(text)?),
+            HEADROOM_SCHEMA => ReportDocument::Headroom(boxed(text)?),
+            COMPARE_SCHEMA => ReportDocument::Compare(boxed(text)?),
+            TUNE_SCHEMA => ReportDocument::Tune(boxed(text)?),
+            DOCTOR_SCHEMA => ReportDocument::Doctor(boxed(text)?),
+            SWEEP_SCHEMA => ReportDocument::Sweep(boxed(text)?),
+            SIZE_SCHEMA => ReportDocument::Size(boxed(text)?),
+            TRACE_SCHEMA => ReportDocument::Trace(boxed(text)?),
+            PROFILE_SCHEMA => ReportDocument::Profile(boxed(text)?),
             "" => return Err("it does not say what it is: no \"schema\"".into()),
             other => return Err(format!("there is no page for {other}")),
         })

@@ -390,7 +390,7 @@ impl JvmRecording {
 /// Ends the recording of which a killed lastdrop has left this folder.
 pub fn end_left(folder: &Path) {
     let mark = fs::read(folder.join(MARK)).ok();
-    if let Some(left) = mark.and_then(|mark| serde_json::from_slice::<JvmRecording>(&mark).ok()) {
+    if let Some(left) = mark.and_then(|mark| lastdrop_model::read_json::<JvmRecording>(&mark).ok()) {
         left.end();
     }
 }

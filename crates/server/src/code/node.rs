@@ -342,7 +342,7 @@ fn read(recording: &Recording) -> Result<String, ServerError> {
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut all = String::new();
     for file in files.filter(|path| path.extension().is_some_and(|ending| ending == WHOLE)) {
-        let profile: CpuProfile = serde_json::from_str(&read_lossy(&file)?)
+        let profile: CpuProfile = lastdrop_model::read_json(&read_lossy(&file)?)
             .map_err(|e| ServerError::Setting(format!("the record of V8's profiler cannot be read: {e}")))?;
         all += &record_of(&profile, &recording.script);
     }

@@ -36,7 +36,7 @@ pub fn serve() -> ! {
     let hidden = nix::sys::prctl::set_dumpable(false);
     let mut text = Vec::new();
     let read = io::stdin().lock().take(MOST_BYTES).read_to_end(&mut text);
-    let said = match (hidden, read, serde_json::from_slice::<Visit<'_>>(&text)) {
+    let said = match (hidden, read, lastdrop_model::read_json::<Visit<'_>>(&text)) {
         (Ok(()), Ok(_), Ok(visit)) => go(&visit),
         _ => Err("the question cannot be read".into()),
     };

@@ -51,7 +51,7 @@ pub(super) fn within(pid: i32, server: &ServerRef, inquiry: Inquiry<'_>) -> Resu
         return Err(format!("the question could not be asked: {e}"));
     }
     let (reply, executed): (Result<Reply, String>, Vec<ExecutedProgram>) =
-        serde_json::from_slice(&bytes?).map_err(|_| "it ended before it had answered".to_string())?;
+        lastdrop_model::read_json(&bytes?).map_err(|_| "it ended before it had answered".to_string())?;
     log(pid, executed);
     reply
 }

@@ -212,7 +212,7 @@ impl InstanceTemplate {
         let answer = instance.ask(&variables(&script), until);
         loop {
             let written = fs::read(&told).map_err(text)?;
-            if let Ok(described) = serde_json::from_slice(&written) {
+            if let Ok(described) = lastdrop_model::read_json(&written) {
                 return Ok(described);
             }
             // The response may arrive before the script has ended.

@@ -122,7 +122,8 @@ impl Page {
     fn rows(&self, limit: Duration) -> Result<Vec<ProcessRow>, String> {
         let what = |why: String| format!("its status page ({} of {}): {why}", self.path, self.socket);
         let text = fastcgi::get(&self.socket, &self.path, "full&json", limit).map_err(|e| what(e.to_string()))?;
-        let rows: StatusDocument = serde_json::from_str(&text).map_err(|e| what(format!("cannot be read: {e}")))?;
+        let rows: StatusDocument =
+            lastdrop_model::read_json(&text).map_err(|e| what(format!("cannot be read: {e}")))?;
         Ok(rows.processes)
     }
 
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     fn rows(text: &str) -> Vec<ProcessRow> {
-        serde_json::from_str::<StatusDocument>(text).expect("rows").processes
+        lastdrop_model::read_json::<StatusDocument>(text).expect("rows").processes
     }
 
     #[test]

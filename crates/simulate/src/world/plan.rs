@@ -250,7 +250,7 @@ mod tests {
         assert_eq!((plan.cores, plan.pool.workers, plan.pool.cpu_us), (2, 9, 2_000.0));
         assert_eq!(plan.backend.as_ref().map(|b| (b.connections, b.cpu_us)), Some((3, 500.0)));
         let text = serde_json::to_string(&plan).expect("JSON");
-        assert_eq!(serde_json::from_str::<WorldPlan>(&text).expect("own output"), plan);
+        assert_eq!(lastdrop_model::read_json::<WorldPlan>(&text).expect("own output"), plan);
         assert!(toml::from_str::<WorldPlan>("[pool]\nworker = 9").is_err());
     }
 

@@ -49,13 +49,13 @@ impl PartOrder {
             version: u32,
         }
         let wrong = |e: serde_json::Error| format!("the order cannot be read: {e}");
-        let Version { version } = serde_json::from_slice(bytes).map_err(wrong)?;
+        let Version { version } = lastdrop_model::read_json(bytes).map_err(wrong)?;
         if version != VERSION {
             return Err(format!(
                 "the order is of form {version}, this lastdrop knows form {VERSION}: use the same one"
             ));
         }
-        let order: PartOrder = serde_json::from_slice(bytes).map_err(wrong)?;
+        let order: PartOrder = lastdrop_model::read_json(bytes).map_err(wrong)?;
         order.share()?;
         check(&order.plan, &order.weights)?;
         Ok(order)

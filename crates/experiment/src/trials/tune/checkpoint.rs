@@ -79,9 +79,9 @@ fn read(path: &Path) -> Result<Option<(CheckpointHeader, Vec<Trial>)>, FileError
         text => text?,
     };
     let mut lines = text.split(|b| *b == b'\n');
-    let head: Option<CheckpointHeader> = lines.next().and_then(|line| serde_json::from_slice(line).ok());
+    let head: Option<CheckpointHeader> = lines.next().and_then(|line| lastdrop_model::read_json(line).ok());
     let head = head.filter(|head| head.schema == SCHEMA);
-    Ok(head.map(|head| (head, lines.map_while(|line| serde_json::from_slice(line).ok()).collect())))
+    Ok(head.map(|head| (head, lines.map_while(|line| lastdrop_model::read_json(line).ok()).collect())))
 }
 
 impl Checkpoint {
