@@ -196,6 +196,12 @@ pub enum LeaveMethod {
 }
 
 impl Kind {
+    /// True if its adapter can try a cache of pages.
+    #[must_use]
+    pub fn has_page_cache(&self) -> bool {
+        matches!(self.adapter, Some(AdapterName::Haproxy | AdapterName::Nginx))
+    }
+
     /// True if this is a process of its program.
     #[must_use]
     pub fn runs(&self, info: &ProcessInfo) -> bool {

@@ -52,6 +52,15 @@ impl PageCache {
         }
     }
 
+    /// Returns what a configuration names: paths for a cache on trial, pages with their site for one of all visitors.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn named(&self) -> Result<&[String], String> {
+        let all = if self.token.is_some() { &self.paths } else { &self.pages };
+        if all.is_empty() { Err("no page is named for the cache".into()) } else { Ok(all) }
+    }
+
     /// Describes it as a line of a change.
     pub(crate) fn line(&self) -> String {
         let whom =

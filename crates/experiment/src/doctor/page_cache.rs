@@ -11,7 +11,7 @@ use lastdrop_model::documents::{CacheTrial, DoctorDocument, Finding};
 use lastdrop_model::plan::Plan;
 use lastdrop_model::request::RequestSpec;
 use lastdrop_probe::status::Answer;
-use lastdrop_server::{Change, PageCache, RestoreReport, ServerError, ServerRef, Stack};
+use lastdrop_server::{Change, Kind, PageCache, RestoreReport, ServerError, ServerRef, Stack, kinds};
 
 use crate::doctor::answers::{Asker, can_ask, is_plain};
 use crate::doctor::confirm::{ConfirmOptions, PAIRS, measure, named_server};
@@ -23,8 +23,6 @@ use lastdrop_analyze::ratio;
 
 /// The finding whose cure is tried.
 pub(super) const FINDING: &str = "cacheable-responses";
-/// Kinds of servers that have such a cache.
-const TRIED: [&str; 2] = ["nginx", "haproxy"];
 /// How long a page stays in the cache.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// Time for all comparisons. Without all of them nothing is measured.
@@ -153,8 +151,8 @@ fn prepare(
     finding: &Finding,
 ) -> Result<(ServerRef, PageCache), String> {
     let about = document.examination.servers.iter().find(|s| s.server == finding.server);
-    let about =
-        about.filter(|s| TRIED.contains(&s.kind.as_str())).ok_or("neither nginx nor HAProxy is before the pages")?;
+    let has_cache = |kind: &str| kinds::named(kind).is_some_and(Kind::has_page_cache);
+    let about = about.filter(|s| has_cache(&s.kind)).ok_or("neither nginx nor HAProxy is before the pages")?;
     let reference = named_server(options.servers, &finding.server).cloned().or_else(|| about.named.parse().ok());
     let reference = reference.ok_or_else(|| format!("{} has no name that finds it", finding.server))?;
     if reference.is_elsewhere() {

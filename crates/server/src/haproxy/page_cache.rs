@@ -27,7 +27,7 @@ const MOST_SECTIONS: usize = 100;
 pub fn edits(config: &Config, cache: &PageCache) -> Result<Edits, String> {
     let token = cache.checked_token()?.ok_or("a cache is only tried on HAProxy")?;
     let is_ours =
-        format!("{{ req.hdr({}) -m str {token} }} {{ path -m str {} }}", PageCache::HEADER, paths(&cache.paths)?);
+        format!("{{ req.hdr({}) -m str {token} }} {{ path -m str {} }}", PageCache::HEADER, paths(cache.named()?)?);
     let (sections, source) = (proxies(config)?, config.sources.len() - 1);
     let mut edits = Edits::default();
     for section in sections {
@@ -68,9 +68,6 @@ pub fn kept_lines(config: &Config, cache: &PageCache) -> Result<Vec<String>, Str
 }
 
 fn paths(paths: &[String]) -> Result<String, String> {
-    if paths.is_empty() {
-        return Err("no page is named for the cache".into());
-    }
     let words = paths
         .iter()
         .map(|path| word(path).and_then(|word| if word.starts_with('/') { Ok(word) } else { Err(cannot_quote(path)) }));

@@ -80,24 +80,17 @@ fn modules(config: &Config) -> Result<Vec<&'static str>, String> {
 
 /// Returns the lines of a cache: for requests of ours, or for those of all visitors.
 fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) -> Result<Vec<String>, String> {
-    let token = cache.checked_token()?;
+    let (token, named) = (cache.checked_token()?, cache.named()?);
     let mut lines = vec!["map $http_cookie$http_authorization $lastdrop_known { '' ''; default known; }".to_string()];
     if let Some(token) = token {
         let field = PageCache::HEADER.to_ascii_lowercase().replace('-', "_");
         lines.push(format!("map $http_{field} $lastdrop_ours {{ default ''; {token} ours; }}"));
     }
-    let (of_whom, ours, pages) = match token {
-        Some(_) => {
-            ("$lastdrop_ours:", "ours:", cache.paths.iter().map(|path| pattern(path)).collect::<Result<Vec<_>, _>>()?)
-        }
-        None => {
-            ("$host:$server_port:", "", cache.pages.iter().map(|page| page_pattern(page)).collect::<Result<_, _>>()?)
-        }
+    let (of_whom, ours, pattern_of): (_, _, fn(&str) -> Result<String, String>) = match token {
+        Some(_) => ("$lastdrop_ours:", "ours:", pattern),
+        None => ("$host:$server_port:", "", page_pattern),
     };
-    if pages.is_empty() {
-        return Err("no page is named for the cache".into());
-    }
-    let pages = pages.join("|");
+    let pages = named.iter().map(|name| pattern_of(name)).collect::<Result<Vec<_>, _>>()?.join("|");
     for module in modules {
         // nginx takes no other folder for a zone whose name stays.
         let zone = format!("{}_{module}", if token.is_some() { "trial" } else { "pages" });
