@@ -4,7 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use lastdrop_model::HostSample;
-use procfs::{Current, CurrentSI};
+
+use crate::status_file::StatusFile;
 
 /// CPU time of the host since boot, in ticks; only differences are meaningful.
 #[derive(Debug, Clone, Copy)]
@@ -18,12 +19,14 @@ impl CpuTicks {
     /// Reads /proc/stat. None if it cannot be read or has no steal column.
     #[must_use]
     pub fn now() -> Option<CpuTicks> {
-        let t = procfs::KernelStats::current().ok()?.total;
-        let steal = t.steal?;
-        let idle = t.idle + t.iowait.unwrap_or(0);
-        // guest time is part of user time already.
-        let busy = t.user + t.nice + t.system + t.irq.unwrap_or(0) + t.softirq.unwrap_or(0);
-        Some(CpuTicks { total: busy + idle + steal, steal, idle })
+        // The line of all processors comes first.
+        let mut buffer = [0u8; 512];
+        let line = crate::stat::read_into("/proc/stat", &mut buffer)?.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
+        // Guest time, which follows, is part of user time already.
+        let [user, nice, system, idle, iowait, irq, softirq, steal] = *ticks.first_chunk()?;
+        let idle = idle + iowait;
+        Some(CpuTicks { total: user + nice + system + irq + softirq + idle + steal, steal, idle })
     }
 
     /// Returns the ticks in which a processor of this machine was running something.
@@ -161,8 +164,10 @@ pub struct HostMemory {
 impl HostMemory {
     #[must_use]
     pub fn now() -> Option<HostMemory> {
-        let m = procfs::Meminfo::current().ok()?;
-        Some(HostMemory { total: m.mem_total, available: m.mem_available? })
+        let text = fs::read_to_string("/proc/meminfo").ok()?;
+        let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let bytes = |name: &str| Some(line(name)?.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024);
+        Some(HostMemory { total: bytes("MemTotal")?, available: bytes("MemAvailable")? })
     }
 }
 
@@ -220,7 +225,8 @@ pub fn kernel() -> String {
 /// Returns the peak memory (RSS) of this process in bytes.
 #[must_use]
 pub fn own_peak_rss() -> u64 {
-    procfs::process::Process::myself().and_then(|p| p.status()).ok().and_then(|s| s.vmhwm).map_or(0, |kb| kb * 1024)
+    let status = StatusFile::read(std::process::id() as i32).ok();
+    status.and_then(|status| status.number("VmHWM", 10)).map_or(0, |kb| kb * 1024)
 }
 
 /// Returns the number of local ports for connections from one address of ours to one remote address and port. 0 if it

@@ -4,10 +4,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 
 use crate::ProbeError;
+use crate::status_file::StatusFile;
 
 /// The rights of a process. User and group ids are those of our own user namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,17 +37,18 @@ impl Identity {
     /// # Errors
     /// When the process has ended.
     pub fn of(pid: i32) -> Result<Identity, ProbeError> {
-        let status = Process::new(pid).and_then(|p| p.status()).map_err(|e| ProbeError::of(pid, "status", e))?;
+        let status = StatusFile::read(pid)?;
+        let three = |name: &str| status.ids(name)?.first_chunk().copied().ok_or_else(|| status.without(name));
         Ok(Identity {
-            users: [status.ruid, status.euid, status.suid],
-            groups: [status.rgid, status.egid, status.sgid],
-            supplementary_groups: status.groups,
+            users: three("Uid")?,
+            groups: three("Gid")?,
+            supplementary_groups: status.ids("Groups")?,
             user_namespace: user_namespace(&pid.to_string()),
-            no_new_privs: status.nonewprivs == Some(1),
+            no_new_privs: status.number("NoNewPrivs", 10) == Some(1),
             capabilities: Capabilities {
-                permitted: status.capprm,
-                bounding: status.capbnd.unwrap_or(0),
-                ambient: status.capamb.unwrap_or(0),
+                permitted: status.bits("CapPrm")?,
+                bounding: status.bits("CapBnd").unwrap_or(0),
+                ambient: status.bits("CapAmb").unwrap_or(0),
             },
         })
     }

@@ -28,6 +28,7 @@ pub mod socket_names;
 mod stat;
 pub mod stats_socket;
 pub mod status;
+mod status_file;
 pub mod strace;
 pub mod thread_states;
 mod thread_waits;
@@ -55,16 +56,11 @@ fn advice(e: &std::io::Error) -> &'static str {
 }
 
 impl ProbeError {
-    pub(crate) fn of(pid: i32, path: &str, e: procfs::ProcError) -> ProbeError {
-        let path = format!("/proc/{pid}/{path}");
-        match e {
-            procfs::ProcError::PermissionDenied(_) => {
-                ProbeError::Read { path, source: std::io::ErrorKind::PermissionDenied.into() }
-            }
-            procfs::ProcError::NotFound(_) => ProbeError::Gone(pid),
-            procfs::ProcError::Io(e, _) if e.raw_os_error() == Some(libc::ESRCH) => ProbeError::Gone(pid),
-            procfs::ProcError::Io(source, _) => ProbeError::Read { path, source },
-            other => ProbeError::Format { path, what: other.to_string() },
+    /// The error for a file of a process in /proc.
+    pub(crate) fn of(pid: i32, file: &str, source: std::io::Error) -> ProbeError {
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => ProbeError::Gone(pid),
+            _ => ProbeError::Read { path: format!("/proc/{pid}/{file}"), source },
         }
     }
 }

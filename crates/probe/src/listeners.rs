@@ -5,11 +5,10 @@ use std::fmt;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use procfs::process::{FDTarget, Process};
-
 use crate::ProbeError;
 use crate::namespace::{self, Namespace};
 use crate::sock_diag::{ESTABLISHED, SockDiag, StateFlags, TIME_WAIT, TcpSocket};
+use crate::stat::{self, Stat};
 
 /// An address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,20 +90,13 @@ fn sockets(pid: i32, states: StateFlags) -> Result<Vec<TcpSocket>, ProbeError> {
 }
 
 fn sockets_by_text(pid: i32, states: &StateFlags) -> Result<Vec<TcpSocket>, ProbeError> {
-    let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
-    let p = Process::new(pid).map_err(e("stat"))?;
-    let mut told = p.tcp().map_err(e("net/tcp"))?;
+    let mut told = stat::sockets(pid, "tcp").map_err(|e| ProbeError::of(pid, "net/tcp", e))?;
     // A missing IPv6 table is not an error.
-    told.extend(p.tcp6().unwrap_or_default());
+    told.extend(stat::sockets(pid, "tcp6").unwrap_or_default());
+    told.retain(|s| states.bits() & (1 << s.state) != 0);
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    let all = told.into_iter().map(|s| TcpSocket {
-        local: canonical(s.local_address),
-        remote: canonical(s.remote_address),
-        inode: s.inode,
-        state: s.state as u8,
-        queues: (s.rx_queue, s.tx_queue),
-    });
-    Ok(all.filter(|s| states.bits() & (1 << s.state) != 0).collect())
+    told.iter_mut().for_each(|s| (s.local, s.remote) = (canonical(s.local), canonical(s.remote)));
+    Ok(told)
 }
 
 /// Returns the inodes of the sockets that a process has open.
@@ -127,16 +119,7 @@ pub fn inodes(pid: i32) -> std::io::Result<std::collections::BTreeSet<u64>> {
 /// # Errors
 /// When its descriptors may not be read.
 pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
-    let e = |e| ProbeError::of(pid, "fd", e);
-    let inodes: HashSet<u64> = Process::new(pid)
-        .and_then(|p| p.fd())
-        .map_err(e)?
-        .filter_map(Result::ok)
-        .filter_map(|fd| match fd.target {
-            FDTarget::Socket(inode) => Some(inode),
-            _ => None,
-        })
-        .collect();
+    let inodes = inodes(pid).map_err(|e| ProbeError::of(pid, "fd", e))?;
     Ok(listening(pid)?.into_iter().filter(|(_, inode)| inodes.contains(inode)).map(|(address, _)| address).collect())
 }
 
@@ -189,7 +172,7 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
     let own = i32::try_from(std::process::id()).ok().and_then(namespace::inode_of);
     // One process of each namespace.
     let mut namespaces = BTreeMap::new();
-    for pid in procfs::process::all_processes().into_iter().flatten().filter_map(|p| Some(p.ok()?.pid)) {
+    for pid in stat::all_pids() {
         if let Some(inode) = namespace::inode_of(pid).filter(|inode| Some(*inode) != own) {
             namespaces.entry(inode).or_insert(pid);
         }
@@ -218,7 +201,7 @@ pub fn holders_of_listeners(pid: i32) -> Vec<i32> {
         return Vec::new();
     }
     let holds = |pid: &i32| inodes(*pid).is_ok_and(|theirs| theirs.iter().any(|inode| listening.contains(inode)));
-    crate::stat::all_pids().filter(holds).collect()
+    stat::all_pids().filter(holds).collect()
 }
 
 /// Returns the process that has one of these sockets open. If several have, returns the one whose parent has not.
@@ -226,17 +209,9 @@ fn holder(inodes: &HashSet<u64>) -> Option<i32> {
     if inodes.is_empty() {
         return None;
     }
-    let holds = |p: &Process| {
-        p.fd().is_ok_and(|fds| {
-            fds.filter_map(Result::ok).any(|fd| matches!(fd.target, FDTarget::Socket(i) if inodes.contains(&i)))
-        })
-    };
-    let holders: Vec<(i32, i32)> = procfs::process::all_processes()
-        .ok()?
-        .filter_map(Result::ok)
-        .filter(holds)
-        .filter_map(|p| Some((p.pid, p.stat().ok()?.ppid)))
-        .collect();
+    let holds = |pid: &i32| self::inodes(*pid).is_ok_and(|theirs| theirs.iter().any(|inode| inodes.contains(inode)));
+    let with_parent = |pid: i32| Some((pid, Stat::of_any(pid)?.0.parent));
+    let holders: Vec<(i32, i32)> = stat::all_pids().filter(holds).filter_map(with_parent).collect();
     let top = holders.iter().find(|(_, parent)| !holders.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)?;
     Some(hidden_master(top).unwrap_or(top))
 }
@@ -244,9 +219,9 @@ fn holder(inodes: &HashSet<u64>) -> Option<i32> {
 /// Returns the parent of a worker if it runs the same program as another user. Its descriptors cannot be read, but it
 /// owns the listener.
 fn hidden_master(worker: i32) -> Option<i32> {
-    let stat = Process::new(worker).and_then(|p| p.stat()).ok()?;
-    let parent = Process::new(stat.ppid).ok()?;
-    (parent.stat().ok()?.comm == stat.comm && parent.fd().is_err()).then_some(stat.ppid)
+    let (stat, name) = Stat::of_any(worker)?;
+    let (_, name_of_parent) = Stat::of_any(stat.parent)?;
+    (name_of_parent == name && inodes(stat.parent).is_err()).then_some(stat.parent)
 }
 
 /// A connection to a port, from the kernel's table.

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use procfs::process::{Process, all_processes};
 use serde::{Deserialize, Serialize};
 
 use crate::ProbeError;
 use crate::identity::Identity;
+use crate::stat::{self, Stat};
+use crate::status_file::StatusFile;
 
 /// A process as read from /proc at one moment.
 #[derive(Debug, Clone)]
@@ -27,14 +28,29 @@ impl ProcessInfo {
     /// Returns the seconds since the process was started.
     #[must_use]
     pub fn age_s(&self) -> f64 {
-        crate::stat::uptime() - self.start_ticks as f64 / crate::stat::ticks_per_second()
+        stat::uptime() - self.start_ticks as f64 / stat::ticks_per_second()
     }
 }
 
 /// Reads one process; None if it has ended.
 #[must_use]
 pub fn look(pid: i32) -> Option<ProcessInfo> {
-    info(&Process::new(pid).ok()?)
+    let (stat, _) = Stat::of_any(pid)?;
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    Some(ProcessInfo {
+        pid,
+        parent: stat.parent,
+        start_ticks: stat.start_ticks,
+        state: stat.state,
+        exe: exe.or_else(|| SEEN.get().filter(|seen| seen.pid == pid).map(|seen| seen.exe.clone())),
+        argv: command_line(pid).unwrap_or_default(),
+    })
+}
+
+/// Returns the words of the command line of a process, without empty ones.
+fn command_line(pid: i32) -> std::io::Result<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
+    Ok(text.split('\0').filter(|word| !word.is_empty()).map(String::from).collect())
 }
 
 /// Returns true if a process has ended, even if its parent has not waited for it yet.
@@ -43,24 +59,10 @@ pub fn has_ended(pid: i32) -> bool {
     look(pid).is_none_or(|seen| matches!(seen.state, 'Z' | 'X'))
 }
 
-fn info(p: &Process) -> Option<ProcessInfo> {
-    let stat = p.stat().ok()?;
-    Some(ProcessInfo {
-        pid: p.pid,
-        parent: stat.ppid,
-        start_ticks: stat.starttime,
-        state: stat.state,
-        exe: p.exe().ok().or_else(|| SEEN.get().filter(|seen| seen.pid == p.pid).map(|seen| seen.exe.clone())),
-        argv: p.cmdline().unwrap_or_default(),
-    })
-}
-
 /// Returns all visible processes without zombies.
 #[must_use]
 pub fn all() -> Vec<ProcessInfo> {
-    all_processes()
-        .map(|ps| ps.filter_map(Result::ok).filter_map(|p| info(&p)).filter(|p| p.state != 'Z').collect())
-        .unwrap_or_default()
+    stat::all_pids().filter_map(look).filter(|p| p.state != 'Z').collect()
 }
 
 /// Returns the living children of a process.
@@ -80,7 +82,7 @@ const RAN_AT_BIRTH: u64 = 20_000_000;
 pub fn is_untouched(pid: i32) -> bool {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let written = io.lines().find_map(|l| l.strip_prefix("wchar:")?.trim().parse::<u64>().ok());
-    let ran = crate::stat::ran_ns(pid);
+    let ran = stat::ran_ns(pid);
     written.is_some_and(|n| n < WRITTEN_AT_BIRTH) && ran.is_some_and(|n| n < RAN_AT_BIRTH)
 }
 
@@ -95,7 +97,7 @@ pub fn maps_any(pid: i32, names: &[&str]) -> bool {
 /// Returns the pids of the living children of a process, at much less cost than [`children`].
 #[must_use]
 pub fn child_pids(pid: i32) -> Vec<i32> {
-    crate::stat::child_pids(pid)
+    stat::child_pids(pid)
 }
 
 /// Children that serve no requests of clients, by how the title they set begins and ends.
@@ -149,14 +151,13 @@ pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
 pub fn zombies_of(parent: i32) -> BTreeSet<i32> {
     let mut parents: Vec<i32> = child_pids(parent);
     parents.push(parent);
-    let ended =
-        |pid: &i32| crate::stat::Stat::of_any(*pid).is_some_and(|(s, _)| s.state == 'Z' && parents.contains(&s.parent));
-    crate::stat::all_pids().filter(ended).collect()
+    let ended = |pid: &i32| Stat::of_any(*pid).is_some_and(|(s, _)| s.state == 'Z' && parents.contains(&s.parent));
+    stat::all_pids().filter(ended).collect()
 }
 
 /// Returns a process and its ancestors, without pid 1.
 pub fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
-    let parent = |pid: &i32| crate::stat::Stat::of_any(*pid).map(|(stat, _)| stat.parent);
+    let parent = |pid: &i32| Stat::of_any(*pid).map(|(stat, _)| stat.parent);
     std::iter::successors(Some(pid), parent).take_while(|pid| *pid > 1)
 }
 
@@ -169,8 +170,8 @@ pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
 /// Returns true if a process has a handler for this signal.
 #[must_use]
 pub fn catches(pid: i32, signal: i32) -> bool {
-    let status = Process::new(pid).and_then(|p| p.status());
-    status.is_ok_and(|s| s.sigcgt >> (signal - 1) & 1 == 1)
+    let caught = StatusFile::read(pid).and_then(|status| status.bits("SigCgt"));
+    caught.is_ok_and(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
 /// Returns the auxiliary vector of a process, which contains addresses and so changes with each execve.
@@ -245,13 +246,10 @@ pub fn remember(seen: RememberedProcess) {
     let _ = SEEN.set(seen);
 }
 
-impl RememberedProcess {
-    fn variables(&self) -> Vec<(String, String)> {
-        let words = self.environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        words
-            .filter_map(|word| word.split_once('=').map(|(name, value)| (name.to_string(), value.to_string())))
-            .collect()
-    }
+/// Returns the variables in the content of /proc/PID/environ.
+fn variables(environment: &[u8]) -> Vec<(String, String)> {
+    let words = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    words.filter_map(|word| word.split_once('=').map(|(name, value)| (name.to_string(), value.to_string()))).collect()
 }
 
 impl Birth {
@@ -282,44 +280,43 @@ impl Birth {
 
     fn read(pid: i32) -> Result<Birth, ProbeError> {
         let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
-        let p = Process::new(pid).map_err(e("stat"))?;
-        let stat = p.stat().map_err(e("stat"))?;
-        let status = p.status().map_err(e("status"))?;
+        let path = |file: &str| format!("/proc/{pid}/{file}");
+        let (stat, _) = Stat::of_any(pid).ok_or(ProbeError::Gone(pid))?;
+        let umask = StatusFile::read(pid)?.number("Umask", 8);
         let identity = Identity::of(pid)?;
         let seen = SEEN.get().filter(|seen| seen.pid == pid);
-        let environment = match (p.environ(), seen) {
-            (Ok(all), _) => all
-                .into_iter()
-                .map(|(k, v)| (k.to_string_lossy().into_owned(), v.to_string_lossy().into_owned()))
-                .collect(),
-            (Err(_), Some(seen)) => seen.variables(),
+        let environment = match (std::fs::read(path("environ")), seen) {
+            (Ok(all), _) => variables(&all),
+            (Err(_), Some(seen)) => variables(&seen.environment),
             (Err(why), None) => return Err(e("environ")(why)),
+        };
+        let link = |file: &'static str, seen: Option<&PathBuf>| match (std::fs::read_link(path(file)), seen) {
+            (Ok(target), _) => Ok(target),
+            (Err(_), Some(seen)) => Ok(seen.clone()),
+            (Err(why), None) => Err(e(file)(why)),
         };
         let target = |fd: &str| {
             std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok().filter(|f| f.is_absolute() && f.is_file())
         };
         Ok(Birth {
             pid,
-            start_ticks: stat.starttime,
-            exe: p.exe().or_else(|why| seen.map(|seen| seen.exe.clone()).ok_or(why)).map_err(e("exe"))?,
-            argv: p.cmdline().map_err(e("cmdline"))?,
+            start_ticks: stat.start_ticks,
+            exe: link("exe", seen.map(|seen| &seen.exe))?,
+            argv: command_line(pid).map_err(e("cmdline"))?,
             title: None,
             shown: None,
             passing: Vec::new(),
             relative: false,
             environment,
-            directory: p.cwd().or_else(|why| seen.map(|seen| seen.directory.clone()).ok_or(why)).map_err(e("cwd"))?,
+            directory: link("cwd", seen.map(|seen| &seen.directory))?,
             uid: identity.user(),
             gid: identity.group(),
             groups: identity.supplementary_groups.clone(),
-            umask: status.umask,
+            umask: umask.map(|mask| mask as u32),
             nice: stat.nice,
             limits: limits(pid)?,
             cpus: affinity(pid),
-            cgroups: p
-                .cgroups()
-                .map(|c| c.into_iter().map(|c| (c.controllers.join(","), c.pathname)).collect())
-                .unwrap_or_default(),
+            cgroups: cgroups(pid),
             output: target("1"),
             errors: target("2"),
             identity: Some(identity),
@@ -379,11 +376,7 @@ pub fn without(argv: &[String], options: &[&str]) -> Vec<String> {
 /// users, which root in a container often lacks. Lines are in the order of the resource numbers; the name takes 25
 /// columns.
 fn limits(pid: i32) -> Result<Vec<ResourceLimit>, ProbeError> {
-    let path = format!("/proc/{pid}/limits");
-    let text = std::fs::read_to_string(&path).map_err(|source| match source.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => ProbeError::Gone(pid),
-        _ => ProbeError::Read { path, source },
-    })?;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).map_err(|e| ProbeError::of(pid, "limits", e))?;
     let limit = |(resource, line): (usize, &str)| {
         let mut values = line.get(25..)?.split_whitespace().map(|word| word.parse::<u64>().ok());
         Some((resource as u32, values.next()?, values.next()?))
@@ -391,10 +384,20 @@ fn limits(pid: i32) -> Result<Vec<ResourceLimit>, ProbeError> {
     Ok(text.lines().skip(1).enumerate().filter_map(limit).collect())
 }
 
+/// Reads the control groups of a process, as (controllers, path); none where the kernel has none.
+fn cgroups(pid: i32) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let group = |line: &str| {
+        let (_, group) = line.split_once(':')?;
+        group.split_once(':').map(|(controllers, path)| (controllers.to_string(), path.to_string()))
+    };
+    text.lines().filter_map(group).collect()
+}
+
 /// Returns the processor time of all threads of a process; None if it has ended.
 #[must_use]
 pub fn processor_time(pid: i32) -> Option<Duration> {
-    crate::stat::ran_ns(pid).map(Duration::from_nanos)
+    stat::ran_ns(pid).map(Duration::from_nanos)
 }
 
 /// Returns the processors that a process may use.

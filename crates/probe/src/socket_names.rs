@@ -28,12 +28,9 @@ impl SocketNames {
     /// Returns the connected UDP sockets in the network of a process, such as those to name servers.
     #[must_use]
     pub fn of_udp(pid: i32) -> SocketNames {
-        let process = procfs::process::Process::new(pid);
-        let all =
-            process.map(|p| p.udp().into_iter().chain(p.udp6()).flatten().collect::<Vec<_>>()).unwrap_or_default();
-        let connected = all.into_iter().filter(|s| s.remote_address.port() > 0);
+        let connected = crate::stat::udp_sockets(pid).filter(|s| s.remote.port() > 0);
         SocketNames {
-            by_inode: connected.map(|s| (s.inode, format!("UDP:[->{}]", s.remote_address))).collect(),
+            by_inode: connected.map(|s| (s.inode, format!("UDP:[->{}]", s.remote))).collect(),
             ..SocketNames::default()
         }
     }

@@ -1,8 +1,11 @@
 //! Files of /proc about a process and the kernel that cost next to nothing to read.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::FileExt;
+
+use crate::sock_diag::TcpSocket;
 
 /// Content of /proc/PID/stat.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -14,6 +17,7 @@ pub(crate) struct Stat {
     /// Ticks of this process, and of its children that have ended and were waited for.
     pub ticks: u64,
     pub reaped_ticks: u64,
+    pub nice: i64,
     pub threads: i64,
     pub start_ticks: u64,
     pub rss_pages: u64,
@@ -57,20 +61,21 @@ impl Stat {
         let state = words.next()?.chars().next()?;
         // Field numbers as in proc_pid_stat(5); the state is the third. Fields must be read in ascending order.
         let mut at = 3;
-        let mut field = |n: usize| -> Option<u64> {
+        let mut signed = |n: usize| -> Option<i64> {
             let word = words.nth(n - at - 1)?;
             at = n;
-            Some(word.parse::<i64>().ok()?.max(0) as u64)
+            word.parse().ok()
         };
         Some(Stat {
             state,
-            parent: field(4)? as i32,
-            faults: field(10)? + field(12)?,
-            ticks: field(14)? + field(15)?,
-            reaped_ticks: field(16)? + field(17)?,
-            threads: field(20)? as i64,
-            start_ticks: field(22)?,
-            rss_pages: field(24)?,
+            parent: signed(4)? as i32,
+            faults: (signed(10)? + signed(12)?).max(0) as u64,
+            ticks: (signed(14)? + signed(15)?).max(0) as u64,
+            reaped_ticks: (signed(16)? + signed(17)?).max(0) as u64,
+            nice: signed(19)?,
+            threads: signed(20)?,
+            start_ticks: signed(22)?.max(0) as u64,
+            rss_pages: signed(24)?.max(0) as u64,
         })
     }
 }
@@ -139,9 +144,85 @@ fn schedule_in(path: &str) -> Option<(u64, u64)> {
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
+/// Reads a table of sockets in the network namespace of a process: `tcp`, `tcp6`, `udp` or `udp6`.
+///
+/// # Errors
+/// When the process has ended, or the kernel has no such table.
+pub(crate) fn sockets(pid: i32, table: &str) -> io::Result<Vec<TcpSocket>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/{table}"))?;
+    Ok(text.lines().skip(1).filter_map(socket).collect())
+}
+
+/// Returns the UDP sockets in the network namespace of a process; none if they may not be read.
+pub(crate) fn udp_sockets(pid: i32) -> impl Iterator<Item = TcpSocket> {
+    ["udp", "udp6"].into_iter().flat_map(move |table| sockets(pid, table).unwrap_or_default())
+}
+
+/// Reads a line: `sl local remote state tx:rx tr:when retransmits uid timeout inode …`, addresses as hexadecimal words in the
+/// order of bytes of this machine.
+fn socket(line: &str) -> Option<TcpSocket> {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let hex = |word: &str| u32::from_str_radix(word, 16).ok();
+    let (to_send, to_read) = words.get(4)?.split_once(':')?;
+    Some(TcpSocket {
+        local: address(words.get(1)?)?,
+        remote: address(words.get(2)?)?,
+        state: u8::from_str_radix(words.get(3)?, 16).ok()?,
+        queues: (hex(to_read)?, hex(to_send)?),
+        inode: words.get(9)?.parse().ok()?,
+    })
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let word = |at: usize| Some(u32::from_str_radix(ip.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
+    let ip: IpAddr = match ip.len() {
+        8 => word(0)?.into(),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?].concat();
+            <[u8; 16]>::try_from(words).ok()?.into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_line_of_a_table_is_a_socket() {
+        let line = "   0: 0100007F:1F90 0200007F:0035 0A 00000005:00000002 00:00000000 00000000  1000        0 12345 1 00000000";
+        let s = socket(line).expect("a socket");
+        assert_eq!((s.local.to_string(), s.remote.to_string()), ("127.0.0.1:8080".into(), "127.0.0.2:53".into()));
+        assert_eq!((s.state, s.queues, s.inode), (10, (2, 5), 12345));
+        let (mapped, own) = ("0000000000000000FFFF00000100007F:0050", "B80D01200000000000000000010000FF:0051");
+        let line = format!("1: {mapped} {own} 01 0:0 00:00000000 00000000 0 0 7 1");
+        let s = socket(&line).expect("a socket");
+        assert_eq!(s.local.to_string(), "[::ffff:127.0.0.1]:80");
+        assert_eq!(s.remote.to_string(), "[2001:db8::ff00:1]:81");
+        assert!(socket("  sl  local_address rem_address   st tx_queue rx_queue").is_none());
+    }
+
+    #[test]
+    fn a_udp_socket_of_ours_is_in_the_table() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
+        socket.connect("127.0.0.1:53").expect("connected");
+        let own = socket.local_addr().expect("an address");
+        let found = udp_sockets(std::process::id() as i32).find(|s| s.local == own).expect("it is there");
+        assert_eq!(found.remote.to_string(), "127.0.0.1:53");
+    }
+
+    #[test]
+    fn niceness_may_be_below_zero() {
+        let line = b"7 (a ) b) S 1 7 7 0 -1 4194560 10 0 2 0 30 4 5 6 20 -5 3 0 999 4096 12 0";
+        let stat = Stat::parse(line).expect("a line");
+        assert_eq!((stat.state, stat.parent, stat.nice, stat.threads), ('S', 1, -5, 3));
+        assert_eq!((stat.faults, stat.ticks, stat.reaped_ticks), (12, 34, 11));
+        assert_eq!((stat.start_ticks, stat.rss_pages), (999, 12));
+    }
 
     #[test]
     fn time_that_was_run_is_counted_by_the_nanosecond() {

@@ -157,12 +157,7 @@ impl Sockets {
     fn refresh(&mut self, pid: i32) {
         (self.pid, self.is_fresh) = (pid, true);
         self.network = Network::read(pid);
-        let process = procfs::process::Process::new(pid);
-        let udp = |p: &procfs::process::Process| {
-            let all = p.udp().into_iter().chain(p.udp6()).flatten();
-            all.map(|s| (s.inode, s.remote_address)).collect()
-        };
-        self.udp = process.as_ref().map(udp).unwrap_or_default();
+        self.udp = crate::stat::udp_sockets(pid).map(|s| (s.inode, s.remote)).collect();
     }
 
     fn object(&mut self, pid: i32, descriptor: u64, inode: u64) -> DescriptorTarget {
