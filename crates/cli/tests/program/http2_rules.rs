@@ -18,7 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
-use crate::common::{CommandOutput, Folder, assert_sums, n, wait_until};
+use crate::common::{CommandOutput, Folder, assert_sums, n, quiet, wait_until};
 
 /// Runs at the same time.
 const SIDE_BY_SIDE: usize = 6;
@@ -935,6 +935,7 @@ fn is_empty(errors: &Value) -> bool {
 
 #[test]
 fn each_rule_that_a_server_breaks_ends_in_time_with_its_name_and_exact_sums() {
+    let _quiet = quiet();
     let folder = Folder::new();
     fs::write(folder.join("body"), vec![b'x'; 200_000]).expect("written");
     fs::write(folder.join("large"), vec![b'x'; 30_000_000]).expect("written");
