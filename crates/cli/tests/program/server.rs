@@ -812,7 +812,7 @@ fn a_profile_goes_on_when_workers_leave() {
     let folder = Folder::new();
     // Each worker serves five requests, so there is always one that has just ended.
     let target = Target::with_config(&folder, "workers = 8\nmax_requests_per_worker = 5\nservice = '2ms'");
-    let args = ["profile", &target.name(), "--url", &target.url(), "-c", "8", "-d", "2s"];
+    let args = ["profile", &target.name(), "--url", &target.url(), "-c", "8", "-d", "4s"];
     let document = folder.json(&args, 0);
     assert!(document["how"].to_string().contains("perf"), "{document:#}");
     assert!(document["samples"].as_u64().is_some_and(|n| n > 0), "{document:#}");

@@ -114,7 +114,11 @@ pub fn profile(
             .collect();
         document.libraries.sort_by(|a, b| b.share.total_cmp(&a.share));
     } else if document.samples == 0 {
-        document.notes.push("no sample was taken: the server used no CPU; put load on it (--url)".into());
+        document.notes.push(if cpu_s < 0.01 {
+            "no sample was taken: the server used no CPU; put load on it (--url)".into()
+        } else {
+            format!("perf took no sample of {cpu_s:.2} s of processor time: profile for longer (-d)")
+        });
     }
     let mut stacks: Vec<(Vec<String>, u64)> =
         stacks.into_iter().map(|(stack, n)| (stack.into_iter().map(|f| f.function).collect(), n)).collect();

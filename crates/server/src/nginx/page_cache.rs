@@ -86,11 +86,9 @@ fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) 
         let field = PageCache::HEADER.to_ascii_lowercase().replace('-', "_");
         lines.push(format!("map $http_{field} $lastdrop_ours {{ default ''; {token} ours; }}"));
     }
-    let (of_whom, ours, pattern_of): (_, _, fn(&str) -> Result<String, String>) = match token {
-        Some(_) => ("$lastdrop_ours:", "ours:", pattern),
-        None => ("$host:$server_port:", "", page_pattern),
-    };
-    let pages = named.iter().map(|name| pattern_of(name)).collect::<Result<Vec<_>, _>>()?.join("|");
+    let (of_whom, ours) = if token.is_some() { ("$lastdrop_ours:", "ours:") } else { ("$host:$server_port:", "") };
+    let pattern_of = |name: &String| if token.is_some() { pattern(name) } else { page_pattern(name) };
+    let pages = named.iter().map(pattern_of).collect::<Result<Vec<_>, _>>()?.join("|");
     for module in modules {
         // nginx takes no other folder for a zone whose name stays.
         let zone = format!("{}_{module}", if token.is_some() { "trial" } else { "pages" });
