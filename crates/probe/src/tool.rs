@@ -10,6 +10,8 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use lastdrop_model::ExecutedProgram;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 /// Folders of the system's programs, in their usual order.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -70,6 +72,18 @@ pub fn ourselves(why: &str) -> Command {
     let mut command = clean_command(Path::new("/proc/self/exe"), why);
     command.arg0("lastdrop");
     command
+}
+
+/// In a child between fork and exec: makes it receive a signal when the thread that started it ends.
+///
+/// It must come last, because the kernel clears this when rights change. `parent` is the process that started it.
+///
+/// # Errors
+/// If that process has ended before the kernel was told. A parent outside the child's PID namespace is not checked.
+pub fn end_with_parent(parent: Pid, signal: Signal) -> std::io::Result<()> {
+    nix::sys::prctl::set_pdeathsig(signal)?;
+    let now = nix::unistd::getppid();
+    if now == parent || now.as_raw() == 0 { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
 }
 
 /// The only place that makes a command for a tool.
@@ -189,5 +203,19 @@ mod tests {
             log(Path::new("/bin/a-test"), 7, "a reason");
         }
         assert_eq!(executed().iter().filter(|one| one.program == "/bin/a-test").count(), 1);
+    }
+
+    #[test]
+    fn a_child_whose_parent_ended_before_it_could_tell_the_kernel_does_not_start() {
+        use std::os::unix::process::CommandExt;
+        let start = |parent: Pid| {
+            let mut command = clean_command(Path::new("/bin/true"), "a test");
+            // SAFETY: only system calls between fork and exec.
+            unsafe { command.pre_exec(move || end_with_parent(parent, Signal::SIGKILL)) };
+            command.status()
+        };
+        assert!(start(Pid::this()).expect("it starts").success());
+        let other = start(nix::unistd::getppid()).expect_err("started by another process");
+        assert_eq!(other.kind(), std::io::ErrorKind::BrokenPipe);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_model::examination::ModuleTrial;
 use lastdrop_probe::status::Answer;
-use lastdrop_probe::{ProbeError, memory, process};
+use lastdrop_probe::{ProbeError, memory, process, tool};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
@@ -116,9 +116,10 @@ impl InstanceProcesses {
     /// Starts a program that ends at another signal than SIGTERM.
     pub fn start_ended_by(mut command: Command, ended_by: Signal) -> std::io::Result<InstanceProcesses> {
         use std::os::unix::process::CommandExt;
-        // SAFETY: one system call between fork and exec.
+        let us = Pid::this();
+        // SAFETY: only system calls between fork and exec.
         unsafe {
-            command.pre_exec(move || Ok(nix::sys::prctl::set_pdeathsig(ended_by)?));
+            command.pre_exec(move || tool::end_with_parent(us, ended_by));
         }
         command.spawn().map(|child| InstanceProcesses { child, ended_by })
     }

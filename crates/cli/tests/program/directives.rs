@@ -109,7 +109,7 @@ fn nginx_with_a_text(folder: &Folder) -> (Daemon, PathBuf, String) {
     let port = free_port();
     let root = folder.join("www");
     fs::create_dir(&root).expect("a folder");
-    let text: String = (0..40_000_u64).map(|i| format!("line {i} of a text: {}\n", i * 7919 % 10_007)).collect();
+    let text: String = (0..10_000_u64).map(|i| format!("line {i} of a text: {}\n", i * 7919 % 10_007)).collect();
     fs::write(root.join("big.txt"), text).expect("written");
     Command::new("chmod").args(["-R", "a+rX"]).arg(&root).status().expect("chmod");
     let http = format!(

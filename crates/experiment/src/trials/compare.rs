@@ -11,6 +11,7 @@ use lastdrop_model::documents::{
 };
 use lastdrop_model::event::{Document, Lead, Outcome};
 use lastdrop_model::plan::{Load, Phase, Plan};
+use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, Run, Verdict};
 use lastdrop_server::{Change, RestoreReport, Stack};
 
@@ -191,8 +192,7 @@ fn run_blocks(
             if run.answered_anything() {
                 return Ok(run);
             }
-            let why = run.generator.connect_errors.keys().next().cloned().unwrap_or("no answer".into());
-            Err(LabError::Other(format!("{name} ({}) answers nothing: {why}", side.name)))
+            Err(LabError::Other(format!("{name} ({}) answers nothing: {}", side.name, silence(&run, order.stretch))))
         };
         let pair = if b_first {
             measure(&mut b, &plan_b, "B").and_then(|rb| Ok((measure(&mut a, &plan_a, "A")?, rb)))
@@ -296,6 +296,17 @@ fn connections_of(run: &Run, before: u64) -> SideConnections {
         peak: run.measured().map_or(0, |p| p.connections.peak).max(before),
         streams: if http.is_http2() { http.most_streams() } else { http.pipeline.max(1) },
     }
+}
+
+/// Says how a stretch went in which nothing was answered.
+fn silence(run: &Run, stretch: Duration) -> String {
+    let refused = run.generator.connect_errors.keys().next().cloned();
+    refused.unwrap_or_else(|| match run.measured().map(|p| &p.requests) {
+        Some(r) if r.sent > 0 && r.failed.total() == 0 => {
+            format!("{} requests had no answer within {}; try longer blocks (-d)", r.sent, show_duration(stretch))
+        }
+        _ => "no answer".into(),
+    })
 }
 
 /// Returns why a stretch says nothing about A and B.

@@ -10,9 +10,8 @@ use std::process::{self, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use lastdrop_probe::tool;
-use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getppid};
+use nix::unistd::Pid;
 
 use super::BrokerError;
 
@@ -84,11 +83,7 @@ impl NatsServer {
         let us = Pid::this();
         // SAFETY: two async-signal-safe system calls; nothing is allocated.
         unsafe {
-            command.pre_exec(move || {
-                set_pdeathsig(Signal::SIGTERM)?;
-                // The parent may have died before prctl took effect.
-                if getppid() == us { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
-            });
+            command.pre_exec(move || tool::end_with_parent(us, Signal::SIGTERM));
         }
         let process = command.spawn().map_err(|e| BrokerError::Start(e.to_string()))?;
         Ok(NatsServer { process, log, since: Instant::now(), ended: None })

@@ -16,9 +16,10 @@ use lastdrop_probe::process::{self, RememberedProcess};
 use lastdrop_probe::tool;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, chdir, chroot, fork};
+use nix::unistd::{ForkResult, Pid, chdir, chroot, fork};
 
 use super::inquiry::{Reply, Visit, answer};
 use super::maps::Maps;
@@ -63,6 +64,7 @@ fn go(visit: &Visit<'_>) -> Result<(), String> {
     let place = ProcessContext::of(visit.pid).map_err(cannot)?;
     place.join_control_groups(visit.pid)?;
     place.enter().map_err(|e| format!("its namespaces cannot be entered: {e}"))?;
+    let us = Pid::this();
     // SAFETY: this process has one thread.
     match unsafe { fork() }.map_err(|e| format!("no process in it: {}", e.desc()))? {
         ForkResult::Parent { child } => {
@@ -74,7 +76,7 @@ fn go(visit: &Visit<'_>) -> Result<(), String> {
             if let Some(seen) = place.seen() {
                 process::remember(seen);
             }
-            let said = place.become_it().map_err(|e| format!("its rights cannot be taken on: {e}")).and_then(|()| {
+            let said = place.become_it(us).map_err(|e| format!("its rights cannot be taken on: {e}")).and_then(|()| {
                 // Close every way out of the container before anything in it is executed.
                 drop(place);
                 execution::be_contained();
@@ -206,15 +208,13 @@ impl ProcessContext {
         }
     }
 
-    /// In the child: takes on the user, groups and rights of the process.
-    fn become_it(&self) -> io::Result<()> {
+    /// In the child of `parent`: takes on the user, groups and rights of the process.
+    fn become_it(&self, parent: Pid) -> io::Result<()> {
         if self.as_root {
             self.enter_users()?;
         }
         self.rights.take()?;
         nix::sys::prctl::set_dumpable(false)?;
-        // Must come last: the kernel clears it when rights change.
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-        Ok(())
+        tool::end_with_parent(parent, Signal::SIGKILL)
     }
 }

@@ -85,11 +85,12 @@ fn start() -> io::Result<Child> {
     let mut command = Command::new(format!("/proc/self/fd/{copy}"));
     command.arg0("lastdrop").arg(COMMAND).env_clear().env("PATH", tool::PATH).env("LANG", "C.UTF-8");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let us = nix::unistd::Pid::this();
     // SAFETY: the closure only makes system calls.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-            Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)
+            tool::end_with_parent(us, nix::sys::signal::Signal::SIGKILL)
         });
     }
     command.spawn()

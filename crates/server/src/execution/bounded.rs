@@ -28,7 +28,7 @@ pub struct ProgramOutput {
 /// Runs a command in its own session. Returns `None` if it did not end in time.
 ///
 /// A separate thread does that: a program on a user's file system may block the thread that executes it forever. The
-/// program ends with that thread (`end_with_parent`).
+/// program ends with that thread ([`lastdrop_probe::tool::end_with_parent`]).
 pub fn run(command: Command, limit: Duration) -> io::Result<Option<ProgramOutput>> {
     let (to, answers) = mpsc::channel();
     thread::spawn(move || {

@@ -25,6 +25,8 @@ use lastdrop_probe::process::{self, Birth};
 pub use lastdrop_probe::reader::Reader;
 use lastdrop_probe::tool;
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 pub use bounded::ProgramOutput;
 use process_attributes::ProcessAttributes;
@@ -221,6 +223,7 @@ impl Question {
         let mounts = self.mounts_of.map(mounts_of).transpose();
         let mounts = mounts.map_err(ServerError::io("cannot see its file systems"))?.flatten();
         let likeness = self.likeness.then(|| ProcessAttributes::of_question(&self.birth));
+        let us = Pid::this();
         // SAFETY: between fork and exec only system calls are made; what they read was allocated before.
         unsafe {
             command.pre_exec(move || {
@@ -232,8 +235,7 @@ impl Question {
                     likeness.take();
                 }
                 rights.take()?;
-                end_with_parent();
-                Ok(())
+                tool::end_with_parent(us, Signal::SIGKILL)
             });
         }
         Ok(command)
@@ -447,9 +449,4 @@ fn prepare() -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// In the child: makes the program end with lastdrop. It comes last, because the kernel clears this when rights change.
-fn end_with_parent() {
-    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
 }
