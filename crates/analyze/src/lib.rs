@@ -1,5 +1,6 @@
 //! Pure evaluation: runs and measurements in, verdicts with their evidence out. No I/O, no clock.
 
+pub mod anatomy;
 pub mod capacity;
 pub mod code_stacks;
 pub mod compare;

@@ -16,6 +16,7 @@ pub mod links;
 pub mod listeners;
 pub mod memory;
 pub mod mod_status;
+pub mod moments;
 pub mod namespace;
 pub mod others;
 pub mod perf;

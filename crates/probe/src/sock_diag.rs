@@ -70,6 +70,30 @@ impl TcpSocket {
     }
 }
 
+/// How long ago, in milliseconds, a TCP socket sent new data, and received any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DataTimes {
+    pub sent_ms: u32,
+    pub received_ms: u32,
+}
+
+impl DataTimes {
+    /// Parses the `struct tcp_info` among the attributes after a `struct inet_diag_msg`: 8 bytes, then 32-bit numbers, of
+    /// which these are the 10th and the 12th.
+    fn parse(bytes: &[u8]) -> Option<DataTimes> {
+        let mut attributes = bytes.get(SOCKET..)?;
+        loop {
+            let short = |at: usize| Some(u16::from_ne_bytes(*attributes.get(at..)?.first_chunk()?));
+            let (length, kind) = (usize::from(short(0)?), short(2)?);
+            if kind == u16::from(INFO) {
+                let number = |n: usize| Some(u32::from_ne_bytes(*attributes.get(12 + 4 * (n - 1)..)?.first_chunk()?));
+                return Some(DataTimes { sent_ms: number(10)?, received_ms: number(12)? });
+            }
+            attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;
+        }
+    }
+}
+
 /// A unix stream socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnixSocket {
@@ -118,6 +142,9 @@ pub(crate) fn state_name(state: u8) -> Option<&'static str> {
 /// Bytes of the header of a netlink message, and of the older request.
 const HEADER: usize = 16;
 const OLD_REQUEST: usize = 60;
+/// Bytes of a `struct inet_diag_msg`, and the attribute with a connection's `struct tcp_info` (INET_DIAG_INFO).
+const SOCKET: usize = 72;
+const INFO: u8 = 2;
 
 /// Queries the namespace in which it was opened.
 pub(crate) struct SockDiag {
@@ -141,17 +168,44 @@ impl SockDiag {
 
     /// Visits the TCP sockets in some states, of both families. The kernel filters by this remote port; 0 is any.
     pub fn tcp(&mut self, states: StateFlags, remote_port: u16, mut show: impl FnMut(TcpSocket)) -> io::Result<()> {
+        self.dump_tcp(states, remote_port, 0, |message| {
+            if let Some(socket) = TcpSocket::parse(message) {
+                show(socket);
+            }
+        })
+    }
+
+    /// Visits all TCP connections, of both families, with the times of their latest data.
+    pub fn tcp_with_times(&mut self, mut show: impl FnMut(TcpSocket, DataTimes)) -> io::Result<()> {
+        let states = StateFlags::ESTABLISHED | StateFlags::SYN_SENT;
+        self.dump_tcp(states, 0, 1 << (INFO - 1), |message| {
+            if let (Some(socket), Some(times)) = (TcpSocket::parse(message), DataTimes::parse(message)) {
+                show(socket, times);
+            }
+        })
+    }
+
+    /// `extensions`: a bit for each attribute that is wanted (`INET_DIAG_…`).
+    fn dump_tcp(
+        &mut self,
+        states: StateFlags,
+        remote_port: u16,
+        extensions: u8,
+        mut show: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         let mut bytes = [0u8; HEADER + OLD_REQUEST];
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         bytes[..4].copy_from_slice(&((HEADER + OLD_REQUEST) as u32).to_ne_bytes());
         bytes[4..6].copy_from_slice(&TCPDIAG_GETSOCK.to_ne_bytes());
         bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-        // Four bytes, of which the family is ignored; the ports of both ends, the rest of the identity, the states.
+        // Four bytes: the family, which is ignored, two lengths, the extensions. Then the ports of both ends, the rest of
+        // the identity, the states.
+        bytes[HEADER + 3] = extensions;
         bytes[HEADER + 6..HEADER + 8].copy_from_slice(&remote_port.to_be_bytes());
         bytes[HEADER + 52..HEADER + 56].copy_from_slice(&states.bits().to_ne_bytes());
         self.ask_for(&bytes, flags, |message| {
-            if let Some(socket) = message.get(HEADER..).and_then(TcpSocket::parse) {
-                show(socket);
+            if let Some(message) = message.get(HEADER..) {
+                show(message);
             }
         })
     }

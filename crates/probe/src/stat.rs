@@ -144,6 +144,13 @@ fn schedule_in(path: &str) -> Option<(u64, u64)> {
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
+/// Returns how often a thread has been put on a processor, from its open `schedstat`. None if it has ended.
+pub(crate) fn times_run(schedule: &File) -> Option<u64> {
+    let mut buffer = [0u8; 128];
+    let length = schedule.read_at(&mut buffer, 0).ok()?;
+    std::str::from_utf8(&buffer[..length]).ok()?.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
 /// Reads a table of sockets in the network namespace of a process: `tcp`, `tcp6`, `udp` or `udp6`.
 ///
 /// # Errors

@@ -4,6 +4,7 @@
 //! samples some of them in turn and scales the result to all.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,13 @@ const MOST_PROGRAMS: usize = 20;
 const CHILDREN_EVERY: Duration = Duration::from_millis(250);
 /// A thread is observed at least this long before its share of a processor counts.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
+/// Most threads of a server that are watched at many moments, and how often they are listed again.
+const MOST_WATCHED: usize = 512;
+const THREADS_EVERY: Duration = Duration::from_millis(100);
+/// State of a thread that is on a processor or waits for one.
+const RUNNING: &str = "running";
+/// State of a thread whose wait could not be read.
+const UNSEEN: &str = "unseen";
 
 /// Time averages of the states of a server's threads since the last call of `begin`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -287,12 +295,7 @@ impl ServerThreads {
 
     fn read(&mut self) {
         self.list();
-        let mut threads: Vec<(i32, i32)> = Vec::new();
-        for pid in &self.workers {
-            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
-            let tids = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<i32>().ok());
-            threads.extend(tids.take(MOST_OF_A_PROCESS).map(|tid| (*pid, tid)));
-        }
+        let threads = self.threads();
         for pid in self.workers.iter().take(MOST_THREADS) {
             if let Some(stat) = Stat::open(*pid).as_ref().and_then(Stat::read) {
                 CpuUse::note(&mut self.of_processes, *pid, stat.ticks);
@@ -305,32 +308,44 @@ impl ServerThreads {
         }
         self.readings += 1;
         self.threads += threads.len() as f64;
-        let some = threads.len().min(MOST_THREADS);
-        let weight = threads.len() as f64 / some as f64;
-        self.sockets.begin(self.subject.master);
-        for i in 0..some {
-            let (pid, tid) = threads[(self.next + i) % threads.len()];
-            let path = format!("/proc/{pid}/task/{tid}/stat");
-            let Some(stat) = std::fs::File::open(path).ok().as_ref().and_then(Stat::read) else { continue };
+        for (pid, tid, stat, state, weight) in self.sample(&threads) {
             CpuUse::note(&mut self.of_threads, tid, stat.ticks);
             if let Some(times) = stat::schedule_of_thread(pid, tid) {
                 let now = (Instant::now(), times);
                 self.scheduled.entry(tid).or_insert(SchedulerTimes { first: now, last: now }).last = now;
             }
-            let at = match stat.state {
-                'R' => "running".to_string(),
-                'D' => "disk".to_string(),
-                _ => match waits_for(pid, tid, &mut self.sockets) {
-                    Some(at) => at,
-                    None => {
-                        self.unseen += 1;
-                        "unseen".to_string()
-                    }
-                },
-            };
-            *self.waits.entry(at).or_default() += weight;
+            self.unseen += u64::from(state == UNSEEN);
+            *self.waits.entry(state).or_default() += weight;
         }
-        self.next = (self.next + some) % threads.len();
+    }
+
+    /// Samples some of these threads, others each time. Returns each with its process, its state, and the number of threads
+    /// that it stands for.
+    fn sample(&mut self, threads: &[(i32, i32)]) -> Vec<(i32, i32, Stat, String, f64)> {
+        let some = threads.len().min(MOST_THREADS);
+        let weight = threads.len() as f64 / some as f64;
+        self.sockets.begin(self.subject.master);
+        let mut seen = Vec::with_capacity(some);
+        for i in 0..some {
+            let (pid, tid) = threads[(self.next + i) % threads.len()];
+            let path = format!("/proc/{pid}/task/{tid}/stat");
+            let Some(stat) = File::open(path).ok().as_ref().and_then(Stat::read) else { continue };
+            let state = state_of(pid, tid, stat.state, &mut self.sockets);
+            seen.push((pid, tid, stat, state, weight));
+        }
+        self.next = (self.next + some) % threads.len().max(1);
+        seen
+    }
+
+    /// The threads of all workers.
+    fn threads(&self) -> Vec<(i32, i32)> {
+        let mut threads: Vec<(i32, i32)> = Vec::new();
+        for pid in &self.workers {
+            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            let tids = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<i32>().ok());
+            threads.extend(tids.take(MOST_OF_A_PROCESS).map(|tid| (*pid, tid)));
+        }
+        threads
     }
 
     /// Counts children that run another program than the process that has started them.
@@ -386,6 +401,83 @@ impl ServerThreads {
             ended_children_cores: self.reaped.values().map(CpuUse::cores).sum::<f64>()
                 * (self.workers.len() as f64 / MOST_THREADS as f64).max(1.0),
         }
+    }
+}
+
+/// Names what a thread is doing, in the words of `model::examination`. `letter` is the kernel's for its state.
+fn state_of(pid: i32, tid: i32, letter: char, sockets: &mut Sockets) -> String {
+    match letter {
+        'R' => RUNNING.to_string(),
+        'D' => "disk".to_string(),
+        _ => waits_for(pid, tid, sockets).unwrap_or_else(|| UNSEEN.to_string()),
+    }
+}
+
+/// The threads of a server, read at many moments. A thread that has not run since the last moment is still in the same
+/// wait, which one small file says.
+#[derive(Debug)]
+pub(crate) struct WatchedThreads {
+    server: ServerThreads,
+    threads: HashMap<i32, WatchedThread>,
+    listed: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct WatchedThread {
+    pid: i32,
+    /// Its `schedstat`.
+    schedule: File,
+    /// How often it had been put on a processor at the last moment, and what it did then.
+    times_run: u64,
+    state: String,
+}
+
+impl WatchedThreads {
+    pub(crate) fn new(subject: ServerProcesses) -> WatchedThreads {
+        WatchedThreads { server: ServerThreads::new(subject), threads: HashMap::new(), listed: None }
+    }
+
+    /// Lists the threads; those that are known keep their state.
+    fn list(&mut self) {
+        if self.listed.is_some_and(|at| at.elapsed() < THREADS_EVERY) {
+            return;
+        }
+        self.server.list();
+        let mut known = std::mem::take(&mut self.threads);
+        for (pid, tid) in self.server.threads().into_iter().take(MOST_WATCHED) {
+            let fresh = || {
+                let schedule = File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+                Some(WatchedThread { pid, schedule, times_run: u64::MAX, state: RUNNING.into() })
+            };
+            if let Some(thread) = known.remove(&tid).filter(|thread| thread.pid == pid).or_else(fresh) {
+                self.threads.insert(tid, thread);
+            }
+        }
+        self.listed = Some(Instant::now());
+    }
+
+    /// Counts the threads in each state at this moment.
+    pub(crate) fn states(&mut self) -> BTreeMap<String, f64> {
+        self.list();
+        let sockets = &mut self.server.sockets;
+        sockets.begin(self.server.subject.master);
+        let mut states: BTreeMap<String, f64> = BTreeMap::new();
+        for (tid, thread) in &mut self.threads {
+            // It may have ended meanwhile.
+            let Some(times_run) = stat::times_run(&thread.schedule) else { continue };
+            // A kernel without these counts has zeros.
+            if times_run == 0 || times_run != thread.times_run || thread.state == RUNNING {
+                let path = format!("/proc/{}/task/{tid}/stat", thread.pid);
+                let Some(stat) = File::open(path).ok().as_ref().and_then(Stat::read) else { continue };
+                (thread.times_run, thread.state) = (times_run, state_of(thread.pid, *tid, stat.state, sockets));
+            }
+            if let Some(count) = states.get_mut(&thread.state) {
+                *count += 1.0;
+            } else {
+                states.insert(thread.state.clone(), 1.0);
+            }
+        }
+        states
     }
 }
 

@@ -1,5 +1,6 @@
 //! Pure rendering: runs, findings and trials in, text and JSON out.
 
+mod anatomy;
 pub mod capacity;
 mod classes;
 pub mod compare;

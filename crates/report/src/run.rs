@@ -10,6 +10,7 @@ use lastdrop_model::run::{AgentReport, End, PhaseReport, SlowRequest, StartingWo
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
+use crate::anatomy::anatomy_text;
 use crate::classes::classes_text;
 use crate::html::first;
 use crate::mismatch::{different_classes, mismatch_text};
@@ -51,6 +52,7 @@ pub fn run_text(run: &Run) -> String {
     if let Some(log) = &run.joined_log {
         out.push_str(&joined_text(log));
     }
+    out.push_str(&anatomy_text(run.anatomy.as_ref()));
     for (error, n) in &run.generator.connect_errors {
         let _ = writeln!(out, "  connect: {n} × {}", line(error));
     }

@@ -266,6 +266,7 @@ impl Store {
             validity: Validity::default(),
             replay: None,
             joined_log: None,
+            anatomy: None,
             agents: Vec::new(),
             marks: self.marks(id)?,
             objectives: Vec::new(),

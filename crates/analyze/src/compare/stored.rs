@@ -225,6 +225,7 @@ mod tests {
             validity: Validity::default(),
             replay: None,
             joined_log: None,
+            anatomy: None,
             agents: Vec::new(),
             marks: Vec::new(),
             objectives: Vec::new(),

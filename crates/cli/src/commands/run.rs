@@ -31,7 +31,7 @@ use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run https://127.0.0.1:8443/ --http 2 -c 400 --connections 4 --streams 100\n  lastdrop run https://127.0.0.1:8443/ --http auto -k\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run http://127.0.0.1/ -r 200 --server-time auto\n  lastdrop run plan.toml --objective 'checkout.p99<500ms'\n  lastdrop run plan.toml --dry-run\n  lastdrop run --again last"
+    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run https://127.0.0.1:8443/ --http 2 -c 400 --connections 4 --streams 100\n  lastdrop run https://127.0.0.1:8443/ --http auto -k\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run http://127.0.0.1/ -r 200 --server-time auto\n  lastdrop run http://127.0.0.1/app -r 100 -d 30s --anatomy\n  lastdrop run plan.toml --objective 'checkout.p99<500ms'\n  lastdrop run plan.toml --dry-run\n  lastdrop run --again last"
 )]
 pub struct RunArgs {
     /// What to load: a URL, or a plan file (*.toml)
@@ -64,6 +64,9 @@ pub struct RunArgs {
         kinds::list(Kind::is_program)
     ))]
     pub server: Option<ServerRef>,
+    /// Find where slow requests spend their time: the servers at the URL, on this machine, are read many times per second
+    #[arg(long, help_heading = "Output")]
+    pub anatomy: bool,
     /// Write a line for each request (CSV): when it was due, sent, answered, and its fate
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<String>,
@@ -105,6 +108,10 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             "--log has a line for each request, and those stay with the agents: run it on one machine, without --fleet";
         return Err(UsageError(why.into()).into());
     }
+    if args.on.is_fleet() && args.anatomy {
+        let why = "--anatomy reads the servers of the machine that puts on the load: run it there, without --fleet";
+        return Err(UsageError(why.into()).into());
+    }
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let junit_file = Outfile::wanted(args.junit.as_deref())?;
     report.make_room_for(junit_file.as_ref())?;
@@ -121,8 +128,12 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
     let carrier = args.on.carrier(&[&plan], store.as_ref())?;
-    let mut lab =
-        Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
+    let mut lab = Lab {
+        server,
+        carrier,
+        anatomy: args.anatomy,
+        ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?)
+    };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     release_code();

@@ -6,6 +6,7 @@
 mod common;
 
 mod analyse;
+mod anatomy;
 mod apache;
 mod application;
 mod book;

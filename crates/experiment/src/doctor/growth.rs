@@ -7,7 +7,7 @@ use lastdrop_model::Sample;
 use lastdrop_model::examination::Growth;
 use lastdrop_probe::group::ProcessGroup;
 
-use crate::doctor::members::Members;
+use crate::observe::members::Members;
 
 /// Larger pools are left out: reading a worker costs half a millisecond.
 const MOST_WORKERS: usize = 60;

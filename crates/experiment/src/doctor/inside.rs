@@ -19,7 +19,7 @@ use lastdrop_probe::socket_names::SocketNames;
 use lastdrop_probe::strace::Strace;
 
 use crate::doctor::costs::Costs;
-use crate::doctor::members::{Member, Members};
+use crate::observe::members::{Member, Members};
 
 /// Tracing stops a process at each call: it covers few processes, for a moment, and only until some requests were seen.
 const TRACED: usize = 2;

@@ -22,10 +22,10 @@ use lastdrop_server::code::{Clock, is_profiled_unasked};
 
 use crate::doctor::costs::Costs;
 use crate::doctor::growth::Readings;
-use crate::doctor::members::{ConnectionFollower, Member, Members, Scope, endpoint, named};
 use crate::doctor::samplers::StepSamplers;
 use crate::doctor::site::{Goal, MachineFacts, ModuleTrials, Servers, Site, SiteSummary};
 use crate::doctor::{inside, settings};
+use crate::observe::members::{ConnectionFollower, Member, Members, Scope, named};
 
 /// Number of checks for visitors, and the pause after each: a connection may be a single request and last only some
 /// milliseconds.
@@ -121,7 +121,7 @@ impl Site for LocalSite {
         (self.samplers, self.following, self.readings) = (None, None, Readings::default());
         (self.began, self.costs) = (Instant::now(), Costs::default());
         self.scope = if self.only_known { Scope::only(&self.known) } else { Scope::All };
-        let all = self.costs.timed("finding", || named(&servers, goal, &self.scope))?;
+        let all = self.costs.timed("finding", || named(&servers, goal.endpoint().as_ref(), &self.scope))?;
         self.members = Members { all, ..Members::default() };
         self.goal = Some(goal.clone());
         let memory_bytes = HostMemory::now().map_or(0, |m| m.total);
@@ -130,7 +130,7 @@ impl Site for LocalSite {
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
         // Servers are named in any order: visitors are clients of the one at the URL.
-        let at = endpoint(self.goal()?);
+        let at = self.goal()?.endpoint();
         let met = self.costs.timed("visitors", || at.and_then(|e| listeners::owner(&e)));
         let is_met = |m: &&Member| met.is_some_and(|pid| process::ancestry(pid).any(|p| p == m.found.master));
         let Some(front) = self.members.all.iter().find(is_met).or(self.members.all.first()) else { return Ok(None) };
@@ -167,7 +167,8 @@ impl Site for LocalSite {
 
     fn follow(&mut self) -> Result<(), LabError> {
         let goal = self.goal()?.clone();
-        self.following = Some(ConnectionFollower::start(std::mem::take(&mut self.members).all, &goal, &self.scope));
+        self.following =
+            Some(ConnectionFollower::start(std::mem::take(&mut self.members).all, goal.endpoint(), &self.scope));
         Ok(())
     }
 

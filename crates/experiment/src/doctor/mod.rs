@@ -11,7 +11,6 @@ mod growth;
 mod inside;
 mod load_time;
 mod local;
-mod members;
 mod nodes;
 mod page_cache;
 mod propose;

@@ -22,8 +22,8 @@ use lastdrop_probe::sampler::{Detail, Sampler};
 use lastdrop_probe::thread_states::{ServerProcesses, ThreadStateSampler, ThreadStates};
 
 use crate::doctor::costs::Costs;
-use crate::doctor::members::{Members, endpoint};
 use crate::doctor::site::Goal;
+use crate::observe::members::Members;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Sampling all servers may use one of this many parts of the machine. Pauses get longer for it, up to [`LONGEST`].
@@ -140,7 +140,7 @@ impl StepSamplers {
         databases: &DatabaseOptions,
         samples: &Sender<Sample>,
     ) -> StepSamplers {
-        let url = endpoint(goal);
+        let url = goal.endpoint();
         let load = LoadSources::of(&goal.load_from);
         let census = ThreadStateSampler::start(
             members.all.iter().map(|m| ServerProcesses { master: m.found.master, helpers: m.found.helpers }).collect(),
@@ -148,7 +148,7 @@ impl StepSamplers {
         let walks = ConnectionTables::default();
         let rest = (PARTS * members.all.len() / host::processors().max(1) as usize) as u32;
         let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
-        let watch = |(place, member): (usize, &crate::doctor::members::Member)| {
+        let watch = |(place, member): (usize, &crate::observe::members::Member)| {
             let found = &member.found;
             let subject = found.to_sample(url.clone().filter(|_| place == 0), walks.clone());
             let (asks, asked) = channel::<SamplerRequest>();

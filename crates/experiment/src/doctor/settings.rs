@@ -15,8 +15,8 @@ use lastdrop_server::{
     ServerError, ServerKnobs, ServerRef, discover, knobs_of, served_folders, unused_extensions, unused_modules,
 };
 
-use crate::doctor::members::{Member, Members};
 use crate::doctor::site::ModuleTrials;
+use crate::observe::members::{Member, Members};
 
 /// Seconds after which a process that was started for one request has ended.
 const HELD_S: f64 = 3.0;

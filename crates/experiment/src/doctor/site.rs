@@ -16,6 +16,7 @@ use lastdrop_model::examination::{
     Examination, ExaminationStep, ExaminedServer, Growth, HotFunction, ModuleTrial, ServerProfile,
 };
 use lastdrop_model::{Plan, Url};
+use lastdrop_probe::listeners::Endpoint;
 use serde::{Deserialize, Serialize};
 
 /// The servers to examine, and where the load comes from.
@@ -32,6 +33,16 @@ pub struct Goal {
     pub load_from: Vec<IpAddr>,
     /// Addresses that only send health checks, and are not visitors.
     pub ignore: Vec<IpAddr>,
+}
+
+impl Goal {
+    /// Returns the endpoint that the load connects to.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        match &self.unix_socket {
+            Some(path) => Some(Endpoint::Unix(path.clone())),
+            None => self.address.map(Endpoint::Tcp),
+        }
+    }
 }
 
 /// The servers' machine.

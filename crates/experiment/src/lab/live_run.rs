@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use lastdrop_load::RunClock;
-use lastdrop_model::run::{JoinedLog, Mark, Pool, RunBuilder};
+use lastdrop_model::run::{Anatomy, JoinedLog, Mark, Pool, RunBuilder};
 use lastdrop_model::{Event, PhaseReport, Plan, Sample, ServerTimeline, Timeline};
 use lastdrop_store::Store;
 
@@ -16,6 +16,7 @@ use crate::lab::readings::{MachineChanges, MachineReadings};
 use crate::lab::run_sampler::RunSampler;
 use crate::lab::runs::{tell, thousandth};
 use crate::lab::server_log::ServerLog;
+use crate::observe::anatomy::AnatomyRecorder;
 
 /// The numbers of a run so far, and who is told of them.
 pub(super) struct RunRecord<'r, 'a> {
@@ -111,6 +112,8 @@ pub(super) struct LiveRun<'r, 'a> {
     pub record: RunRecord<'r, 'a>,
     pub server_log: Option<ServerLog>,
     pub sampler: RunSampler,
+    /// Records where requests spend their time, if that was asked for.
+    pub anatomy: Option<AnatomyRecorder>,
     /// None on a simulated machine.
     pub readings: Option<MachineReadings>,
     pub measured: Option<usize>,
@@ -128,6 +131,7 @@ pub(super) struct RunShown {
     pub server: Option<ServerTimeline>,
     pub marks: Vec<Mark>,
     pub joined_log: Option<JoinedLog>,
+    pub anatomy: Option<Anatomy>,
     pub changes: MachineChanges,
 }
 
@@ -136,6 +140,9 @@ impl LiveRun<'_, '_> {
     pub fn report(&mut self, event: &Event<'_>) {
         if let Event::PhaseEnd { phase, .. } = event {
             self.phase_ended(*phase);
+        }
+        if let Some(anatomy) = &mut self.anatomy {
+            anatomy.take(event);
         }
         match &mut self.server_log {
             None => self.record.event(event),
@@ -178,7 +185,8 @@ impl LiveRun<'_, '_> {
     /// # Errors
     /// When the server's log lacks what is needed.
     pub fn finish(self, server_here: bool) -> Result<RunShown, String> {
-        let LiveRun { mut record, server_log, sampler, readings, stop, .. } = self;
+        let LiveRun { mut record, server_log, sampler, anatomy, readings, stop, .. } = self;
+        let anatomy = anatomy.map(AnatomyRecorder::finish);
         let joined_log = server_log.map(|log| log.finish(stop, |event| record.event(event))).transpose()?;
         let (pool, server, last) = sampler.finish();
         last.into_iter().for_each(|sample| record.sample(sample));
@@ -190,6 +198,7 @@ impl LiveRun<'_, '_> {
             server: server.map(|server| ServerTimeline { samples, ..server }),
             marks,
             joined_log,
+            anatomy,
             changes: readings.map(|readings| readings.finish(server_here)).unwrap_or_default(),
         })
     }

@@ -17,6 +17,7 @@ pub mod warm;
 pub use carrier::{Carrier, CarrierResult, CarrierTask};
 pub use clock::{Clock, RealClock};
 pub use observers::Observer;
+pub(crate) use others::LoadTarget;
 pub use others::SharedChain;
 pub use run_sampler::SampledServer;
 pub use runs::{Lab, LabError};

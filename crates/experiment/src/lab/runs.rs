@@ -16,7 +16,7 @@ use lastdrop_load::{FirstAnswer, LoadError, LoadResult, PreparedPlan, RunClock};
 use lastdrop_model::event::{ExperimentDecision, RepeatScope};
 use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, OtherProgram, RUN_SCHEMA, ServerCpu};
-use lastdrop_model::{Event, Generator, KeptPlan, PhaseReport, Plan, Run, Sample};
+use lastdrop_model::{CaptureLevel, Event, Generator, KeptPlan, PhaseReport, Plan, Run, Sample};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
@@ -33,6 +33,7 @@ use crate::lab::readings::{MachineChanges, MachineReadings};
 use crate::lab::run_sampler::{RunSampler, SampledServer};
 use crate::lab::server_log::ServerLog;
 use crate::lab::warm::warm_each;
+use crate::observe::anatomy::AnatomyRecorder;
 
 /// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +63,8 @@ pub struct Lab<'a> {
     pub clock: &'a dyn Clock,
     /// Sample the server during the load.
     pub observe: bool,
+    /// Find where the requests of each run spend their time, on this machine.
+    pub anatomy: bool,
     /// Processes that take part in the runs, as far as they are known.
     pub chain: SharedChain,
     /// Rediscover the process chain on every run, not only when an unknown process uses the processors.
@@ -110,6 +113,7 @@ impl<'a> Lab<'a> {
             carrier: None,
             clock: &RealClock,
             observe: true,
+            anatomy: false,
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
             find_chain: false,
             repeats: MOST_REPEATS,
@@ -319,6 +323,8 @@ impl Lab<'_> {
         }
         let is_real = self.is_real();
         let capture_level = self.observers.iter().map(|o| o.capture_level()).max().unwrap_or_default();
+        let wants_anatomy = self.anatomy && is_real && self.carrier.is_none();
+        let capture_level = if wants_anatomy { capture_level.max(CaptureLevel::Exchanges) } else { capture_level };
         let (clock, began, enough) = (RunClock::start(), Cell::new(Instant::now()), AtomicBool::new(false));
         // Drop samples from the time between runs.
         let _ = self.looks.as_ref().map_or(0, |samples| samples.try_iter().count());
@@ -327,6 +333,7 @@ impl Lab<'_> {
             record: RunRecord::new(&mut self.observers, (plan, id), clock, &began, self.carrier.is_some()),
             server_log,
             sampler: RunSampler::start(plan, clock, self.server.clone(), self.observe && is_real),
+            anatomy: wants_anatomy.then(|| AnatomyRecorder::start(plan, clock)),
             readings,
             measured: plan.phases.iter().position(|p| p.measured),
             others_samples: self.looks.as_ref(),
@@ -397,7 +404,7 @@ fn judged(
     shown: RunShown,
     co_located: bool,
 ) -> Run {
-    let RunShown { mut phases, pool, server, marks, joined_log, mut changes } = shown;
+    let RunShown { mut phases, pool, server, marks, joined_log, anatomy, mut changes } = shown;
     let starting = changes.used.starting.take();
     if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
         phase.server_cpu = changes.used.chain_s.map(|cpu_s| server_cpu(cpu_s, starting, phase));
@@ -434,6 +441,7 @@ fn judged(
         validity,
         replay: None,
         joined_log,
+        anatomy,
         agents,
         marks,
         objectives,

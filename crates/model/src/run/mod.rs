@@ -4,6 +4,7 @@
 //! A killed run is therefore an ordinary, shorter run.
 
 mod agent;
+mod anatomy;
 mod builder;
 mod by_class;
 mod generator;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use agent::AgentReport;
+pub use anatomy::{Anatomy, AnatomyPart, PartTime, RequestGroup};
 pub use builder::RunBuilder;
 pub use generator::{Generator, OtherProgram, Shortage, with_question};
 pub use joined_log::JoinedLog;
@@ -89,6 +91,9 @@ pub struct Run {
     /// Counts of the server's log, if it was the source of the server's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_log: Option<JoinedLog>,
+    /// Where the requests spent their time, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anatomy: Option<Anatomy>,
     /// The machines that generated the load, if there were several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentReport>,
@@ -130,6 +135,7 @@ impl Run {
             validity: self.validity.clone(),
             replay: self.replay.clone(),
             joined_log: self.joined_log.clone(),
+            anatomy: self.anatomy.clone(),
             agents: self.agents.clone(),
             marks: self.marks.clone(),
             objectives: self.objectives.clone(),

@@ -36,6 +36,7 @@ pub(crate) fn run_of(seconds: u32, answers: u64) -> Run {
         validity: Validity::default(),
         replay: None,
         joined_log: None,
+        anatomy: None,
         agents: Vec::new(),
         marks: Vec::new(),
         objectives: Vec::new(),

@@ -1,7 +1,7 @@
 //! The section of a run: verdict, answers over time with the server below, latencies, requests by class.
 
 use lastdrop_model::request::{Expectation, Pick};
-use lastdrop_model::run::{ClassReport, End, PhaseReport};
+use lastdrop_model::run::{Anatomy, ClassReport, End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Classes, Kind, Run, Verdict};
 use maud::{Markup, html};
@@ -17,6 +17,7 @@ use super::table::{NOTES, Table};
 use super::text::block;
 use super::timeplot::{Clock, Plots, Series, TimePlot};
 use super::verdict::{Headline, Tone};
+use crate::anatomy;
 use crate::mismatch::{different_classes, headline};
 use crate::run::{describe, run_text, utc, what, worst_parts};
 
@@ -55,6 +56,7 @@ pub(super) fn section(run: &Run, plots: &mut Plots) -> Section {
             @if let Some(phase) = run.measured() { div.beside { (ends(run, phase)) } }
         }
         (kinds(run))
+        @if let Some(anatomy) = &run.anatomy { (anatomy_table(anatomy)) }
         @if let Some(phase) = run.measured() { (classes(phase)) }
         (small_print(run))
     };
@@ -355,6 +357,24 @@ fn kinds(run: &Run) -> Markup {
         table.row(row);
     }
     table.shown()
+}
+
+/// Where the requests were in the servers.
+fn anatomy_table(anatomy: &Anatomy) -> Markup {
+    let mut table = Table::new(
+        "what the servers did for a typical and for a slow request (means)",
+        1,
+        &["part", "typical", "slow", "more by"],
+    );
+    for row in anatomy::rows(anatomy) {
+        let more = row.slow.map_or_else(String::new, |slow| show_us((slow - row.typical).max(0.0)));
+        table.row(vec![row.what, show_us(row.typical), row.slow.map_or_else(String::new, show_us), more]);
+    }
+    html! {
+        @if let Some(said) = anatomy::sentence(anatomy) { p { (said) "." } }
+        @for note in &anatomy.notes { p { (note) } }
+        @if anatomy.typical.requests > 0 { (table.shown()) }
+    }
 }
 
 /// How the requests ended.

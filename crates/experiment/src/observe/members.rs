@@ -14,8 +14,6 @@ use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
 use lastdrop_server::{FoundServer, ServerError, ServerRef, find, found_of_process};
 
-use crate::doctor::site::Goal;
-
 /// Connections last for milliseconds: pause between checks, if a check takes only a part of it.
 const PAUSE: Duration = Duration::from_millis(15);
 /// Pauses as multiples of a check's processor time, which is milliseconds on a machine with many sockets. The multiple
@@ -99,28 +97,20 @@ impl Scope {
     }
 }
 
-/// Finds the servers that the user named, and the one that listens at the URL.
+/// Finds the servers that the user named, and the one that listens where the load connects to.
 ///
 /// # Errors
 /// When a named server is not found.
-pub fn named(servers: &[ServerRef], goal: &Goal, scope: &Scope) -> Result<Vec<Member>, ServerError> {
+pub fn named(servers: &[ServerRef], load_to: Option<&Endpoint>, scope: &Scope) -> Result<Vec<Member>, ServerError> {
     let mut all = programs(servers).map(Member::found).collect::<Result<Vec<_>, _>>()?;
     // The server that the load meets takes part, named or not.
-    if let Some(front) = endpoint(goal).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
+    if let Some(front) = load_to.and_then(listeners::owner).filter(|pid| !belongs(&all, *pid))
         && let Some(found) = found_of_process(front).filter(|f| !belongs(&all, f.master))
         && let Some(member) = scope.member(&all, found)
     {
         all.push(member);
     }
     Ok(all)
-}
-
-/// Returns the endpoint that the load connects to.
-pub fn endpoint(goal: &Goal) -> Option<Endpoint> {
-    match &goal.unix_socket {
-        Some(path) => Some(Endpoint::Unix(path.clone())),
-        None => goal.address.map(Endpoint::Tcp),
-    }
 }
 
 fn belongs(members: &[Member], pid: i32) -> bool {
@@ -144,10 +134,10 @@ pub struct ConnectionFollower {
 }
 
 impl ConnectionFollower {
-    pub fn start(members: Vec<Member>, goal: &Goal, scope: &Scope) -> ConnectionFollower {
+    pub fn start(members: Vec<Member>, load_to: Option<Endpoint>, scope: &Scope) -> ConnectionFollower {
         let over = Arc::new(AtomicBool::new(false));
-        let (of, within, theirs) = (goal.clone(), scope.clone(), Arc::clone(&over));
-        let work = move || timed(|| follow(members, &of, &within, &theirs));
+        let (within, theirs) = (scope.clone(), Arc::clone(&over));
+        let work = move || timed(|| follow(members, load_to.as_ref(), &within, &theirs));
         ConnectionFollower { over, thread: thread::Builder::new().name("following".into()).spawn(work).ok() }
     }
 
@@ -188,10 +178,9 @@ fn take_in(found: FoundServer, scope: &Scope, members: &mut Vec<Member>, takes_p
 }
 
 /// Follows connections until `over` is set, while load is on.
-fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBool) -> Members {
+fn follow(mut members: Vec<Member>, to: Option<&Endpoint>, scope: &Scope, over: &AtomicBool) -> Members {
     let mut chain = scope.chain();
     members.iter().for_each(|m| chain.add(m.found.master));
-    let to = endpoint(goal);
     let mut known: BTreeSet<i32> = chain.members().into_iter().collect();
     let mut seen = Links::default();
     let mut takes_part = vec![true; members.len()];
@@ -204,7 +193,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         let last = over.load(Ordering::Relaxed);
         // This reads the open files of the whole machine, so it runs only every eighth time.
         if turn.is_multiple_of(8) || last {
-            chain.look(to.as_ref());
+            chain.look(to);
             for pid in chain.members() {
                 let fresh = known.insert(pid);
                 if let Some(place) = members.iter().position(|m| m.found.master == pid) {
@@ -240,7 +229,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         }
         thread::sleep(PAUSE.max((thread_cpu() - begun) * (PAUSES.start + turn).min(PAUSES.end)));
     }
-    Members { hidden: hidden.into_iter().collect(), ..in_order(members, &takes_part, seen, to.as_ref()) }
+    Members { hidden: hidden.into_iter().collect(), ..in_order(members, &takes_part, seen, to) }
 }
 
 /// Sorts the members: the one at the URL first, then those that it connects to, and so on. Of the candidates, only
