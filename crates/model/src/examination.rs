@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::database::DatabaseSample;
 use crate::documents::WorkersCeiling;
-use crate::run::ServerCpu;
+use crate::run::{Anatomy, ServerCpu};
 use crate::settings::Settings;
 
 /// All experiments and measurements of one diagnosis.
@@ -180,6 +180,9 @@ impl StepKind {
 #[serde(default)]
 pub struct ExaminationStep {
     pub kind: StepKind,
+    /// Where typical and slow requests spent their time, in the main step on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anatomy: Option<Anatomy>,
     /// Users of a closed loop; 0 in an open loop.
     pub users: u32,
     pub rate_rps: f64,

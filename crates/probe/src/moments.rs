@@ -16,16 +16,24 @@ use crate::thread_states::{ServerProcesses, WatchedThreads};
 
 /// Requests that no thread has yet: connections that wait to be accepted, and requests that wait to be read.
 pub const QUEUE: &str = "queue";
-/// Requests that have been sent and have not arrived.
-pub const WAY_THERE: &str = "way there";
-/// Answers that have been sent and have not arrived.
-pub const WAY_BACK: &str = "way back";
+/// Requests and answers that one end has sent and the other has not received.
+pub const NETWORK: &str = "network";
 
 /// The kernel counts these times in ticks of up to 4 ms. A difference below this says nothing.
 const SLACK_MS: u32 = 8;
 
 /// What one server is doing at a moment: its threads by state, and the places above with their numbers of requests.
 pub type ServerMoment = BTreeMap<String, f64>;
+
+/// All servers at one moment.
+#[derive(Debug)]
+pub struct Reading {
+    /// When the threads were read.
+    pub at: Instant,
+    pub servers: Vec<ServerMoment>,
+    /// Processor time of the reading.
+    pub cost: Duration,
+}
 
 /// A server under observation.
 #[derive(Debug)]
@@ -101,10 +109,11 @@ impl MomentReader {
     }
 
     /// Reads the threads of all servers, and with `sockets` also what lies in their sockets, which takes the kernel
-    /// longer. Returns what each is doing, and the processor time that it took.
-    pub fn read(&mut self, sockets: bool) -> (Vec<ServerMoment>, Duration) {
-        let begun = thread_cpu();
+    /// longer.
+    pub fn read(&mut self, sockets: bool) -> Reading {
+        let (cost, begun) = (thread_cpu(), Instant::now());
         let mut all: Vec<ServerMoment> = self.servers.iter_mut().map(|server| server.threads.states()).collect();
+        let at = begun + begun.elapsed() / 2;
         if sockets {
             let read: Vec<NamespaceSockets> =
                 self.namespaces.iter_mut().map(|ask| NamespaceSockets::read(ask).unwrap_or_default()).collect();
@@ -112,11 +121,10 @@ impl MomentReader {
                 moment.insert(QUEUE.into(), queue(server, &read[server.namespace]));
             }
             if let (Some(front), Some(server), Some(moment)) = (self.front, self.servers.first(), all.first_mut()) {
-                let (there, back) = on_the_way(front, &read[0], &read[server.namespace]);
-                moment.extend([(WAY_THERE.into(), there), (WAY_BACK.into(), back)]);
+                moment.insert(NETWORK.into(), on_the_way(front, &read[0], &read[server.namespace]));
             }
         }
-        (all, thread_cpu().saturating_sub(begun))
+        Reading { at, servers: all, cost: thread_cpu().saturating_sub(cost) }
     }
 }
 
@@ -129,27 +137,21 @@ fn queue(server: &ObservedServer, seen: &NamespaceSockets) -> f64 {
     f64::from(unread.max(waiting))
 }
 
-/// Returns how many requests are on their way to the front, and how many answers on the way back: one end has sent, and the
-/// other end has received nothing since. Unacknowledged bytes would not tell, as acknowledgements are delayed.
-fn on_the_way(front: SocketAddr, ours: &NamespaceSockets, theirs: &NamespaceSockets) -> (f64, f64) {
+/// Returns how many requests and answers are on their way between the load and the front: one end has sent, and the other
+/// end has received nothing since. Unacknowledged bytes would not tell, as acknowledgements are delayed.
+fn on_the_way(front: SocketAddr, ours: &NamespaceSockets, theirs: &NamespaceSockets) -> f64 {
     let of_front = theirs.connections.iter().filter(|(s, _)| s.local.port() == front.port());
     let ends: HashMap<SocketAddr, DataTimes> = of_front.map(|(s, times)| (s.remote, *times)).collect();
     // What was sent while the sockets were read may have arrived after its other end was read.
     let sure_ms = SLACK_MS + ours.walk_ms.max(theirs.walk_ms);
-    let (mut there, mut back) = (0.0, 0.0);
-    for (socket, client) in ours.connections.iter().filter(|(s, _)| s.remote.port() == front.port()) {
-        let Some(server) = ends.get(&socket.local) else {
-            there += f64::from(u8::from(socket.state == SYN_SENT));
-            continue;
-        };
-        let is_out = |sent_ms: u32, others: u32| sent_ms >= sure_ms && sent_ms + SLACK_MS < others;
-        if is_out(client.sent_ms, client.received_ms.min(server.received_ms)) {
-            there += 1.0;
-        } else if is_out(server.sent_ms, server.received_ms.min(client.received_ms)) {
-            back += 1.0;
-        }
-    }
-    (there, back)
+    let is_out = |sent_ms: u32, received_ms: u32| sent_ms >= sure_ms && sent_ms + SLACK_MS < received_ms;
+    let is_on_way = |(socket, client): &&(TcpSocket, DataTimes)| {
+        socket.remote.port() == front.port()
+            && ends.get(&socket.local).map_or(socket.state == SYN_SENT, |server| {
+                is_out(client.sent_ms, server.received_ms) || is_out(server.sent_ms, client.received_ms)
+            })
+    };
+    ours.connections.iter().filter(is_on_way).count() as f64
 }
 
 #[cfg(test)]
@@ -165,7 +167,7 @@ mod tests {
         let at = listener.local_addr().expect("its address");
         let us = ServerProcesses { master: std::process::id() as i32, helpers: &[] };
         let mut reader = MomentReader::new(&[(us, vec![at])], Some(at)).expect("readable");
-        let queue = |reader: &mut MomentReader| reader.read(true).0[0].get(QUEUE).copied();
+        let queue = |reader: &mut MomentReader| reader.read(true).servers[0].get(QUEUE).copied();
         assert_eq!(queue(&mut reader), Some(0.0));
         let mut client = TcpStream::connect(at).expect("connected");
         client.write_all(b"GET / HTTP/1.1\r\n").expect("written");
@@ -176,7 +178,7 @@ mod tests {
         // Accepted, its bytes wait to be read.
         let _accepted = listener.accept().expect("accepted");
         assert_eq!(queue(&mut reader), Some(1.0));
-        assert!(!reader.read(false).0[0].contains_key(QUEUE), "sockets were not asked for");
+        assert!(!reader.read(false).servers[0].contains_key(QUEUE), "sockets were not asked for");
     }
 
     #[test]
@@ -193,14 +195,14 @@ mod tests {
             on_the_way(server, &one(client, server, of_client), &one(server, client, of_server))
         };
         // Sent 50 ms ago; the server has received nothing for 900 ms.
-        assert_eq!(way((50, 880), (890, 900)), (1.0, 0.0));
+        assert_eq!(way((50, 880), (890, 900)), 1.0);
         // It arrived, and the server works on it.
-        assert_eq!(way((50, 880), (890, 48)), (0.0, 0.0));
+        assert_eq!(way((50, 880), (880, 48)), 0.0);
         // The answer was sent 30 ms ago, and has not arrived.
-        assert_eq!(way((90, 880), (30, 88)), (0.0, 1.0));
+        assert_eq!(way((34, 880), (30, 33)), 1.0);
         // It may have been sent since its other end was read.
-        assert_eq!(way((3, 880), (890, 900)), (0.0, 0.0));
+        assert_eq!(way((3, 880), (880, 900)), 0.0);
         // It has arrived.
-        assert_eq!(way((90, 28), (30, 88)), (0.0, 0.0));
+        assert_eq!(way((90, 28), (30, 88)), 0.0);
     }
 }

@@ -545,4 +545,24 @@ mod tests {
             thread::sleep(Duration::from_millis(100));
         }
     }
+
+    #[test]
+    fn threads_are_counted_by_what_they_do_at_a_moment() {
+        let own = sched_getaffinity(Pid::from_raw(0)).expect("ours");
+        let cpu = (0..CpuSet::count()).find(|i| own.is_set(*i).unwrap_or(false)).expect("a processor");
+        let busy = BusyProgram::on(cpu);
+        let idle = BusyProgram(Command::new("sleep").arg("600").spawn().expect("it sleeps"));
+        let watched = |program: &BusyProgram| {
+            WatchedThreads::new(ServerProcesses { master: program.0.id() as i32, helpers: &[] })
+        };
+        let one = |state: &str| BTreeMap::from([(state.to_string(), 1.0)]);
+        for (program, state) in [(&busy, "running"), (&idle, "sleep")] {
+            let (mut threads, deadline) = (watched(program), Instant::now() + Duration::from_secs(60));
+            while threads.states() != one(state) {
+                assert!(Instant::now() < deadline, "{state}: {:?}", threads.states());
+            }
+            // It has not run since, or runs all the time.
+            assert_eq!(threads.states(), one(state));
+        }
+    }
 }

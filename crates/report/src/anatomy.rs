@@ -44,8 +44,7 @@ fn what(part: &AnatomyPart) -> String {
     match (first, rest) {
         ("running", _) => "computes, or waits for a processor".into(),
         ("queue", _) => "has not taken the request yet".into(),
-        ("way", "there") => "has not received the request yet (network)".into(),
-        ("way", "back") => "has not delivered the answer yet (network, or a slow client)".into(),
+        ("network", _) => "has not got the request, or its answer is on the way (network)".into(),
         ("disk", _) => "waits for a disk".into(),
         ("sleep", _) => "sleeps".into(),
         ("peer", _) => format!("waits for {}", peer()),

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use lastdrop_model::documents::{CacheTrial, DoctorDocument, Evidence, Finding, Fix, Severity};
 use lastdrop_model::examination::{Examination, ExaminationStep, StepKind};
+use lastdrop_model::printable;
 use lastdrop_model::units::show_us;
 use serde_json::Value;
 
+use crate::anatomy;
 use crate::nodes::differing_lines;
 use crate::size::advice_text;
 use crate::table::aligned;
@@ -70,6 +72,7 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
             if c.kept { "; it is kept" } else { "; it was put back" }
         );
     }
+    out.push_str(&slow_requests(d, all));
     out.push_str(&d.cache.as_ref().map_or_else(String::new, cache_text));
     if let Some(advice) = &d.workers_advice {
         let _ = write!(out, "\n{}: {}", advice.server, advice_text(advice));
@@ -93,6 +96,14 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     let took = d.cost_cores * 100.0 / d.examination.processors.max(1) as f64;
     let _ = writeln!(out, "looking took {took:.2} % of {machine}");
     out
+}
+
+/// What makes slow requests slow under the load that was asked about; with `all`, place by place.
+fn slow_requests(d: &DoctorDocument, all: bool) -> String {
+    let anatomy = d.examination.main().and_then(|step| step.anatomy.as_ref());
+    let Some((anatomy, said)) = anatomy.and_then(|a| Some((a, anatomy::sentence(a)?))) else { return String::new() };
+    let table = if all { anatomy::anatomy_text(Some(anatomy)) } else { String::new() };
+    format!("\nSLOW REQUESTS  {}\n{table}", printable::line(&said))
 }
 
 /// What a cache on trial brought, or why it was not measured; and the lines that would keep it.

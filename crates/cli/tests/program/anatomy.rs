@@ -80,9 +80,11 @@ fn tails_in_code_in_a_database_and_at_a_peer_are_found_where_they_are() {
             assert!(done.stdout.contains("php-fpm waits for mariadb at unix:"), "{}", done.stdout);
             assert!(done.stdout.contains("SELECT SLEEP"), "its statement is named: {}", done.stdout);
         }
-        let page = std::fs::read_to_string(&html).expect("written");
-        assert!(page.contains("what the servers did for a typical and for a slow request"), "in the page, too");
     }
+    let page = folder.join("run.html");
+    let report = folder.run(&["report", "last", "-o", &page.display().to_string()]);
+    let text = std::fs::read_to_string(page).unwrap_or_default();
+    assert!(text.contains("what the servers did for a typical and for a slow request"), "{report:?}");
 }
 
 #[test]

@@ -141,6 +141,8 @@ fn each_lab_begins() {
     }
     let soaked = run(&folder, "labs/soak", &["0.03", "50"]);
     assert!(soaked.code == 0 && soaked.stdout.matches("answered").count() == 2, "{soaked:?}");
+    let tails = run(&folder, "labs/tails", &["1", "6", "code"]);
+    assert!(tails.code == 0 && tails.stdout.contains("of 1, and its time in"), "{tails:?}");
 }
 
 #[test]

@@ -119,9 +119,21 @@ fn take_summary(all: &mut Examination, summary: Result<SiteSummary, LabError>, h
             }
             all.unseen.extend(rest.unseen);
             (all.cost_cores, all.cost_s) = (rest.cost_cores, rest.cost_s);
+            add_cost_of_anatomy(all);
         }
         Err(_) if has_failed => {}
         Err(e) => all.unseen.push(e.to_string()),
+    }
+}
+
+/// Adds what the anatomy of the main step cost, which the run itself has measured.
+fn add_cost_of_anatomy(all: &mut Examination) {
+    let cores = |step: &ExaminationStep| step.anatomy.as_ref().map_or(0.0, |a| a.cost) * all.processors as f64;
+    let anatomy_s: f64 = all.steps.iter().map(|step| cores(step) * step.duration_s).sum();
+    let others_s: f64 = all.cost_s.values().sum();
+    if anatomy_s > 0.0 && others_s > 0.0 {
+        all.cost_cores *= 1.0 + anatomy_s / others_s;
+        all.cost_s.insert("anatomy".into(), anatomy_s);
     }
 }
 
@@ -523,6 +535,7 @@ fn put_on(
         Load::Open { rate_rps, .. } if kind == StepKind::Main => Some(*rate_rps),
         _ => None,
     });
+    lab.anatomy = kind == StepKind::Main && site.is_some();
     let (run, seen) = match site {
         None => (lab.run(&plan, &label)?, Ok(None)),
         Some((site, before)) => during(lab, &plan, &label, |on| {
@@ -542,6 +555,7 @@ fn put_on(
             site.end().map(Some)
         })?,
     };
+    lab.anatomy = false;
     let step = step::of(&run, kind, &plan, users.unwrap_or(0), seen?, machine);
     lab.check_stop()?;
     Ok(step)

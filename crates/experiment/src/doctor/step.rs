@@ -64,6 +64,7 @@ pub fn of(
         keepalive: plan.keepalive != KeepAlive::Off,
         shares_connections: plan.http.is_http2() && plan.http.most_streams() > 1,
         run: run.id.clone(),
+        anatomy: run.anatomy.clone(),
         lost: run.agents.iter().filter(|a| !a.complete).map(|a| a.name.clone()).collect(),
         ..seen.unwrap_or(own)
     };

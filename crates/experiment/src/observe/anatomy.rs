@@ -13,7 +13,7 @@ use lastdrop_model::units::show_us;
 use lastdrop_model::{DatabaseSample, Event, Exchange, Plan};
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::{Endpoint, is_local};
-use lastdrop_probe::moments::{MomentReader, QUEUE, WAY_BACK, WAY_THERE};
+use lastdrop_probe::moments::{MomentReader, NETWORK, QUEUE, ServerMoment};
 use lastdrop_probe::process;
 use lastdrop_probe::thread_states::ServerProcesses;
 use rand_core::{Rng, SeedableRng};
@@ -21,7 +21,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::lab::LoadTarget;
 use crate::observe::databases::{DatabaseOptions, Databases};
-use crate::observe::members::{ConnectionFollower, Members, Scope, named};
+use crate::observe::members::{ConnectionFollower, Member, Members, Scope, named};
 
 /// Time to find the servers by their connections.
 const FIND: Duration = Duration::from_millis(1500);
@@ -174,10 +174,9 @@ fn record(target: &LoadTarget, clock: RunClock, over: &Receiver<()>) -> Result<R
         return Err(format!("no server of this machine is seen to listen at {here} (it may need root)"));
     }
     let follower = ConnectionFollower::start(all, Some(here.clone()), &Scope::All);
-    let is_on = |pause: Duration| over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
-    is_on(FIND);
+    is_on(over, FIND);
     let (members, _) = follower.end().map_err(|e| e.to_string())?;
-    let subject = |m: &crate::observe::members::Member| {
+    let subject = |m: &Member| {
         let found = &m.found;
         (ServerProcesses { master: found.master, helpers: found.helpers }, found.listeners.clone())
     };
@@ -185,25 +184,36 @@ fn record(target: &LoadTarget, clock: RunClock, over: &Receiver<()>) -> Result<R
         Endpoint::Tcp(address) => Some(address),
         Endpoint::Unix(_) => None,
     };
-    let mut reader = MomentReader::new(&members.all.iter().map(subject).collect::<Vec<_>>(), front)
+    let reader = MomentReader::new(&members.all.iter().map(subject).collect::<Vec<_>>(), front)
         .map_err(|e| format!("cannot read the sockets: {e}"))?;
     let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
     let mut databases = Databases::start(&DatabaseOptions::default(), &known);
     databases.looks(false);
-    let mut places = Places::new(&members);
+    let mut readings = read_moments(reader, &members, clock, over);
+    readings.databases = databases.looks(true);
+    readings.cost += databases.cost();
+    Ok(readings)
+}
+
+/// Waits; false once the load is over.
+fn is_on(over: &Receiver<()>, pause: Duration) -> bool {
+    over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
+}
+
+/// Reads moments until the load is over, as often as the cost allows.
+fn read_moments(mut reader: MomentReader, members: &Members, clock: RunClock, over: &Receiver<()>) -> Readings {
+    let mut places = Places::new(members);
     let (begun, mut chance) = (Instant::now(), Xoshiro256PlusPlus::seed_from_u64(11));
     let (mut moments, mut cost, mut of_sockets) = (Vec::new(), Duration::ZERO, Duration::ZERO);
     let (mut every, mut turn) = (1u64, 0u64);
     loop {
-        let at = clock.now_us();
-        let has_sockets = turn.is_multiple_of(every) && of_sockets <= cost.mul_f64(COST_OF_SOCKETS);
-        let (read, took) = reader.read(has_sockets);
-        cost += took;
-        of_sockets += if has_sockets { took } else { Duration::ZERO };
-        if turn.is_multiple_of(every) {
-            // The middle of the reading.
-            let at = at.midpoint(clock.now_us());
-            moments.push(Moment { at, counts: places.counts(&read), has_sockets });
+        let is_kept = turn.is_multiple_of(every);
+        let has_sockets = is_kept && of_sockets <= cost.mul_f64(COST_OF_SOCKETS);
+        let read = reader.read(has_sockets);
+        cost += read.cost;
+        of_sockets += if has_sockets { read.cost } else { Duration::ZERO };
+        if is_kept {
+            moments.push(Moment { at: clock.at(read.at), counts: places.counts(&read.servers), has_sockets });
         }
         turn += 1;
         if moments.len() >= MOST_MOMENTS {
@@ -218,12 +228,11 @@ fn record(target: &LoadTarget, clock: RunClock, over: &Receiver<()>) -> Result<R
         // How long the readings so far should have taken.
         let due = cost.as_secs_f64() / MOST_COST / host::processors().max(1) as f64;
         let affordable = Duration::from_secs_f64(due).saturating_sub(begun.elapsed());
-        if !is_on(uneven.max(affordable.min(LONGEST_PAUSE))) {
+        if !is_on(over, uneven.max(affordable.min(LONGEST_PAUSE))) {
             break;
         }
     }
-    let databases = databases.looks(true);
-    Ok(Readings { places: places.all, moments, cost, span: begun.elapsed(), databases })
+    Readings { places: places.all, moments, cost, span: begun.elapsed(), databases: Vec::new() }
 }
 
 /// The places that have been seen, by server and state.
@@ -248,7 +257,7 @@ struct PlacedServer {
 impl Places {
     fn new(members: &Members) -> Places {
         let pool = pool(members);
-        let server = |(i, m): (usize, &crate::observe::members::Member)| PlacedServer {
+        let server = |(i, m): (usize, &Member)| PlacedServer {
             called: m.called.clone(),
             is_front: i < pool,
             behind: i > pool,
@@ -265,7 +274,7 @@ impl Places {
         Places { all: Vec::new(), index: HashMap::new(), servers }
     }
 
-    fn counts(&mut self, read: &[lastdrop_probe::moments::ServerMoment]) -> Vec<(u16, f32)> {
+    fn counts(&mut self, read: &[ServerMoment]) -> Vec<(u16, f32)> {
         let mut counts = Vec::new();
         for (server, moment) in read.iter().enumerate() {
             for (what, count) in moment.iter().filter(|(_, count)| **count > 0.0) {
@@ -292,8 +301,8 @@ impl Places {
                 what: what.into(),
                 peer,
                 behind: of.behind,
-                is_socket: matches!(what, QUEUE | WAY_THERE | WAY_BACK),
-                has_residents: of.has_residents && !matches!(what, QUEUE | WAY_THERE | WAY_BACK | "running"),
+                is_socket: matches!(what, QUEUE | NETWORK),
+                has_residents: of.has_residents && !matches!(what, QUEUE | NETWORK | "running"),
             });
         }
         if self.index.len() < 2 * MOST_PLACES {
@@ -318,7 +327,6 @@ mod tests {
     use lastdrop_server::{FoundServer, ServerRef};
 
     use super::*;
-    use crate::observe::members::Member;
 
     fn chain() -> Members {
         let member = |called: &str, kind: &str, prefork: bool| {

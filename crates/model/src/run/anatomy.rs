@@ -43,7 +43,7 @@ pub struct RequestGroup {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AnatomyPart {
     pub server: String,
-    /// What its thread did or waited for, in the words of `examination`; or `queue`, `way there`, `way back`.
+    /// What its thread did or waited for, in the words of `examination`; or `queue`, `network`.
     pub what: String,
     /// The server at the other end of a `peer`, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
