@@ -2,6 +2,7 @@
 
 pub mod anatomy;
 pub mod capacity;
+pub mod class_growth;
 pub mod code_stacks;
 pub mod compare;
 pub mod guard;

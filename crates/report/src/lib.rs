@@ -18,6 +18,7 @@ mod mismatch;
 mod nodes;
 mod parts;
 pub mod profile;
+mod profile_memory;
 pub mod run;
 pub mod server;
 pub mod size;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::ProfileDocument;
 use lastdrop_model::printable::{line, xml};
 
+use crate::profile_memory::memory_text;
 use crate::table::aligned;
 
 const MOST_ROWS: usize = 25;
@@ -12,6 +13,9 @@ const MOST_ROWS: usize = 25;
 /// The report of `profile`.
 #[must_use]
 pub fn profile_text(d: &ProfileDocument) -> String {
+    if let Some(memory) = &d.memory {
+        return memory_text(d, memory);
+    }
     if d.language.is_some() {
         return code_text(d);
     }

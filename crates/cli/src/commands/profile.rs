@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_experiment::lab::LabError;
 use lastdrop_experiment::observe::code::{CodeOptions, profile_code};
+use lastdrop_experiment::observe::memory::{MemoryOptions, profile_memory};
 use lastdrop_experiment::observe::profile::profile as run_profile;
 use lastdrop_model::bounds::{DURATION, RATE, USERS};
 use lastdrop_model::documents::PROFILE_SCHEMA;
@@ -25,7 +26,7 @@ use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile apache --code --url http://127.0.0.1/app    functions of Perl or PHP\n  lastdrop profile gunicorn --code --wall --url http://127.0.0.1/app   functions of Python, with what they wait\n  lastdrop profile node --code --url http://127.0.0.1:3000/api          functions of JavaScript\n  lastdrop profile pid:1234 --code --url http://127.0.0.1:8080/shop     functions of Java, if it is a JVM\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
+    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile apache --code --url http://127.0.0.1/app    functions of Perl or PHP\n  lastdrop profile gunicorn --code --wall --url http://127.0.0.1/app   functions of Python, with what they wait\n  lastdrop profile node --code --url http://127.0.0.1:3000/api          functions of JavaScript\n  lastdrop profile pid:1234 --code --url http://127.0.0.1:8080/shop     functions of Java, if it is a JVM\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile gunicorn --memory --url shop.toml     the request class that makes workers grow\n  lastdrop profile pid:1234 --json -"
 )]
 pub struct ProfileArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -36,7 +37,7 @@ pub struct ProfileArgs {
     /// Load this while the server is profiled; of a plan its requests and sessions, not its load
     #[arg(long, value_name = "URL|PLAN")]
     pub url: Option<String>,
-    /// Users of that load [default: 10]
+    /// Users of that load [default: 10; with --memory one per worker]
     #[arg(short = 'c', long, value_name = "N", value_parser = within::<u32>(USERS))]
     pub users: Option<u32>,
     /// Requests per second instead of users
@@ -51,6 +52,9 @@ pub struct ProfileArgs {
     /// With --code: time that passes, waits included, not CPU time
     #[arg(long, requires = "code")]
     pub wall: bool,
+    /// Which request class makes a worker grow, and in which mapping, instead of where CPU time goes
+    #[arg(long, requires = "url", conflicts_with_all = ["code", "wall", "flame", "rate"])]
+    pub memory: bool,
     /// Write a flame graph (SVG) to this file; with several servers one file each, FILE.NAME.svg
     #[arg(long, value_name = "FILE")]
     pub flame: Option<String>,
@@ -102,6 +106,10 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
                 let clock = if args.wall { Clock::Wall } else { Clock::Cpu };
                 let options = CodeOptions { language, clock, time: args.duration };
                 profile_code(server, plan, &options, &stop.flag)
+            }
+            (None, Some(plan)) if args.memory => {
+                let options = MemoryOptions { users: args.users, time: args.duration };
+                profile_memory(server, plan, &options, &stop.flag)
             }
             _ => run_profile(server, plan.as_ref(), args.duration, &stop.flag),
         };

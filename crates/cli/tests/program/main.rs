@@ -46,6 +46,7 @@ mod load;
 mod load_time;
 mod looks;
 mod meant;
+mod memory;
 mod misbehaving;
 mod nginx;
 mod others;

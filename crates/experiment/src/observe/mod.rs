@@ -7,6 +7,8 @@ pub mod databases;
 pub mod guard;
 pub mod knobs;
 pub(crate) mod members;
+pub mod memory;
+mod memory_classes;
 pub mod profile;
 pub mod requests;
 pub mod trace;

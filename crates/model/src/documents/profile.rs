@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ProfileMemory;
+
 pub const PROFILE_SCHEMA: &str = "lastdrop.profile/1";
 
 /// A CPU profile of a server.
@@ -9,7 +11,7 @@ pub const PROFILE_SCHEMA: &str = "lastdrop.profile/1";
 pub struct ProfileDocument {
     pub schema: String,
     pub server: String,
-    /// `perf (cycles)`, `perf (cpu-clock)`, `/proc`, or the profiler of a language and its clock.
+    /// `perf (cycles)`, `perf (cpu-clock)`, `/proc`, `smaps` (memory), or the profiler of a language and its clock.
     pub how: String,
     /// The language whose functions these are; none for functions of programs and libraries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +36,9 @@ pub struct ProfileDocument {
     /// The most frequent stacks, the outermost caller first, with their samples; empty without perf.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<(Vec<String>, u64)>,
+    /// Growth of the workers by request class (`--memory`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ProfileMemory>,
     pub notes: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! The section of a profile: where a server's CPU time goes, as a flame graph if there are stacks, and as
-//! lists.
+//! lists; or which request class makes its workers grow.
 
-use lastdrop_model::documents::ProfileDocument;
+use lastdrop_model::documents::{ClassVerdict, ProfileDocument, ProfileMemory};
 use lastdrop_model::units::show_us;
 use maud::{Markup, PreEscaped, html};
 
@@ -13,11 +13,15 @@ use super::table::Table;
 use super::text::short;
 use super::verdict::{Headline, Tone};
 use crate::profile::flame_graph;
+use crate::profile_memory;
 
 /// Functions that get a bar.
 const MOST_BARS: usize = 20;
 
 pub(super) fn section(d: &ProfileDocument) -> Section {
+    if let Some(memory) = &d.memory {
+        return memory_section(d, memory);
+    }
     let body = html! {
         (verdict(d).shown())
         h2.group { "Where it goes" }
@@ -30,7 +34,51 @@ pub(super) fn section(d: &ProfileDocument) -> Section {
     Section { title: format!("Where the CPU of {} goes", d.server), about, body }
 }
 
+/// The section of `profile --memory`.
+fn memory_section(d: &ProfileDocument, memory: &ProfileMemory) -> Section {
+    let rows: Vec<Bar> = memory
+        .classes
+        .iter()
+        .filter(|class| class.growth_bytes.value > 0.0)
+        .take(MOST_BARS)
+        .map(|class| Bar {
+            name: short(&class.class, 90),
+            value: class.growth_bytes.value,
+            says: profile_memory::bytes(class.growth_bytes.value),
+            colour: if class.verdict == ClassVerdict::Steady { "c3" } else { "c1" },
+            mark: None,
+        })
+        .collect();
+    let heading = ["class", "verdict", "in", "bytes per request", "95 % interval", "per 1,000 requests", "requests"];
+    let table = Table::new("request classes", 3, &heading).rows(memory.classes.iter().map(|class| {
+        let mut cells = profile_memory::cells(class);
+        // In a page, the columns of words come first.
+        cells.rotate_left(4);
+        cells
+    }));
+    let body = html! {
+        (verdict(d).shown())
+        h2.group { "Growth by request class" }
+        (bars("Bytes per request", "", &rows, &table))
+        (notes(&d.notes))
+    };
+    let about = vec![seconds(d.seconds), format!("{} rounds", memory.rounds), format!("{} workers", memory.workers)];
+    Section { title: format!("What makes the workers of {} grow", d.server), about, body }
+}
+
+fn memory_verdict(memory: &ProfileMemory) -> Headline {
+    let grows = memory.classes.iter().any(|class| class.verdict == ClassVerdict::Grows);
+    let tone = if grows { Tone::Bad } else { Tone::Good };
+    let mut told = Headline::new(tone, profile_memory::sentence(memory));
+    told.number(profile_memory::bytes(memory.gained_bytes), "gained in all");
+    told.number(count(memory.classes.iter().map(|class| class.requests).sum()), "requests");
+    told
+}
+
 pub(super) fn verdict(d: &ProfileDocument) -> Headline {
+    if let Some(memory) = &d.memory {
+        return memory_verdict(memory);
+    }
     let mut told = match (d.functions.first(), d.libraries.first()) {
         (Some(f), _) => Headline::new(
             Tone::Note,

@@ -1,0 +1,72 @@
+//! The part of `lastdrop.profile/1` about memory: how much each class of requests makes the workers grow.
+
+use serde::{Deserialize, Serialize};
+
+use super::Interval;
+
+/// Growth of a server's workers by request class.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProfileMemory {
+    /// Workers that lived through the measurement.
+    pub workers: u64,
+    /// Rounds in which each class had its turn.
+    pub rounds: u64,
+    /// Classes by growth per request, the largest first.
+    pub classes: Vec<ClassMemory>,
+    /// A growth per request of this many bytes would have been seen in every class.
+    pub smallest_bytes: f64,
+    /// What all these workers gained during the rounds.
+    pub gained_bytes: f64,
+}
+
+/// What the requests of one class do to the memory of the workers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassMemory {
+    pub class: String,
+    pub verdict: ClassVerdict,
+    /// Answered requests of the class during the rounds.
+    pub requests: u64,
+    /// Private memory gained per request, in all mappings.
+    pub growth_bytes: Interval,
+    /// Resident memory gained per request. A worker that writes to shared memory gains private memory only.
+    pub resident_bytes: Interval,
+    /// A growth per request of this many bytes would have been seen.
+    pub smallest_bytes: f64,
+    /// Growth per request by mapping, the largest first.
+    pub mappings: Vec<MappingGrowth>,
+}
+
+/// Growth in the mappings of one name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MappingGrowth {
+    /// `[heap]`, `anonymous`, `[stack]`, `shared memory`, or the path of a file.
+    pub mapping: String,
+    pub growth_bytes: Interval,
+}
+
+/// Whether a class makes a worker grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClassVerdict {
+    /// No growth was seen.
+    #[default]
+    Steady,
+    /// Each request adds memory, and this goes on.
+    Grows,
+    /// The worker writes to memory that it shared with others. This ends once nothing is left to unshare.
+    Unshares,
+    /// Each round adds less than the one before: a cache that fills.
+    Slows,
+}
+
+impl ClassVerdict {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ClassVerdict::Steady => "steady",
+            ClassVerdict::Grows => "grows",
+            ClassVerdict::Unshares => "unshares",
+            ClassVerdict::Slows => "slows",
+        }
+    }
+}
