@@ -26,7 +26,7 @@ use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile apache --code --url http://127.0.0.1/app    functions of Perl or PHP\n  lastdrop profile gunicorn --code --wall --url http://127.0.0.1/app   functions of Python, with what they wait\n  lastdrop profile node --code --url http://127.0.0.1:3000/api          functions of JavaScript\n  lastdrop profile pid:1234 --code --url http://127.0.0.1:8080/shop     functions of Java, if it is a JVM\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile gunicorn --memory --url shop.toml     the request class that makes workers grow\n  lastdrop profile pid:1234 --json -"
+    after_help = "Uses perf where it is installed and allowed, otherwise /proc, and says so. Without --url the server's\nown visitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile apache --code --url http://127.0.0.1/app    functions of Perl or PHP\n  lastdrop profile gunicorn --code --wall --url http://127.0.0.1/app   functions of Python\n  lastdrop profile node --code --url http://127.0.0.1:3000/api          functions of JavaScript\n  lastdrop profile pid:1234 --code --url http://127.0.0.1:8080/shop     functions of Java\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile gunicorn --memory --url shop.toml     the request class that makes workers grow\n  lastdrop profile pid:1234 --json -"
 )]
 pub struct ProfileArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -52,7 +52,7 @@ pub struct ProfileArgs {
     /// With --code: time that passes, waits included, not CPU time
     #[arg(long, requires = "code")]
     pub wall: bool,
-    /// Which request class makes a worker grow, and in which mapping, instead of where CPU time goes
+    /// Growth of workers by request class and mapping, not CPU time
     #[arg(long, requires = "url", conflicts_with_all = ["code", "wall", "flame", "rate"])]
     pub memory: bool,
     /// Write a flame graph (SVG) to this file; with several servers one file each, FILE.NAME.svg
