@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{ClassMemory, ClassVerdict, Interval, ProfileDocument, ProfileMemory};
+use lastdrop_model::documents::{
+    AllocatingFunction, ClassMemory, ClassVerdict, Interval, ProfileDocument, ProfileMemory,
+};
 use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
 
@@ -23,6 +25,10 @@ pub(crate) fn memory_text(d: &ProfileDocument, memory: &ProfileMemory) -> String
         sentence(memory)
     );
     out.push_str(&aligned(&COLUMNS, &memory.classes.iter().map(cells).collect::<Vec<_>>()));
+    if !memory.functions.is_empty() {
+        out.push_str("\nfunctions that allocate what is kept\n");
+        out.push_str(&aligned(&FUNCTION_COLUMNS, &memory.functions.iter().map(function_cells).collect::<Vec<_>>()));
+    }
     for note in &d.notes {
         let _ = writeln!(out, "note: {}", line(note));
     }
@@ -46,6 +52,18 @@ pub(crate) fn cells(class: &ClassMemory) -> Vec<String> {
         class.verdict.name().into(),
         if is_steady { String::new() } else { mappings(class) },
     ]
+}
+
+/// Columns of the table of functions.
+pub(crate) const FUNCTION_COLUMNS: [&str; 4] = ["bytes per request", "%", "function", "file:line"];
+
+/// The row of a function.
+pub(crate) fn function_cells(function: &AllocatingFunction) -> Vec<String> {
+    let place = match (function.file.as_str(), function.line) {
+        (file, 0) => file.to_string(),
+        (file, line) => format!("{file}:{line}"),
+    };
+    vec![format!("{:.0}", function.kept_bytes), format!("{:.1}", function.share * 100.0), function.name.clone(), place]
 }
 
 /// The sentence that names the classes which make a worker grow.
@@ -131,7 +149,21 @@ mod tests {
     }
 
     fn report(classes: Vec<ClassMemory>) -> String {
-        let memory = ProfileMemory { workers: 2, rounds: 6, classes, smallest_bytes: 213.0, gained_bytes: 0.0 };
+        let keep = AllocatingFunction {
+            name: "keep".into(),
+            file: "/srv/a.js".into(),
+            line: 7,
+            kept_bytes: 900.0,
+            share: 0.9,
+        };
+        let memory = ProfileMemory {
+            workers: 2,
+            rounds: 6,
+            classes,
+            smallest_bytes: 213.0,
+            functions: vec![keep],
+            ..ProfileMemory::default()
+        };
         crate::profile_text(&ProfileDocument {
             server: "gunicorn".into(),
             seconds: 10.0,
@@ -152,6 +184,7 @@ mod tests {
         assert!(text.contains("10.0 s, 6 rounds, 2 workers") && text.contains(sentence), "{text}");
         let row = text.lines().find(|l| l.contains("GET /report  ")).expect("a row");
         assert!(row.contains("21504") && row.contains("20.5 MB") && row.trim_end().ends_with("[heap]"), "{text}");
+        assert!(text.contains("keep") && text.contains("/srv/a.js:7") && text.contains("90.0"), "{text}");
         assert!(text.ends_with("note: a note\n"), "{text}");
     }
 

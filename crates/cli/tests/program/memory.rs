@@ -1,5 +1,5 @@
 //! `profile --memory`: the class that leaks a known number of bytes is named in a real gunicorn and a real mod_perl, and no
-//! class of a healthy application is.
+//! class of a healthy application is. For Node the function is named, too.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -104,6 +104,7 @@ fn a_leaking_page_of_python_is_named_and_a_healthy_application_has_none() {
         done.stdout.contains(sentence) && done.stdout.contains("KB per request, in [heap]; the others"),
         "{done:?}"
     );
+    assert!(done.stdout.contains("which functions allocate this is not known"), "{done:?}");
     let page = folder.run(&["report", &json, "-o", &folder.join("page.html").display().to_string()]);
     let html = fs::read_to_string(folder.join("page.html")).unwrap_or_default();
     assert!(page.code == 0 && html.contains("makes a worker grow by 1"), "{page:?}");
@@ -122,6 +123,42 @@ fn a_leaking_page_of_perl_is_named_and_a_healthy_application_has_none() {
     assert_healthy(&folder.json(&["profile", &apache.name(), "--memory", "--url", &healthy, "-d", "4s"], 0));
     let leaking = plan(&folder, &[page("plain"), page("report"), page("busy")]);
     assert_that_report_leaks(&folder.json(&["profile", &apache.name(), "--memory", "--url", &leaking, "-d", "4s"], 0));
+}
+
+/// One page keeps objects.
+const NODE: &str = "const kept = [];
+function keep() { kept.push(Array.from({ length: 500 }, (_, i) => ({ i, j: i + 0.5 }))); }
+const answer = (request, response) => {
+    if (request.url === '/report') keep();
+    response.end('ok');
+};
+require('http').createServer(answer).listen(Number(process.argv[2]), '127.0.0.1');
+";
+
+#[test]
+fn a_leaking_page_of_node_is_named_with_the_function_that_allocates() {
+    let _quiet = quiet();
+    let folder = Folder::new();
+    let (app, port) = (folder.join("shop.js"), free_port());
+    fs::write(&app, NODE).expect("written");
+    let mut node = Command::new("/usr/bin/node");
+    node.arg(&app).arg(port.to_string());
+    let _node = Daemon::start(node, "node", |_| get(port, "/").is_some());
+    let page = |name: &'static str| (name, format!("http://127.0.0.1:{port}/{name}"));
+    let leaking = plan(&folder, &[page("plain"), page("report")]);
+    let name = format!("node@http://127.0.0.1:{port}/");
+    let profile = folder.json(&["profile", &name, "--memory", "--url", &leaking, "-d", "4s"], 0);
+    let memory = &profile["memory"];
+    assert_eq!((&memory["classes"][0]["class"], &memory["classes"][0]["verdict"]), (&"report".into(), &"grows".into()));
+    assert_eq!(memory["classes"][1]["verdict"], "steady", "{profile:#}");
+    let functions = memory["functions"].as_array().expect("functions");
+    // Array.from is V8's own; it and its callback allocate for keep.
+    let of_the_page: f64 = functions
+        .iter()
+        .filter(|f| f["file"].as_str().is_some_and(|file| file.ends_with("shop.js")) && number(&f["line"]) == 2.0)
+        .map(|f| number(&f["share"]))
+        .sum();
+    assert!(of_the_page >= 0.8, "{profile:#}");
 }
 
 #[test]

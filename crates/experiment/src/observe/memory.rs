@@ -22,6 +22,7 @@ use lastdrop_probe::{ProbeError, process};
 use lastdrop_server::{FoundServer, ServerRef, find};
 
 use super::memory_classes::{ClassPlan, classes_of};
+use super::memory_functions::functions_of;
 use super::profile::{Profile, cpu_s};
 use crate::lab::LabError;
 use crate::lab::warm::warm_each;
@@ -107,9 +108,19 @@ pub fn profile_memory(
     measurement.requests = rates.iter().map(|rate| block_of(rate * block.as_secs_f64(), users)).collect();
     let (rounds, mut notes) = measurement.rounds()?;
     notes.extend(measurement.refusals());
-    let memory = measurement.result(&rounds);
-    if memory.classes.iter().any(|class| class.verdict == ClassVerdict::Grows) {
+    let mut memory = measurement.result(&rounds);
+    let growing = memory.classes.iter().find(|class| class.verdict == ClassVerdict::Grows);
+    let growing = growing.and_then(|class| classes.iter().find(|plan| plan.name == class.class));
+    if let Some(class) = growing {
         notes.push("the workers keep what they gained; a restart or reload of the server frees it".into());
+        match functions_of(server, class, users, options.time / 4, stop) {
+            Ok((functions, note)) => {
+                memory.functions = functions;
+                notes.push(note);
+            }
+            Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+            Err(e) => notes.push(format!("which functions allocate this is not known: {e}")),
+        }
     }
     let sent: u64 = measurement.answers.iter().map(|answers| answers.all).sum();
     let cpu_s = (cpu_s(&mut group) - cpu_before).max(0.0);
@@ -319,6 +330,7 @@ impl Measurement<'_> {
             rounds: rounds.len() as u64,
             smallest_bytes: steady.map(unseen).fold(0.0, f64::max).ceil(),
             gained_bytes: gained,
+            functions: Vec::new(),
             classes,
         }
     }

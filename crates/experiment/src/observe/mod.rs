@@ -9,6 +9,7 @@ pub mod knobs;
 pub(crate) mod members;
 pub mod memory;
 mod memory_classes;
+mod memory_functions;
 pub mod profile;
 pub mod requests;
 pub mod trace;

@@ -17,6 +17,24 @@ pub struct ProfileMemory {
     pub smallest_bytes: f64,
     /// What all these workers gained during the rounds.
     pub gained_bytes: f64,
+    /// Functions by the bytes that they allocated and that are kept, for the class that grows most. Empty where the
+    /// profiler of the language cannot tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<AllocatingFunction>,
+}
+
+/// A function and the memory that it allocated and that is kept.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocatingFunction {
+    pub name: String,
+    /// Empty for a function that is not written in this language.
+    pub file: String,
+    /// 0 if unknown.
+    pub line: u32,
+    /// Bytes per request that the function itself allocated.
+    pub kept_bytes: f64,
+    /// The same as a share of all functions.
+    pub share: f64,
 }
 
 /// What the requests of one class do to the memory of the workers.

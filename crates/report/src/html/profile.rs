@@ -56,10 +56,18 @@ fn memory_section(d: &ProfileDocument, memory: &ProfileMemory) -> Section {
         cells.rotate_left(4);
         cells
     }));
+    let heading = ["function", "file:line", "bytes per request", "%"];
+    let functions =
+        Table::new("functions that allocate what is kept", 2, &heading).rows(memory.functions.iter().map(|f| {
+            let mut cells = profile_memory::function_cells(f);
+            cells.rotate_left(2);
+            cells
+        }));
     let body = html! {
         (verdict(d).shown())
         h2.group { "Growth by request class" }
         (bars("Bytes per request", "", &rows, &table))
+        @if !functions.is_empty() { (functions.shown()) }
         (notes(&d.notes))
     };
     let about = vec![seconds(d.seconds), format!("{} rounds", memory.rounds), format!("{} workers", memory.workers)];

@@ -227,6 +227,23 @@ pub trait ProfiledServer {
     fn finish(self: Box<Self>) -> Result<String, ServerError>;
 }
 
+/// Returns whether the profiler of this server's language can tell which functions allocate memory that is kept.
+#[must_use]
+pub fn tells_allocations(server: &ServerRef) -> bool {
+    server.kind.name == "node" || server.pid.and_then(language_of_program) == Some(Language::Node)
+}
+
+/// Like [`template`], for a record of the bytes that are kept: the weights of its stacks are bytes.
+///
+/// # Errors
+/// With the reason why there is none.
+pub fn allocations(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn CodeTemplate>, ServerError> {
+    if tells_allocations(server) {
+        return node::template(server, request, node::Recorded::Kept);
+    }
+    Err(impossible("its profiler does not tell which functions allocate memory; V8's does (Node)"))
+}
+
 /// Finds a server and its language, and checks that a second instance can be made.
 ///
 /// # Errors
@@ -236,11 +253,13 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
         "apache" => apache::code_template(server, request),
         "php-fpm" => fpm::code_template(server, request),
         "gunicorn" | "uwsgi" => outside::template(&PY_SPY, server, request),
-        "node" => node::template(server, request),
+        "node" => node::template(server, request, node::Recorded::Time),
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Python) => {
             outside::template(&PY_SPY, server, request)
         }
-        "pid" if server.pid.and_then(language_of_program) == Some(Language::Node) => node::template(server, request),
+        "pid" if server.pid.and_then(language_of_program) == Some(Language::Node) => {
+            node::template(server, request, node::Recorded::Time)
+        }
         "pid" if server.pid.is_some_and(java::is_java) => java::template(server, request),
         "puma" => ruby_template(server, request),
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Ruby) => ruby_template(server, request),
