@@ -339,7 +339,7 @@ impl Measurement<'_> {
 /// The class whose turn it is: each round begins with another class, and every second one goes backwards.
 fn turn_of(round: usize, turn: usize, classes: usize) -> usize {
     let forwards = (round / 2 + turn) % classes;
-    if round % 2 == 0 { forwards } else { classes - 1 - forwards }
+    if round.is_multiple_of(2) { forwards } else { classes - 1 - forwards }
 }
 
 /// What these workers gained between two readings, by mapping: private and resident bytes.
