@@ -140,9 +140,12 @@ fn cache_text(c: &CacheTrial) -> String {
     );
     let _ = writeln!(out, "  safe       {same}, all the same");
     let shared = if c.kept { c.shared.join(", ") } else { pages };
+    // Apache answers HEAD itself, and nothing bounds its folder but the number of pages.
+    let methods = if c.kind == "apache" { "GET" } else { "GET and HEAD" };
+    let queries = if c.kind == "apache" && c.kept { "without a query" } else { "with any query" };
     let _ = writeln!(
         out,
-        "  shared     GET and HEAD of {shared} with any query, for {} s, among all who send neither Cookie nor Authorization; not what sets a cookie, or is private or no-store",
+        "  shared     {methods} of {shared} {queries}, for {} s, among all who send neither Cookie nor Authorization; not what sets a cookie, or is private or no-store",
         c.lifetime_s
     );
     if c.kept {

@@ -147,6 +147,16 @@ pub trait Adapter: Send {
         Vec::new()
     }
 
+    /// The user and group of the workers, if they write the folder of a cache themselves.
+    fn cache_writer(&self) -> Option<(u32, u32)> {
+        None
+    }
+
+    /// True if a cache can be left to all visitors.
+    fn keeps_caches(&self) -> bool {
+        false
+    }
+
     /// True if a cache of it has no folder and ends with its process.
     fn caches_in_memory(&self) -> bool {
         false

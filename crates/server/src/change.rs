@@ -150,6 +150,11 @@ impl Change {
         self.settings.is_empty() && self.directives.0.is_empty() && self.cache.is_none()
     }
 
+    /// True if it consists of a cache and nothing more.
+    pub(crate) fn is_cache_alone(&self) -> bool {
+        self.cache.is_some() && self.settings.is_empty() && self.directives.0.is_empty()
+    }
+
     /// The configuration lines of the change, settings first.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let line = |(name, value): (&String, &Setting)| format!("{name} {value}");

@@ -21,6 +21,9 @@ pub fn remember(journal: &Journal, file: &Path, folder: &Path) -> Result<(), Ser
         cache_folders: vec![folder.to_path_buf()],
         drop_ins: Vec::new(),
         test_file: None,
+        // An override is not of the cache: a later tune may keep one.
+        included_file: None,
+        included_before: None,
         own_file: PathBuf::new(),
         restarted: false,
         url: None,

@@ -199,7 +199,13 @@ impl Kind {
     /// True if its adapter can try a cache of pages.
     #[must_use]
     pub fn has_page_cache(&self) -> bool {
-        matches!(self.adapter, Some(AdapterName::Haproxy | AdapterName::Nginx))
+        matches!(self.adapter, Some(AdapterName::Apache | AdapterName::Haproxy | AdapterName::Nginx))
+    }
+
+    /// True if a cache for all visitors has a bound, so that it may store a page with each of its queries.
+    #[must_use]
+    pub fn bounds_page_cache(&self) -> bool {
+        self.adapter != Some(AdapterName::Apache)
     }
 
     /// True if this is a process of its program.

@@ -37,6 +37,8 @@ pub struct PageCache {
 impl PageCache {
     /// The header that requests of a trial carry.
     pub const HEADER: &str = "X-Lastdrop-Trial";
+    /// Fields of Vary with few values in requests that a cache may answer. Some have none at all.
+    pub const BOUNDED_FIELDS: [&str; 3] = ["accept-encoding", "cookie", "authorization"];
 
     /// Returns the token of a cache on trial. It is written into the server's configuration.
     ///
@@ -77,10 +79,42 @@ pub struct CacheOffer {
     pub lines: Vec<String>,
 }
 
+/// Returns a regular expression that matches this path alone.
+///
+/// # Errors
+/// If a configuration could read more than the path in it.
+pub(crate) fn path_pattern(path: &str) -> Result<String, String> {
+    if !path.starts_with('/') || !is_plain(path) {
+        return Err(format!("the path {path} cannot be quoted"));
+    }
+    let escaped =
+        |c: char| if c.is_ascii_alphanumeric() || "/_-~%:@,=&".contains(c) { c.to_string() } else { format!("[{c}]") };
+    Ok(path.chars().map(escaped).collect())
+}
+
+/// Splits a page into its site with the port, in small letters, and its path.
+///
+/// # Errors
+/// If a configuration could read more than a name in the site.
+pub(crate) fn site_and_path(page: &str) -> Result<(String, &str), String> {
+    let (site, path) = page.find('/').map_or((page, ""), |at| page.split_at(at));
+    if site.is_empty() || !site.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b)) {
+        return Err(format!("the site's name {site} cannot be quoted"));
+    }
+    Ok((site.to_ascii_lowercase(), path))
+}
+
+/// True if nginx and Apache read the text as it is.
+pub(crate) fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_graphic() && !"\"'\\^$;{}[]#?|".contains(c))
+}
+
 /// Beginning of the name of each folder of a cache. Nothing with another name is removed.
 const NAME: &str = "lastdrop-cache-";
 /// The server's workers pass through it to the folder of their own in it; nobody else lists it.
 const PASSABLE: u32 = 0o711;
+/// The mode of a folder that a worker's user alone writes.
+const ALONE: u32 = 0o700;
 const OTHERS_PASS: u32 = 0o001;
 
 /// Chooses a folder that does not exist yet, in the first of these that the server's workers can reach.
@@ -118,13 +152,17 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Makes the folder, with the rights of the server's user. The server makes the folders in it.
-pub(crate) fn make(folder: &Path, birth: &Birth) -> Result<(), ServerError> {
+/// Makes the folder, with the rights of the server's user. The server makes the folders in it, or `writer` does, to whom it
+/// is then given: a user and a group.
+pub(crate) fn make(folder: &Path, birth: &Birth, writer: Option<(u32, u32)>) -> Result<(), ServerError> {
     execution::write_for(birth, || {
         step();
+        let mode = if writer.is_some() { ALONE } else { PASSABLE };
+        let give = |(uid, gid)| std::os::unix::fs::lchown(folder, Some(uid), Some(gid));
         DirBuilder::new()
-            .mode(PASSABLE)
+            .mode(mode)
             .create(folder)
+            .and_then(|()| writer.map_or(Ok(()), give))
             .map_err(ServerError::io(format!("cannot make {} for a cache", folder.display())))
     })
 }
@@ -168,8 +206,8 @@ mod tests {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
         let birth = Birth::of(std::process::id() as i32).expect("this process");
         let folder = choose(&["/no/such".into(), dir.path().into()], &birth).expect("a place");
-        make(&folder, &birth).expect("made");
-        assert!(make(&folder, &birth).is_err(), "what is there is not taken");
+        make(&folder, &birth, None).expect("made");
+        assert!(make(&folder, &birth, None).is_err(), "what is there is not taken");
         let other = dir.path().join("other");
         fs::create_dir(&other).expect("made");
         fs::write(other.join("file"), "theirs").expect("written");

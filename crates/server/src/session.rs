@@ -297,7 +297,9 @@ impl Session {
         }
         self.learn_launch(&change)?;
         let mut launch = Launch::as_found(&self.journal.birth);
-        match self.placement() {
+        let placement = self.placement_of(&change);
+        let is_edited = placement == Placement::Edited;
+        match placement {
             _ if change.is_empty() => {}
             Placement::Edited => self.edit(&change)?,
             Placement::StartedWith => launch = self.launch_with(&change)?,
@@ -310,6 +312,7 @@ impl Session {
             }
         }
         if !change.is_empty()
+            && !is_edited
             && let [trial, ..] = self.journal.drop_ins.as_slice()
         {
             trial.write(&self.journal.birth, &launch)?;
@@ -333,7 +336,7 @@ impl Session {
         self.journal.cache_folders.push(folder.clone());
         self.journal.stage = Stage::Changed;
         self.journal.write()?;
-        page_cache::make(&folder, &self.journal.birth)?;
+        page_cache::make(&folder, &self.journal.birth, self.adapter.cache_writer())?;
         Ok(folder)
     }
 
@@ -348,7 +351,7 @@ impl Session {
     /// # Errors
     /// If the server has no such cache or cannot be changed; the session can still be restored.
     pub(crate) fn offer_cache(&mut self, cache: &PageCache) -> Result<CacheOffer, ServerError> {
-        if self.placement() != Placement::Edited || !self.journal.reloads || self.adapter.caches_in_memory() {
+        if !self.adapter.keeps_caches() {
             return Err(ServerError::Setting(format!("lastdrop keeps none on {}", self.adapter.facts().kind.name)));
         }
         self.put_back_files()?;
@@ -383,7 +386,7 @@ impl Session {
     /// For a server that shows only a title, finds out how it was started, if a change needs a restart.
     fn learn_launch(&mut self, change: &Change) -> Result<(), ServerError> {
         // To run on lastdrop's file, it is started with another command line.
-        let moves = self.placement() == Placement::OwnFile && !change.is_empty();
+        let moves = self.placement_of(change) == Placement::OwnFile && !change.is_empty();
         if self.runs() && (self.anew || moves || !self.reload_is_enough(change)) {
             self.master = launch::learn(&mut self.journal, self.adapter.as_mut(), self.master)?;
         }
@@ -488,6 +491,11 @@ impl Session {
         };
         // Other files are in lastdrop's own folder.
         if self.journal.included_file.is_some() { execution::write_for(birth, write) } else { write() }
+    }
+
+    /// A cache alone goes into the server's own files: no other start is needed for it.
+    fn placement_of(&self, change: &Change) -> Placement {
+        if change.is_cache_alone() { Placement::Edited } else { self.placement() }
     }
 
     fn placement(&self) -> Placement {

@@ -1,4 +1,7 @@
-//! `doctor --confirm` tries a cache for pages that all users share, on a real nginx before PHP-FPM and on a real HAProxy.
+//! `doctor --confirm` tries a cache for pages that all users share, on a real nginx before PHP-FPM, on a real HAProxy
+//! and on a real Apache.
+
+mod apache;
 
 use std::collections::BTreeSet;
 use std::fs;

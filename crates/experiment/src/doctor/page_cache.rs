@@ -1,8 +1,9 @@
-//! Tries a cache on the nginx or HAProxy before pages that are computed again and again, and restores or keeps it.
+//! Tries a cache on the nginx, HAProxy or Apache before pages that are computed again and again, and restores or keeps it.
 //!
 //! Only lastdrop's own requests know the cache. First it compares answers with and without the cache, as different
 //! users would get them; one difference ends the trial. Then it measures in interleaved blocks, as for each other change.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lastdrop_diagnose::findings::cacheable_pages;
@@ -40,7 +41,8 @@ const COMPARED: [&str; 7] = [
     "link",
 ];
 
-/// Tries a cache for the pages that a finding calls cacheable, if the server before them is an nginx or a HAProxy of this machine.
+/// Tries a cache for the pages that a finding calls cacheable, if the server before them is an nginx, a HAProxy or an
+/// Apache of this machine.
 ///
 /// # Errors
 /// When the server cannot be changed or does not come back.
@@ -58,7 +60,6 @@ pub(super) fn confirm(
             return Ok(());
         }
     };
-    let is_first = listens_to_visitors(document, &finding.server, &cache);
     let mut tried = CacheTrial {
         server: finding.server.clone(),
         kind: reference.kind.name.into(),
@@ -84,11 +85,10 @@ pub(super) fn confirm(
     let outcome = try_it(lab, options, &mut stack, &cache, &mut tried);
     let has_helped = outcome.is_ok() && tried.difference.is_none() && tried.interval[0] > 1.0;
     let kept = match has_helped && trying.keep {
-        true if is_first => keep(lab, &mut stack, &cache, &mut tried),
-        true => Err(LabError::Server(ServerError::Setting(format!(
-            "visitors come to {} through another server, and by which names and ports is not known",
-            tried.server
-        )))),
+        true => match why_not_kept(options, document, &cache, &tried, outcome.as_ref().ok()) {
+            None => keep(lab, &mut stack, &cache, &mut tried),
+            Some(why) => Err(LabError::Server(ServerError::Setting(why))),
+        },
         false => Ok(()),
     };
     if !tried.kept {
@@ -101,7 +101,7 @@ pub(super) fn confirm(
             document.notes.push(not_tried(e));
             return Ok(());
         }
-        outcome => outcome?,
+        outcome => _ = outcome?,
     }
     match kept {
         Err(LabError::Server(e)) if e.is_refusal() => {
@@ -113,10 +113,36 @@ pub(super) fn confirm(
     Ok(())
 }
 
+/// Returns why a cache that has helped cannot be left to visitors. Answers vary with these fields.
+fn why_not_kept(
+    options: &DoctorOptions<'_>,
+    document: &DoctorDocument,
+    cache: &PageCache,
+    tried: &CacheTrial,
+    varies: Option<&BTreeSet<String>>,
+) -> Option<String> {
+    let server = &tried.server;
+    if !listens_to_visitors(document, server, cache) {
+        return Some(format!(
+            "visitors come to {server} through another server, and by which names and ports is not known"
+        ));
+    }
+    if kinds::named(&tried.kind).is_some_and(Kind::bounds_page_cache) {
+        return None;
+    }
+    let unbounded = "and nothing bounds the folder in which it would store them";
+    if has_queries(&options.plan, cache) {
+        return Some(format!("the plan asks {server} for these pages with queries, {unbounded}"));
+    }
+    let is_bounded = |field: &&String| PageCache::BOUNDED_FIELDS.contains(&field.as_str());
+    let more: Vec<&str> = varies.into_iter().flatten().filter(|field| !is_bounded(field)).map(String::as_str).collect();
+    (!more.is_empty()).then(|| format!("pages of {server} vary with {}, {unbounded}", more.join(", ")))
+}
+
 /// Says what visitors will share, and leaves the server running with the cache for them.
 fn keep(lab: &mut Lab<'_>, stack: &mut Stack, cache: &PageCache, tried: &mut CacheTrial) -> Result<(), LabError> {
     let offer = stack.offer_cache(cache)?;
-    for what in shared(&offer.cache, &tried.server) {
+    for what in shared(&offer.cache, tried) {
         lab.tell(&Event::Experiment { what: what.into() });
     }
     lab.check_stop()?;
@@ -126,18 +152,36 @@ fn keep(lab: &mut Lab<'_>, stack: &mut Stack, cache: &PageCache, tried: &mut Cac
 }
 
 /// What a cache for all visitors shares: which pages, for how long, with whom not, and where they are.
-fn shared(cache: &PageCache, server: &str) -> Vec<String> {
+fn shared(cache: &PageCache, tried: &CacheTrial) -> Vec<String> {
     let folder = cache.folder.as_ref().map_or_else(String::new, |folder| format!(" in {}", folder.display()));
+    let has_bound = kinds::named(&tried.kind).is_some_and(Kind::bounds_page_cache);
+    let (methods, queries, more, bound) = match has_bound {
+        true => ("GET and HEAD", "with any query", "", String::new()),
+        false => (
+            "GET",
+            "without a query",
+            "; queries, and answers that vary with more than Accept-Encoding, Cookie and Authorization",
+            ", at most 30 copies of each page, of up to 4 MB each".to_string(),
+        ),
+    };
     vec![
         format!(
-            "the cache is kept: from now on {server} shares GET and HEAD of {} with any query, {} s long, among all visitors",
+            "the cache is kept: from now on {} shares {methods} of {} {queries}, {} s long, among all visitors",
+            tried.server,
             cache.pages.join(", "),
             cache.lifetime_s
         ),
-        "not shared: requests with Cookie or Authorization, other methods, names and ports; answers with Set-Cookie, private, no-store or Vary: *"
-            .into(),
-        format!("pages are stored{folder}; lastdrop restore takes the cache away with all that is in it"),
+        format!(
+            "not shared: requests with Cookie or Authorization, other methods, names and ports; answers with Set-Cookie, private, no-store or Vary: *{more}"
+        ),
+        format!("pages are stored{folder}{bound}; lastdrop restore takes the cache away with all that is in it"),
     ]
+}
+
+/// True if the plan asks for a page of the cache with a query.
+fn has_queries(plan: &Plan, cache: &PageCache) -> bool {
+    let split = |request: &RequestSpec| request.url.path.split_once('?').map(|(path, _)| path.to_string());
+    plan.requests.iter().filter_map(split).any(|path| cache.paths.contains(&path))
 }
 
 fn not_tried(why: impl std::fmt::Display) -> String {
@@ -152,7 +196,7 @@ fn prepare(
 ) -> Result<(ServerRef, PageCache), String> {
     let about = document.examination.servers.iter().find(|s| s.server == finding.server);
     let has_cache = |kind: &str| kinds::named(kind).is_some_and(Kind::has_page_cache);
-    let about = about.filter(|s| has_cache(&s.kind)).ok_or("neither nginx nor HAProxy is before the pages")?;
+    let about = about.filter(|s| has_cache(&s.kind)).ok_or("neither nginx, HAProxy nor Apache is before the pages")?;
     let reference = named_server(options.servers, &finding.server).cloned().or_else(|| about.named.parse().ok());
     let reference = reference.ok_or_else(|| format!("{} has no name that finds it", finding.server))?;
     if reference.is_elsewhere() {
@@ -205,23 +249,23 @@ fn site_of(request: &RequestSpec) -> String {
     format!("{}:{}", name.to_ascii_lowercase(), request.url.port)
 }
 
-/// Compares answers, and measures if all are the same.
+/// Compares answers, and measures if all are the same. Returns the fields with which answers vary.
 fn try_it(
     lab: &mut Lab<'_>,
     options: &DoctorOptions<'_>,
     stack: &mut Stack,
     cache: &PageCache,
     tried: &mut CacheTrial,
-) -> Result<(), LabError> {
+) -> Result<BTreeSet<String>, LabError> {
     let change = Change { cache: Some(cache.clone()), ..Change::default() };
     stack.apply(&change)?;
     let asker = Asker::within(&options.plan, COMPARING);
-    let mut comparison = Comparison { plan: &options.plan, asker, cache, compared: 0 };
+    let mut comparison = Comparison { plan: &options.plan, asker, cache, compared: 0, varies: BTreeSet::new() };
     tried.difference = comparison.find_difference();
     tried.compared = comparison.compared;
     lab.check_stop()?;
     if tried.difference.is_some() {
-        return Ok(());
+        return Ok(comparison.varies);
     }
     let mut plan = options.plan.clone();
     for request in &mut plan.requests {
@@ -232,7 +276,7 @@ fn try_it(
         (tried.ratio, tried.interval) = (measured.ratio, [measured.low, measured.high]);
     }
     debug_assert_eq!(pairs.len(), PAIRS);
-    Ok(())
+    Ok(comparison.varies)
 }
 
 /// The header that a cache on trial asks for.
@@ -246,6 +290,8 @@ struct Comparison<'a> {
     asker: Asker<'a>,
     cache: &'a PageCache,
     compared: u64,
+    /// Names of fields in Vary, in small letters.
+    varies: BTreeSet<String>,
 }
 
 type Fields = Vec<(String, String)>;
@@ -346,6 +392,9 @@ impl Comparison<'_> {
         let Some(cached) = self.asker.ask(&url, &by_cache) else { return Some(none()) };
         let Some(own) = self.asker.ask(&url, &variation.fields) else { return Some(none()) };
         self.compared += 1;
+        let varies = own.field_values("vary").to_ascii_lowercase();
+        let names = varies.split(',').map(|name| name.trim().to_string());
+        self.varies.extend(names.filter(|name| !name.is_empty()));
         let difference = difference(&cached, &own)?;
         // The answer to a user may differ each time by itself. Then it must not be the page that all share.
         let is_of_user = variation.fields.iter().any(|(name, _)| is_user(name));

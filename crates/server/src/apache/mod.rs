@@ -7,9 +7,11 @@ mod instance;
 pub mod knobs;
 mod location;
 mod modules;
+mod page_cache;
 mod proxy;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,12 +27,15 @@ use lastdrop_probe::status::{self, StatusPage};
 use location::{Configuration, ask, code as code_files, locate, not_found, started_on, status_url};
 pub use modules::unused_modules;
 use nix::sys::signal::Signal;
+use page_cache::CacheSurroundings;
 
 use crate::adapter::{Adapter, EffectiveSettings, Facts, Placement};
 use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::edits::{Edits, FlatText};
 use crate::execution::Reader;
+use crate::journal::state_folder;
+use crate::page_cache::PageCache;
 use crate::private::write_for_question;
 use crate::resolve::{Candidate, choose, masters, why_not_asked};
 use crate::{ServerError, ServerRef};
@@ -157,7 +162,15 @@ impl Apache {
     fn edits_of(&self, scan: &Scan, change: &Change) -> Result<Edits, ServerError> {
         let mut edits = proxy::edits(scan, self.knobs(), &change.settings).map_err(ServerError::Setting)?;
         edits.extend(self.placed(scan, change)?.edits);
+        if let Some(cache) = &change.cache {
+            edits.extend(self.cache_surroundings(scan).edits(cache).map_err(ServerError::Setting)?);
+        }
         Ok(edits)
+    }
+
+    fn cache_surroundings<'a>(&'a self, scan: &'a Scan) -> CacheSurroundings<'a> {
+        let _reader = Reader::of(&self.facts.birth);
+        CacheSurroundings { scan, modules: &self.modules, overrides: modules::overrides(scan) }
     }
 
     /// Runs the configuration test and returns its warnings.
@@ -409,7 +422,31 @@ impl Adapter for Apache {
         self.kept.clone()
     }
 
+    fn cache_homes(&self) -> Vec<PathBuf> {
+        let usual = ["/var/cache/apache2", "/var/cache/httpd", "/var/cache"].map(PathBuf::from);
+        usual.into_iter().chain(state_folder()).collect()
+    }
+
+    fn cache_writer(&self) -> Option<(u32, u32)> {
+        let worker = self.workers(self.facts.birth.pid).into_iter().next()?;
+        let about = std::fs::metadata(format!("/proc/{worker}")).ok()?;
+        Some((about.uid(), about.gid()))
+    }
+
+    fn keeps_caches(&self) -> bool {
+        true
+    }
+
+    fn cache_lines(&self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
+        let home = self.cache_homes().into_iter().find(|home| home.is_dir()).unwrap_or_else(|| "/var/cache".into());
+        let scan = self.scan(&self.config);
+        self.cache_surroundings(&scan).kept_lines(cache, &home).map_err(ServerError::Setting)
+    }
+
     fn needs(&self, name: &str) -> Option<ReloadClass> {
+        if name == "cache" {
+            return Some(ReloadClass::Reload);
+        }
         directive_needs(self.knobs(), name)
     }
 

@@ -224,19 +224,14 @@ impl UsedFeatures {
             used.head(line.section.as_deref().unwrap_or_default());
         }
         logical_lines(flat).iter().for_each(|line| used.section(line));
-        let overrides = scan.lines.iter().filter(|l| {
-            l.name.eq_ignore_ascii_case("AllowOverride") || l.name.eq_ignore_ascii_case("AllowOverrideList")
-        });
-        if overrides.flat_map(|l| &l.arguments).any(|a| !a.eq_ignore_ascii_case("None")) {
-            for text in overrides_below(scan.lines.iter().filter_map(served_by).map(PathBuf::from).collect())? {
-                for line in logical_lines(&text) {
-                    let words: Vec<String> =
-                        split_words(&line).iter().map(|w| String::from_utf8_lossy(&w.0).into_owned()).collect();
-                    if let Some((name, arguments)) = words.split_first() {
-                        used.add(name, arguments);
-                    }
-                    used.section(&line);
+        for text in overrides(scan)? {
+            for line in logical_lines(&text) {
+                let words: Vec<String> =
+                    split_words(&line).iter().map(|w| String::from_utf8_lossy(&w.0).into_owned()).collect();
+                if let Some((name, arguments)) = words.split_first() {
+                    used.add(name, arguments);
                 }
+                used.section(&line);
             }
         }
         Some(used)
@@ -327,6 +322,18 @@ fn served_by(line: &DirectiveLine) -> Option<&String> {
         "alias" | "scriptalias" => line.arguments.get(1),
         _ => None,
     }
+}
+
+/// The texts of the .htaccess files that the configuration allows; `None` if too many folders could have one.
+pub fn overrides(scan: &Scan) -> Option<Vec<Vec<u8>>> {
+    let is_about = |line: &&DirectiveLine| {
+        line.name.eq_ignore_ascii_case("AllowOverride") || line.name.eq_ignore_ascii_case("AllowOverrideList")
+    };
+    let mut words = scan.lines.iter().filter(is_about).flat_map(|line| &line.arguments);
+    if words.all(|word| word.eq_ignore_ascii_case("None")) {
+        return Some(Vec::new());
+    }
+    overrides_below(scan.lines.iter().filter_map(served_by).map(PathBuf::from).collect())
 }
 
 /// All .htaccess files below some folders; `None` if there are too many folders.

@@ -441,6 +441,10 @@ impl Adapter for Nginx {
         homes
     }
 
+    fn keeps_caches(&self) -> bool {
+        true
+    }
+
     fn cache_lines(&self, cache: &PageCache) -> Result<Vec<String>, ServerError> {
         let home = self.cache_homes().into_iter().find(|home| home.is_dir()).unwrap_or_else(|| "/var/cache".into());
         page_cache::kept_lines(&self.config()?, cache, &home).map_err(ServerError::Setting)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::config::{Config, Directive};
 use super::directives::{end_of, insert};
 use crate::edits::Edits;
-use crate::page_cache::PageCache;
+use crate::page_cache::{PageCache, is_plain, path_pattern, site_and_path};
 
 /// Modules that pass requests on and can cache the answers.
 const MODULES: [&str; 4] = ["proxy", "fastcgi", "uwsgi", "scgi"];
@@ -87,7 +87,7 @@ fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) 
         lines.push(format!("map $http_{field} $lastdrop_ours {{ default ''; {token} ours; }}"));
     }
     let (of_whom, ours) = if token.is_some() { ("$lastdrop_ours:", "ours:") } else { ("$host:$server_port:", "") };
-    let pattern_of = |name: &String| if token.is_some() { pattern(name) } else { page_pattern(name) };
+    let pattern_of = |name: &String| if token.is_some() { path_pattern(name) } else { page_pattern(name) };
     let pages = named.iter().map(pattern_of).collect::<Result<Vec<_>, _>>()?.join("|");
     for module in modules {
         // nginx takes no other folder for a zone whose name stays.
@@ -116,32 +116,14 @@ fn lines(modules: &[&str], cache: &PageCache, folder: &dyn Fn(&str) -> PathBuf) 
     Ok(lines)
 }
 
-/// Returns a regular expression that matches this path alone.
-fn pattern(path: &str) -> Result<String, String> {
-    if !path.starts_with('/') || !is_plain(path) {
-        return Err(format!("the path {path} cannot be quoted"));
-    }
-    let escaped =
-        |c: char| if c.is_ascii_alphanumeric() || "/_-~%:@,=&".contains(c) { c.to_string() } else { format!("[{c}]") };
-    Ok(path.chars().map(escaped).collect())
-}
-
 /// Returns a regular expression that matches this page of this site alone: the site's name and port, and the path.
 fn page_pattern(page: &str) -> Result<String, String> {
-    let (site, path) = page.find('/').map_or((page, ""), |at| page.split_at(at));
-    if site.is_empty() || !site.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b)) {
-        return Err(format!("the site's name {site} cannot be quoted"));
-    }
+    let (site, path) = site_and_path(page)?;
     let escaped =
         |c: char| if c.is_ascii_alphanumeric() || "-_:".contains(c) { c.to_string() } else { format!("[{c}]") };
     // nginx has the name in small letters.
-    let name: String = site.to_ascii_lowercase().chars().map(escaped).collect();
-    Ok(format!("{name}:{}", pattern(path)?))
-}
-
-/// True if nginx reads the text as it is.
-fn is_plain(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_graphic() && !"\"'\\^$;{}[]#?|".contains(c))
+    let name: String = site.chars().map(escaped).collect();
+    Ok(format!("{name}:{}", path_pattern(path)?))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::Session;
 impl Session {
     /// Refuses a change of files that lastdrop may not write; the error contains it as a patch.
     pub(super) fn refuse_what_is_not_ours(&self, change: &Change) -> Result<(), ServerError> {
-        let placement = self.placement();
+        let placement = self.placement_of(change);
         let rewrites: Vec<Rewrite> = match &placement {
             _ if change.is_empty() => Vec::new(),
             Placement::Edited => self.adapter.edits(change)?.iter().map(EditedFile::rewrite).collect(),
