@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::common::servers::{Fpm, ModPhp, php};
-use crate::common::{Folder, KILLED, end_at, number, wait_until};
+use crate::common::{Folder, number, signal, wait_until};
 use serde_json::Value;
 
 use super::{ask, visit_meanwhile};
@@ -128,34 +131,30 @@ fn a_cache_of_apache_answers_only_the_requests_of_its_trial_and_is_gone_afterwar
     assert_nothing_of_visitors_is_stored(&site, &args);
 }
 
-/// Ends lastdrop while Apache has the cache, looks at what it stores, and restores all.
+/// Kills lastdrop while Apache has the cache, looks at what it stores, and restores all.
 fn assert_nothing_of_visitors_is_stored(site: &Site, args: &[&str]) {
-    let mut folders = BTreeSet::new();
-    for step in 35..40 {
-        let moment = format!("ended before step {step}");
-        assert_eq!(end_at(&site.folder, args, step).code, KILLED, "{moment}");
+    let mut command = site.folder.lastdrop(args);
+    let mut tries = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program runs");
+    let deadline = Instant::now() + Duration::from_secs(100);
+    let (folder, ours) = loop {
+        assert!(Instant::now() < deadline, "no page came into the cache");
+        thread::sleep(Duration::from_millis(20));
         let config = site.config();
         let token = config.split_once("('X-Lastdrop-Trial') == '").and_then(|(_, rest)| rest.split('\'').next());
-        let cache = token.map(str::to_string).zip(site.cache_folder());
-        folders.extend(site.cache_folder());
-        // The lines may be there before Apache reads them.
-        let is_read = cache.as_ref().is_some_and(|(token, folder)| {
-            let ours = format!("X-Lastdrop-Trial: {token}\r\n");
-            let get = || site.ask("GET /same.php", &ours);
-            if stored(folder) == 0 || get() != get() {
-                return false;
-            }
-            assert_who_meets_the_trial(site, folder, &ours);
-            true
-        });
-        let restored = site.folder.run(&["restore"]);
-        assert!(restored.code == 0 && !restored.stdout.contains("but "), "{moment}: {restored:?}");
-        site.assert_as_found(&folders, &moment);
-        if is_read {
-            return;
+        let Some((token, folder)) = token.zip(site.cache_folder()) else { continue };
+        let ours = format!("X-Lastdrop-Trial: {token}\r\n");
+        let get = || site.ask("GET /same.php", &ours);
+        // The lines are there before Apache reads them.
+        if stored(&folder) > 0 && get() == get() {
+            break (folder, ours);
         }
-    }
-    panic!("no kill came while a page was in the cache");
+    };
+    signal(&tries, libc::SIGKILL);
+    tries.wait().expect("it ends");
+    assert_who_meets_the_trial(site, &folder, &ours);
+    let restored = site.folder.run(&["restore"]);
+    assert!(restored.code == 0 && !restored.stdout.contains("but "), "{restored:?}");
+    site.assert_as_found(&[folder].into(), "after a kill");
 }
 
 fn assert_who_meets_the_trial(site: &Site, folder: &Path, ours: &str) {
