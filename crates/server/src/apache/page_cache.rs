@@ -348,7 +348,7 @@ mod tests {
         for part in [
             KEPT,
             "req_novary('Accept-Encoding') in {'', 'gzip', ",
-            " && (req_novary('Host') in {'www.example.com', 'www.example.com:80'} && %{THE_REQUEST} =~ m#^GET /a[.]php HTTP/(1[.][01]|2[.]0)$#))\">",
+            " && ((req_novary('Host') in {'www.example.com', 'www.example.com:80'} && %{THE_REQUEST} =~ m#^GET /a[.]php HTTP/(1[.][01]|2[.]0)$#))\">",
             " || (-n resp('Vary') && ! (resp('Vary') =~ /^ *(accept-encoding|cookie|authorization)( *, *(accept-encoding|cookie|authorization))* *$/i))\"",
         ] {
             assert!(new.contains(part), "{part}: {new}");
