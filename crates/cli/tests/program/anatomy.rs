@@ -69,9 +69,8 @@ fn tails_in_code_in_a_database_and_at_a_peer_are_found_where_they_are() {
     let _front = nginx(&folder, &php_site(port, &docs, &fpm.socket), port);
     for (at, begins) in [("code", "running"), ("sql", "peer unix:"), ("peer", "peer 127.0.0.1:")] {
         let url = format!("http://127.0.0.1:{port}/page.php?at={at}");
-        let (json, html) =
-            (folder.join("run.json").display().to_string(), folder.join("run.html").display().to_string());
-        let args = ["run", &url, "-r", "40", "-d", "12s", "--anatomy", "--json", &json, "--html", &html];
+        let json = folder.join("run.json").display().to_string();
+        let args = ["run", &url, "-r", "40", "-d", "12s", "--anatomy", "--json", &json];
         let done = folder.run(&args);
         assert_eq!(done.code, 0, "{done:?}");
         let run: Value = serde_json::from_slice(&std::fs::read(&json).expect("written")).expect("JSON");

@@ -16,9 +16,10 @@ use super::{ask, visit_meanwhile};
 
 /// An Apache with pages of PHP, and what stood in its configuration.
 struct Site {
-    folder: Folder,
-    _fpm: Option<Fpm>,
+    // Ends before its folder goes, which has its process id.
     apache: ModPhp,
+    _fpm: Option<Fpm>,
+    folder: Folder,
     before: String,
 }
 
