@@ -31,7 +31,7 @@ pub struct Moment {
 
 /// A place where requests may be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct RequestPlace {
     pub server: String,
     /// As in [`AnatomyPart::what`].
     pub what: String,
@@ -57,7 +57,7 @@ const WITHOUT_REQUEST: &[&str] = &["idle", "events", "client kept", "client"];
 /// Finds the anatomy. The slow requests are those above the geometric mean of the median and of the median of the slowest
 /// hundredth: between the two groups, if there are two.
 #[must_use]
-pub fn dissect(places: &[Place], moments: &[Moment], requests: &[RequestSpan]) -> Anatomy {
+pub fn dissect(places: &[RequestPlace], moments: &[Moment], requests: &[RequestSpan]) -> Anatomy {
     let limit = slow_from(requests);
     let (slow, typical): (Vec<&RequestSpan>, Vec<&RequestSpan>) =
         requests.iter().partition(|r| limit.is_some_and(|limit| f64::from(r.in_flight) >= limit));
@@ -69,7 +69,7 @@ pub fn dissect(places: &[Place], moments: &[Moment], requests: &[RequestSpan]) -
         let stretches = if place.is_socket { &of_sockets } else { &of_threads };
         let (typical, slow) = times(stretches, i, &of_typical, limit.map(|_| &of_slow));
         if typical.us > 0.0 || slow.is_some_and(|slow| slow.us > 0.0) {
-            let Place { server, what, peer, behind, .. } = place.clone();
+            let RequestPlace { server, what, peer, behind, .. } = place.clone();
             parts.push(AnatomyPart { server, what, peer, behind, typical, slow });
         }
     }
@@ -128,7 +128,7 @@ struct StretchSums {
 }
 
 fn sums<'a>(
-    places: &[Place],
+    places: &[RequestPlace],
     moments: impl Iterator<Item = &'a Moment>,
     typical: &[&RequestSpan],
     slow: &[&RequestSpan],
@@ -163,8 +163,8 @@ fn sums<'a>(
 }
 
 /// The number in each place at all times, where that may be others than requests.
-fn floors(places: &[Place], moments: &[&Moment]) -> Vec<f64> {
-    let floor = |(i, place): (usize, &Place)| {
+fn floors(places: &[RequestPlace], moments: &[&Moment]) -> Vec<f64> {
+    let floor = |(i, place): (usize, &RequestPlace)| {
         let count = |moment: &&Moment| {
             moment.counts.iter().find(|(p, _)| usize::from(*p) == i).map_or(0.0, |(_, count)| f64::from(*count))
         };
@@ -259,14 +259,14 @@ mod tests {
         }
     }
 
-    fn place(what: &str) -> Place {
-        Place { server: "php-fpm".into(), what: what.into(), ..Place::default() }
+    fn place(what: &str) -> RequestPlace {
+        RequestPlace { server: "php-fpm".into(), what: what.into(), ..RequestPlace::default() }
     }
 
     /// 100 requests per second for 20 s, read every 10 ms: each computes for 3 ms and waits for a peer for 2 ms. One in a
     /// hundred waits for `tail` longer in a place of its own. Three threads of nobody are in `futex`.
-    fn seen(seed: u64, tail: u32) -> (Vec<Place>, Vec<Moment>, Vec<RequestSpan>) {
-        let mut places: Vec<Place> =
+    fn seen(seed: u64, tail: u32) -> (Vec<RequestPlace>, Vec<Moment>, Vec<RequestSpan>) {
+        let mut places: Vec<RequestPlace> =
             ["running", "peer 127.0.0.1:3306", "lock /tmp/l", "futex", "idle"].map(place).into();
         places[3].has_residents = true;
         let mut chance = Chance(seed);

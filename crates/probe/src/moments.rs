@@ -27,7 +27,7 @@ pub type ServerMoment = BTreeMap<String, f64>;
 
 /// All servers at one moment.
 #[derive(Debug)]
-pub struct Reading {
+pub struct ChainReading {
     /// When the threads were read.
     pub at: Instant,
     pub servers: Vec<ServerMoment>,
@@ -110,7 +110,7 @@ impl MomentReader {
 
     /// Reads the threads of all servers, and with `sockets` also what lies in their sockets, which takes the kernel
     /// longer.
-    pub fn read(&mut self, sockets: bool) -> Reading {
+    pub fn read(&mut self, sockets: bool) -> ChainReading {
         let (cost, begun) = (thread_cpu(), Instant::now());
         let mut all: Vec<ServerMoment> = self.servers.iter_mut().map(|server| server.threads.states()).collect();
         let at = begun + begun.elapsed() / 2;
@@ -124,7 +124,7 @@ impl MomentReader {
                 moment.insert(NETWORK.into(), on_the_way(front, &read[0], &read[server.namespace]));
             }
         }
-        Reading { at, servers: all, cost: thread_cpu().saturating_sub(cost) }
+        ChainReading { at, servers: all, cost: thread_cpu().saturating_sub(cost) }
     }
 }
 
@@ -162,23 +162,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_nobody_reads_is_in_the_queue() {
+    fn a_request_that_nobody_reads_lies_in_the_socket_of_the_server() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("its address");
-        let us = ServerProcesses { master: std::process::id() as i32, helpers: &[] };
-        let mut reader = MomentReader::new(&[(us, vec![at])], Some(at)).expect("readable");
-        let queue = |reader: &mut MomentReader| reader.read(true).servers[0].get(QUEUE).copied();
-        assert_eq!(queue(&mut reader), Some(0.0));
         let mut client = TcpStream::connect(at).expect("connected");
         client.write_all(b"GET / HTTP/1.1\r\n").expect("written");
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while queue(&mut reader) != Some(1.0) {
-            assert!(Instant::now() < deadline, "one connection waits");
-        }
-        // Accepted, its bytes wait to be read.
         let _accepted = listener.accept().expect("accepted");
-        assert_eq!(queue(&mut reader), Some(1.0));
-        assert!(!reader.read(false).servers[0].contains_key(QUEUE), "sockets were not asked for");
+        let (mut ask, deadline) = (SockDiag::open().expect("netlink"), Instant::now() + Duration::from_secs(10));
+        loop {
+            let seen = NamespaceSockets::read(&mut ask).expect("readable");
+            let unread = seen.connections.iter().find(|(s, _)| s.local == at).map(|(s, _)| s.queues.0);
+            if unread == Some(16) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{unread:?} bytes wait to be read");
+        }
+    }
+
+    #[test]
+    fn requests_wait_in_sockets_of_the_server_alone() {
+        let server = ObservedServer {
+            threads: WatchedThreads::new(ServerProcesses { master: std::process::id() as i32, helpers: &[] }),
+            namespace: 0,
+            ports: vec![80],
+            sockets: [7].into(),
+        };
+        let of = |port: u16, unread: u32, waiting: u32, inode: u64| {
+            let (local, remote) =
+                (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], 40_000)));
+            let socket = TcpSocket { local, remote, inode: 1, state: ESTABLISHED, queues: (unread, 0) };
+            let connections = vec![(socket, DataTimes { sent_ms: 0, received_ms: 0 })];
+            queue(&server, &NamespaceSockets { connections, queues: vec![(inode, waiting)], walk_ms: 0 })
+        };
+        assert_eq!((of(80, 0, 0, 7), of(80, 500, 0, 7), of(81, 500, 0, 7)), (0.0, 1.0, 0.0));
+        // One of those that wait to be accepted has its request already; and a listener of somebody else.
+        assert_eq!((of(80, 500, 3, 7), of(80, 0, 3, 8)), (3.0, 0.0));
     }
 
     #[test]

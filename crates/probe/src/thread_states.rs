@@ -36,9 +36,10 @@ const MOST_PROGRAMS: usize = 20;
 const CHILDREN_EVERY: Duration = Duration::from_millis(250);
 /// A thread is observed at least this long before its share of a processor counts.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
-/// Most threads of a server that are watched at many moments, and how often they are listed again.
+/// Most threads of a server that are watched at many moments, and how often they and the workers are listed again.
 const MOST_WATCHED: usize = 512;
 const THREADS_EVERY: Duration = Duration::from_millis(100);
+const WORKERS_EVERY: Duration = Duration::from_secs(1);
 /// State of a thread that is on a processor or waits for one.
 const RUNNING: &str = "running";
 /// State of a thread whose wait could not be read.
@@ -420,6 +421,7 @@ pub(crate) struct WatchedThreads {
     server: ServerThreads,
     threads: HashMap<i32, WatchedThread>,
     listed: Option<Instant>,
+    workers_listed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -434,7 +436,12 @@ struct WatchedThread {
 
 impl WatchedThreads {
     pub(crate) fn new(subject: ServerProcesses) -> WatchedThreads {
-        WatchedThreads { server: ServerThreads::new(subject), threads: HashMap::new(), listed: None }
+        WatchedThreads {
+            server: ServerThreads::new(subject),
+            threads: HashMap::new(),
+            listed: None,
+            workers_listed: None,
+        }
     }
 
     /// Lists the threads; those that are known keep their state.
@@ -442,7 +449,11 @@ impl WatchedThreads {
         if self.listed.is_some_and(|at| at.elapsed() < THREADS_EVERY) {
             return;
         }
-        self.server.list();
+        // On a machine where many processes begin, it takes milliseconds to find the workers.
+        if self.workers_listed.is_none_or(|at| at.elapsed() >= WORKERS_EVERY) {
+            self.server.list();
+            self.workers_listed = Some(Instant::now());
+        }
         let mut known = std::mem::take(&mut self.threads);
         for (pid, tid) in self.server.threads().into_iter().take(MOST_WATCHED) {
             let fresh = || {

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use lastdrop_model::ExecutedProgram;
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -83,7 +84,7 @@ pub fn ourselves(why: &str) -> Command {
 pub fn end_with_parent(parent: Pid, signal: Signal) -> std::io::Result<()> {
     nix::sys::prctl::set_pdeathsig(signal)?;
     let now = nix::unistd::getppid();
-    if now == parent || now.as_raw() == 0 { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+    if now == parent || now.as_raw() == 0 { Ok(()) } else { Err(Errno::ESRCH.into()) }
 }
 
 /// The only place that makes a command for a tool.
@@ -216,6 +217,6 @@ mod tests {
         };
         assert!(start(Pid::this()).expect("it starts").success());
         let other = start(nix::unistd::getppid()).expect_err("started by another process");
-        assert_eq!(other.kind(), std::io::ErrorKind::BrokenPipe);
+        assert_eq!(other.raw_os_error(), Some(Errno::ESRCH as i32));
     }
 }

@@ -53,9 +53,10 @@ fn assert_tail(anatomy: &Value, begins: &str, text: &str) {
     let pool = parts.iter().filter(|p| p["behind"] != true);
     let most = pool.max_by(|a, b| excess(a).total_cmp(&excess(b))).expect("a part");
     assert!(most["server"] == "php-fpm" && most["what"].as_str().is_some_and(|w| w.starts_with(begins)), "{text}");
-    // What two standard errors allow, and a tenth.
-    let allowed = 0.1 * TAIL_US + 2.0 * number(&most["slow"]["error_us"]);
-    assert!((excess(most) - TAIL_US).abs() < allowed, "{text}");
+    // All that slow requests took more was planted, but for what a busy machine added to them and to others.
+    let more = number(&anatomy["slow"]["in_flight_us"]) - number(&anatomy["typical"]["in_flight_us"]);
+    let allowed = 0.15 * TAIL_US + 2.0 * number(&most["slow"]["error_us"]);
+    assert!(more > 0.5 * TAIL_US && (excess(most) - more).abs() < allowed, "{text}");
     assert!(number(&anatomy["cost"]) < 0.02, "{text}");
 }
 

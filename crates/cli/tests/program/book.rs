@@ -352,6 +352,7 @@ pages! {
     command_doctor ["docs/commands/doctor.md"],
     command_tune ["docs/commands/tune.md"],
     pages_about_kinds_of_servers [
+        "docs/anatomy.md",
         "docs/databases.md",
         "docs/server-time.md",
         "docs/servers-haproxy.md",

@@ -6,13 +6,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lastdrop_analyze::anatomy::{Moment, Place, RequestSpan, dissect};
+use lastdrop_analyze::anatomy::{Moment, RequestPlace, RequestSpan, dissect};
 use lastdrop_load::RunClock;
-use lastdrop_model::run::{Anatomy, AnatomyPart};
+use lastdrop_model::run::Anatomy;
 use lastdrop_model::units::show_us;
 use lastdrop_model::{DatabaseSample, Event, Exchange, Plan};
-use lastdrop_probe::host;
-use lastdrop_probe::listeners::{Endpoint, is_local};
+use lastdrop_probe::host::{self, thread_cpu};
+use lastdrop_probe::listeners::{Endpoint, is_local, owner};
 use lastdrop_probe::moments::{MomentReader, NETWORK, QUEUE, ServerMoment};
 use lastdrop_probe::process;
 use lastdrop_probe::thread_states::ServerProcesses;
@@ -35,8 +35,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 const MOST_MOMENTS: usize = 40_000;
 const MOST_REQUESTS: usize = 500_000;
 const MOST_PLACES: usize = 400;
+/// Most peers that are looked for during a run.
+const MOST_PEERS: usize = 8;
 /// Fewer readings than this say nothing.
-const FEWEST_MOMENTS: usize = 200;
+const FEWEST_MOMENTS: usize = 100;
 /// Most statements and lock waits of a database that are told.
 const MOST_TOLD: usize = 2;
 
@@ -55,7 +57,7 @@ pub struct AnatomyRecorder {
 /// What was read of the servers.
 #[derive(Debug, Default)]
 struct Readings {
-    places: Vec<Place>,
+    places: Vec<RequestPlace>,
     moments: Vec<Moment>,
     /// Processor time of the readings, and how long they went on.
     cost: Duration,
@@ -123,7 +125,6 @@ impl AnatomyRecorder {
         let mut anatomy = dissect(&read.places, &read.moments, &self.requests);
         let machine = read.span.as_secs_f64() * host::processors().max(1) as f64;
         anatomy.cost = read.cost.as_secs_f64() / machine.max(f64::MIN_POSITIVE);
-        anatomy.parts.iter_mut().for_each(name_peer);
         anatomy.notes.extend(read.databases.iter().flat_map(database_notes));
         if self.dropped > 0 {
             anatomy.notes.push(format!("{} requests after the first {MOST_REQUESTS} are not in it", self.dropped));
@@ -132,14 +133,14 @@ impl AnatomyRecorder {
     }
 }
 
-/// Names the program at the other end of a peer that is no server of the chain.
-fn name_peer(part: &mut AnatomyPart) {
-    if part.peer.is_none()
-        && let Some(address) = part.what.strip_prefix("peer ")
-        && let Some(pid) = address.parse().ok().and_then(|to| lastdrop_probe::listeners::owner(&Endpoint::Tcp(to)))
-    {
-        part.peer = process::name(pid);
-    }
+/// Returns the process that listens at the other end of a wait.
+fn owner_of(what: &str) -> Option<i32> {
+    let address = what.strip_prefix("peer ")?;
+    let end = match address.strip_prefix("unix:") {
+        Some(path) => Endpoint::Unix(path.into()),
+        None => Endpoint::Tcp(address.parse().ok()?),
+    };
+    owner(&end)
 }
 
 /// The statements and lock waits of a database that took longest.
@@ -186,12 +187,10 @@ fn record(target: &LoadTarget, clock: RunClock, over: &Receiver<()>) -> Result<R
     };
     let reader = MomentReader::new(&members.all.iter().map(subject).collect::<Vec<_>>(), front)
         .map_err(|e| format!("cannot read the sockets: {e}"))?;
-    let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
-    let mut databases = Databases::start(&DatabaseOptions::default(), &known);
-    databases.looks(false);
-    let mut readings = read_moments(reader, &members, clock, over);
-    readings.databases = databases.looks(true);
-    readings.cost += databases.cost();
+    let mut peers = Peers::new(&members);
+    let mut readings = read_moments(reader, &members, &mut peers, (clock, over));
+    readings.databases = peers.databases.looks(true);
+    readings.cost += peers.databases.cost();
     Ok(readings)
 }
 
@@ -201,7 +200,12 @@ fn is_on(over: &Receiver<()>, pause: Duration) -> bool {
 }
 
 /// Reads moments until the load is over, as often as the cost allows.
-fn read_moments(mut reader: MomentReader, members: &Members, clock: RunClock, over: &Receiver<()>) -> Readings {
+fn read_moments(
+    mut reader: MomentReader,
+    members: &Members,
+    peers: &mut Peers,
+    (clock, over): (RunClock, &Receiver<()>),
+) -> Readings {
     let mut places = Places::new(members);
     let (begun, mut chance) = (Instant::now(), Xoshiro256PlusPlus::seed_from_u64(11));
     let (mut moments, mut cost, mut of_sockets) = (Vec::new(), Duration::ZERO, Duration::ZERO);
@@ -213,7 +217,11 @@ fn read_moments(mut reader: MomentReader, members: &Members, clock: RunClock, ov
         cost += read.cost;
         of_sockets += if has_sockets { read.cost } else { Duration::ZERO };
         if is_kept {
+            let known = places.all.len();
             moments.push(Moment { at: clock.at(read.at), counts: places.counts(&read.servers), has_sockets });
+            let begun = thread_cpu();
+            places.all[known..].iter_mut().for_each(|place| peers.name(place));
+            cost += thread_cpu().saturating_sub(begun);
         }
         turn += 1;
         if moments.len() >= MOST_MOMENTS {
@@ -235,9 +243,45 @@ fn read_moments(mut reader: MomentReader, members: &Members, clock: RunClock, ov
     Readings { places: places.all, moments, cost, span: begun.elapsed(), databases: Vec::new() }
 }
 
+/// Servers at the other ends of waits, which the connections at the beginning did not show, and the databases among all.
+struct Peers {
+    known: Vec<(String, i32)>,
+    databases: Databases,
+    /// How many more may be looked for, which reads the open files of all processes.
+    left: usize,
+}
+
+impl Peers {
+    fn new(members: &Members) -> Peers {
+        let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
+        let mut databases = Databases::start(&DatabaseOptions::default(), &known);
+        databases.looks(false);
+        Peers { known, databases, left: MOST_PEERS }
+    }
+
+    /// Names the peer of a place. A database begins to be watched.
+    fn name(&mut self, place: &mut RequestPlace) {
+        if place.peer.is_some() || !place.what.starts_with("peer ") || self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        let Some(master) = owner_of(&place.what) else { return };
+        let mut nearby = self.databases.nearby(&self.known);
+        if let Some(database) = nearby.iter_mut().find(|database| database.master == master) {
+            let names: Vec<&str> = self.known.iter().map(|(called, _)| called.as_str()).collect();
+            self.databases.watch(database, &names);
+            place.peer.clone_from(&database.called);
+            self.known.extend(database.called.clone().map(|called| (called, master)));
+        } else {
+            let known = self.known.iter().find(|(_, pid)| *pid == master).map(|(called, _)| called.clone());
+            place.peer = known.or_else(|| process::name(master));
+        }
+    }
+}
+
 /// The places that have been seen, by server and state.
 struct Places {
-    all: Vec<Place>,
+    all: Vec<RequestPlace>,
     index: HashMap<(usize, String), Option<u16>>,
     servers: Vec<PlacedServer>,
 }
@@ -296,7 +340,7 @@ impl Places {
         // A front that waits for the pool has a request that the pool has, too.
         let at = (self.all.len() < MOST_PLACES && !(of.is_front && peer.is_some())).then_some(self.all.len() as u16);
         if at.is_some() {
-            self.all.push(Place {
+            self.all.push(RequestPlace {
                 server: of.called.clone(),
                 what: what.into(),
                 peer,

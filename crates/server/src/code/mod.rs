@@ -239,7 +239,7 @@ pub fn tells_allocations(server: &ServerRef) -> bool {
 /// With the reason why there is none.
 pub fn allocations(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn CodeTemplate>, ServerError> {
     if tells_allocations(server) {
-        return node::template(server, request, node::Recorded::Kept);
+        return node::template(server, request, node::RecordingSubject::Kept);
     }
     Err(impossible("its profiler does not tell which functions allocate memory; V8's does (Node)"))
 }
@@ -253,12 +253,12 @@ pub fn template(server: &ServerRef, request: &CodeRequest<'_>) -> Result<Box<dyn
         "apache" => apache::code_template(server, request),
         "php-fpm" => fpm::code_template(server, request),
         "gunicorn" | "uwsgi" => outside::template(&PY_SPY, server, request),
-        "node" => node::template(server, request, node::Recorded::Time),
+        "node" => node::template(server, request, node::RecordingSubject::Time),
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Python) => {
             outside::template(&PY_SPY, server, request)
         }
         "pid" if server.pid.and_then(language_of_program) == Some(Language::Node) => {
-            node::template(server, request, node::Recorded::Time)
+            node::template(server, request, node::RecordingSubject::Time)
         }
         "pid" if server.pid.is_some_and(java::is_java) => java::template(server, request),
         "puma" => ruby_template(server, request),

@@ -54,12 +54,12 @@ struct NodeCode {
     url: Url,
     /// Status of the server's own answer.
     status: u16,
-    what: Recorded,
+    what: RecordingSubject,
 }
 
 /// What V8 records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recorded {
+pub enum RecordingSubject {
     /// CPU time.
     Time,
     /// Bytes of objects that are still alive at the end, by the function that allocated them.
@@ -69,7 +69,7 @@ pub enum Recorded {
 pub fn template(
     server: &ServerRef,
     request: &CodeRequest<'_>,
-    what: Recorded,
+    what: RecordingSubject,
 ) -> Result<Box<dyn CodeTemplate>, ServerError> {
     let no = |why: &str| Err(impossible(why));
     let found = find(server)?;
@@ -171,7 +171,7 @@ struct NodeInstance {
     end: PathBuf,
     processes: InstanceProcesses,
     recording: Recording,
-    what: Recorded,
+    what: RecordingSubject,
     _folder: TempDir,
 }
 
@@ -271,13 +271,18 @@ fn code_of(birth: &Birth) -> Vec<PathBuf> {
 }
 
 /// lastdrop's script, which the program loads first.
-fn script(recording: &Recording, end: &Path, (url_port, port): (u16, u16), recorded: Option<Recorded>) -> String {
+fn script(
+    recording: &Recording,
+    end: &Path,
+    (url_port, port): (u16, u16),
+    recorded: Option<RecordingSubject>,
+) -> String {
     let quoted = |path: &Path| serde_json::Value::from(path.display().to_string()).to_string();
     SCRIPT
         .replace("{url_port}", &url_port.to_string())
         .replace("{port}", &port.to_string())
         .replace("{profiled}", if recorded.is_some() { "true" } else { "false" })
-        .replace("{kept}", if recorded == Some(Recorded::Kept) { "true" } else { "false" })
+        .replace("{kept}", if recorded == Some(RecordingSubject::Kept) { "true" } else { "false" })
         .replace("{bytes}", &BYTES.to_string())
         .replace("{folder}", &quoted(&recording.folder))
         .replace("{go}", &quoted(&recording.go))
@@ -384,7 +389,7 @@ struct CallFrame {
 ///
 /// # Errors
 /// If there is nothing, or it cannot be read.
-fn read(recording: &Recording, what: Recorded) -> Result<String, ServerError> {
+fn read(recording: &Recording, what: RecordingSubject) -> Result<String, ServerError> {
     let _reader = Reader::of(&recording.user);
     let folder = &recording.folder;
     let entries = fs::read_dir(folder).map_err(ServerError::io(format!("cannot read {}", folder.display())))?;
@@ -394,8 +399,8 @@ fn read(recording: &Recording, what: Recorded) -> Result<String, ServerError> {
         let profile: CpuProfile = lastdrop_model::read_json(&read_lossy(&file)?)
             .map_err(|e| ServerError::Setting(format!("the record of V8's profiler cannot be read: {e}")))?;
         all += &match what {
-            Recorded::Time => record_of(&profile, &recording.script),
-            Recorded::Kept => record_of_kept(&profile, &recording.script),
+            RecordingSubject::Time => record_of(&profile, &recording.script),
+            RecordingSubject::Kept => record_of_kept(&profile, &recording.script),
         };
     }
     Ok(all)
