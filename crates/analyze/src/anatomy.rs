@@ -280,21 +280,19 @@ mod tests {
             spans.push((sent + 5_000, sent + 5_000 + u64::from(extra), 2));
             requests.push(RequestSpan { sent, in_flight: 5_000 + extra, ..RequestSpan::default() });
         }
-        let moment = |i: u64| {
-            let at = i * 10_000 + 5_000;
-            let mut counts = vec![0.0f32; 5];
-            spans
-                .iter()
-                .filter(|(from, to, _)| (*from..*to).contains(&at))
-                .for_each(|(.., place)| counts[*place] += 1.0);
-            (counts[3], counts[4]) = (3.0, 5.0);
-            Moment {
-                at,
-                counts: counts.into_iter().enumerate().map(|(i, n)| (i as u16, n)).collect(),
-                has_sockets: i.is_multiple_of(4),
-            }
+        let at = |i: usize| i as Micros * 10_000 + 5_000;
+        let mut counts = vec![[0.0f32, 0.0, 0.0, 3.0, 5.0]; 2000];
+        for (from, to, place) in spans {
+            // The moments within it.
+            let first = from.saturating_sub(5_000).div_ceil(10_000) as usize;
+            (first..counts.len()).take_while(|i| at(*i) < to).for_each(|i| counts[i][place] += 1.0);
+        }
+        let moment = |(i, counts): (usize, [f32; 5])| Moment {
+            at: at(i),
+            counts: counts.into_iter().enumerate().map(|(i, n)| (i as u16, n)).collect(),
+            has_sockets: i.is_multiple_of(4),
         };
-        (places, (0..2000).map(moment).collect(), requests)
+        (places, counts.into_iter().enumerate().map(moment).collect(), requests)
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use lastdrop_http::h2::frame::{self, FrameHead, flag, kind, raw, setting};
 use lastdrop_http::h2::{ErrorCode, PREFACE, hpack};
