@@ -65,6 +65,8 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const SHORTEST_BRIEF: Duration = Duration::from_millis(600);
 /// Maximum duration of the step for tracing and profiling; it ends with them.
 const INSIDE: Duration = Duration::from_secs(7);
+/// A shorter main step has too few readings for an anatomy.
+const SHORTEST_ANATOMY: Duration = Duration::from_secs(5);
 /// Parts of the main step of an open load; memory is read after each.
 const READINGS: u32 = 3;
 const FEW_USERS: u32 = 4;
@@ -535,7 +537,7 @@ fn put_on(
         Load::Open { rate_rps, .. } if kind == StepKind::Main => Some(*rate_rps),
         _ => None,
     });
-    lab.anatomy = kind == StepKind::Main && site.is_some();
+    lab.anatomy = kind == StepKind::Main && site.is_some() && time >= SHORTEST_ANATOMY;
     let (run, seen) = match site {
         None => (lab.run(&plan, &label)?, Ok(None)),
         Some((site, before)) => during(lab, &plan, &label, |on| {
