@@ -309,33 +309,23 @@ impl ServerThreads {
         }
         self.readings += 1;
         self.threads += threads.len() as f64;
-        for (pid, tid, stat, state, weight) in self.sample(&threads) {
+        let some = threads.len().min(MOST_THREADS);
+        let weight = threads.len() as f64 / some as f64;
+        self.sockets.begin(self.subject.master);
+        for i in 0..some {
+            let (pid, tid) = threads[(self.next + i) % threads.len()];
+            let path = format!("/proc/{pid}/task/{tid}/stat");
+            let Some(stat) = File::open(path).ok().as_ref().and_then(Stat::read) else { continue };
             CpuUse::note(&mut self.of_threads, tid, stat.ticks);
             if let Some(times) = stat::schedule_of_thread(pid, tid) {
                 let now = (Instant::now(), times);
                 self.scheduled.entry(tid).or_insert(SchedulerTimes { first: now, last: now }).last = now;
             }
+            let state = state_of(pid, tid, stat.state, &mut self.sockets);
             self.unseen += u64::from(state == UNSEEN);
             *self.waits.entry(state).or_default() += weight;
         }
-    }
-
-    /// Samples some of these threads, others each time. Returns each with its process, its state, and the number of threads
-    /// that it stands for.
-    fn sample(&mut self, threads: &[(i32, i32)]) -> Vec<(i32, i32, Stat, String, f64)> {
-        let some = threads.len().min(MOST_THREADS);
-        let weight = threads.len() as f64 / some as f64;
-        self.sockets.begin(self.subject.master);
-        let mut seen = Vec::with_capacity(some);
-        for i in 0..some {
-            let (pid, tid) = threads[(self.next + i) % threads.len()];
-            let path = format!("/proc/{pid}/task/{tid}/stat");
-            let Some(stat) = File::open(path).ok().as_ref().and_then(Stat::read) else { continue };
-            let state = state_of(pid, tid, stat.state, &mut self.sockets);
-            seen.push((pid, tid, stat, state, weight));
-        }
-        self.next = (self.next + some) % threads.len().max(1);
-        seen
+        self.next = (self.next + some) % threads.len();
     }
 
     /// The threads of all workers.

@@ -38,6 +38,12 @@ pub struct FoundServer {
 }
 
 impl FoundServer {
+    /// True if it runs on a JVM, which fills its configured heap.
+    #[must_use]
+    pub fn is_jvm(&self) -> bool {
+        self.kind.name == "tomcat" || self.software.contains("java")
+    }
+
     /// Ports it listens on.
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {

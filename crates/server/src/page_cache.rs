@@ -109,6 +109,9 @@ pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_graphic() && !"\"'\\^$;{}[]#?|".contains(c))
 }
 
+/// Line above those of a cache that is kept.
+pub(crate) const KEPT: &str = "# A cache that lastdrop keeps; `lastdrop restore` takes it away.";
+
 /// Beginning of the name of each folder of a cache. Nothing with another name is removed.
 const NAME: &str = "lastdrop-cache-";
 /// The server's workers pass through it to the folder of their own in it; nobody else lists it.

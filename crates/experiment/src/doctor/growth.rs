@@ -37,9 +37,7 @@ impl Readings {
                 self.masters.insert(member.called.clone(), master.rss);
             }
             // A database fills its cache, and a JVM its configured heap: their growth says nothing.
-            let fills = member.found.kind.database.is_some()
-                || member.found.kind.name == "tomcat"
-                || member.found.software.contains("java");
+            let fills = member.found.kind.database.is_some() || member.found.is_jvm();
             if workers.len() > MOST_WORKERS || fills {
                 continue;
             }

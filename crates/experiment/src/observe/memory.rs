@@ -148,7 +148,7 @@ fn block_of(requests: f64, users: u32) -> u64 {
 fn check(found: &FoundServer) -> Result<(), LabError> {
     let why = if found.kind.database.is_some() {
         "a database fills its cache, so its growth says nothing about requests"
-    } else if found.kind.name == "tomcat" || found.software.contains("java") {
+    } else if found.is_jvm() {
         "a JVM fills its configured heap, so the growth of its process says nothing about requests; --code shows its functions"
     } else {
         return Ok(());

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::config::{DirectiveLine, Scan};
 use crate::edits::Edits;
 use crate::execution;
-use crate::page_cache::{PageCache, is_plain, path_pattern, site_and_path};
+use crate::page_cache::{KEPT, PageCache, is_plain, path_pattern, site_and_path};
 
 /// The field that stored answers vary with. Backends see it.
 const FIELD: &str = "X-Lastdrop-Cache";
@@ -27,8 +27,6 @@ const LARGEST_PAGE: u32 = 4 << 20;
 /// them. mod_cache_disk has no bound of its own: without a list each client could fill the disk. So a page has at most 30
 /// copies: by these, two spellings of Host, and three versions of HTTP.
 const ENCODINGS: &str = "'', 'gzip', 'gzip, deflate', 'gzip, deflate, br', 'gzip, deflate, br, zstd'";
-/// Line above those of a cache that is kept.
-const KEPT: &str = "# A cache that lastdrop keeps; `lastdrop restore` takes it away.";
 
 /// What decides whether a configuration is fit for a cache.
 pub struct CacheSurroundings<'a> {

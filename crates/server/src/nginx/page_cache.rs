@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::config::{Config, Directive};
 use super::directives::{end_of, insert};
 use crate::edits::Edits;
-use crate::page_cache::{PageCache, is_plain, path_pattern, site_and_path};
+use crate::page_cache::{KEPT, PageCache, is_plain, path_pattern, site_and_path};
 
 /// Modules that pass requests on and can cache the answers.
 const MODULES: [&str; 4] = ["proxy", "fastcgi", "uwsgi", "scgi"];
@@ -19,8 +19,6 @@ const UNKNOWN_TO_KEY: [&str; 8] =
 /// Bytes of names and of pages that a cache on trial may have.
 const NAMES: &str = "2m";
 const PAGES: &str = "128m";
-/// Line above those of a cache that is kept.
-const KEPT: &str = "# A cache that lastdrop keeps; `lastdrop restore` takes it away.";
 
 /// Returns the edits that put a cache into the configuration.
 ///
